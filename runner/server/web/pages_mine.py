@@ -147,7 +147,7 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
     found = await run_in_threadpool(who, request)
     if found is None:
         return RedirectResponse("/login", 303, {"cache-control": PRIVATE})
-    said = await run_in_threadpool(_private_run, request, found.viewer, owner, name, version)
+    said = await run_in_threadpool(private_run, request, found.viewer, owner, name, version)
     if said is None:
         return no_page(request, "There is no such run here.")
     try:
@@ -161,7 +161,7 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
     return page_answer(request, page, cache=PRIVATE)
 
 
-def _private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
+def private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
     """What is said of a private run, where it is the viewer's."""
     named = (
         releases.c.kind == "run",
@@ -195,7 +195,7 @@ def _private_run(request: Request, viewer: Viewer, owner: str, name: str, versio
 def my_piece(request: Request, owner: str, name: str, version: str, piece: str) -> Response:
     """Games of a private run for the script of its page."""
     found = who(request)
-    said = found and _private_run(request, found.viewer, owner, name, version)
+    said = found and private_run(request, found.viewer, owner, name, version)
     made = site_of(request).runs.there([said["sha256"]]) if said else None
     path = made and made.piece(piece)
     return piece_file(path, PRIVATE) if path else fault(404, "missing", "there is no such piece")
