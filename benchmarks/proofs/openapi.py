@@ -233,7 +233,7 @@ def answered(served: Served) -> Counter[tuple[str, str, int]]:
     shape = re.compile(r'nip_run_requests_total\{method="(\w+)",route="(.*)",status="(\d+)"\} (\d+)')
     counted: Counter[tuple[str, str, int]] = Counter()
     for found in filter(None, map(shape.fullmatch, lines)):
-        counted[found[1], found[2], int(found[3])] += int(found[4])
+        counted[found[1], found[2].replace(":path}", "}"), int(found[3])] += int(found[4])
     return counted
 
 

@@ -28,7 +28,8 @@ from runner.text import comma_join, did_you_mean
 from runner.transports.registry import Entry, Registry
 
 TIER = "self-reported"
-"""What every row is: a board replays no journal, and whoever publishes may write records that agree with each other."""
+"""What every row is of which the registry says no more: a board replays no journal, and whoever publishes may write
+records that agree with each other."""
 RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
 """How far a row's numbers were looked at."""
 
@@ -253,7 +254,7 @@ def _with_lineage(
         "effort": total_json(ancestry),
         "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
         "lineage": [edge_json(edge) for edge in ancestry.edges],
-        "tier": TIER,
+        "tier": entry.vouched or TIER,
         "numbers": AS_PUBLISHED
         if any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in kept.marks)
         else RECOMPUTED,
