@@ -18,7 +18,7 @@ from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.sessions import Session, session_of_release
+from runner.registry.sessions import Session
 from runner.registry.withheld import MARK as WITHHELD
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
@@ -121,7 +121,7 @@ def _sessions(
 ) -> Iterator[tuple[str, Session]]:
     for entry, release in releases.items():
         try:
-            session = session_of_release(entry, release)
+            session = kept.session(entry, release)
             if session.trains and entry.reference.kind == Kind.RUN and not session.private:
                 kept.check_training(registry, entry, release)
         except Exception as error:  # noqa: BLE001 - as above
