@@ -90,6 +90,15 @@ def serve(parser: argparse.ArgumentParser) -> None:
         help="requests a second of one account or address, 20 s of them at once; default: 100; 0: any number",
     )  # fmt: skip
     parser.add_argument(
+        "--connections", type=int, default=512, metavar="N", help="at once; default: 512; who says nothing gives way"
+    )
+    parser.add_argument(
+        "--check-seconds", type=float, default=300.0, metavar="N", help="what the check of one publish may take; 300"
+    )
+    parser.add_argument(
+        "--check-memory", type=int, default=2_048, metavar="MIB", help="the same of memory, in MiB; default: 2048"
+    )
+    parser.add_argument(
         "--address",
         metavar="URL",
         help="where others find it, such as https://registry.example.org; it stands in links",

@@ -219,9 +219,14 @@ def _backup(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
 
 def _restore(database: Database, settings: Settings, args: argparse.Namespace) -> int:
+    from runner.server.boards.places import forget_boards
+    from runner.server.rebuild import alone
     from runner.server.store.backup import restore
 
-    _counted(restore(database, Path(args.names[0])), args)
+    with alone(settings):
+        counts = restore(database, Path(args.names[0]))
+        forget_boards(settings)  # of what may have been in the folder before
+    _counted(counts, args)
     return ExitCode.DONE if args.json else _check(database, settings, args)
 
 

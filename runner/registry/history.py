@@ -109,11 +109,14 @@ def history_of(named: str, sessions: Iterable[Session]) -> list[Row]:
     if not meant:
         known = {name for session in sessions for name in _names(session)}
         raise UsageError(f"no agent, model group, model or run {named!r}{did_you_mean(named, known)}")
-    rows = {key: _row(runs[key], replays.get(key, ()), groups, lineage) for key, groups in meant.items()}
-    for row in rows.values():
-        found = dict.fromkeys(maker.session.run for edge in row.edges for maker in edge.makers)
-        row.after = tuple(run for run in found if run in rows and run != row.session.run)
-    return list(_in_tree(rows))
+    return _rows(meant, runs, replays, lineage)
+
+
+def whole_history(sessions: Iterable[Session]) -> list[Row]:
+    """All of these sessions, as `history_of` has those that a name means; none of games whose training is not here."""
+    sessions = as_one(list(sessions))
+    runs, replays = _by_run(sessions)
+    return _rows({key: group_of(copies[0]) for key, copies in runs.items()}, runs, replays, Lineage(sessions))
 
 
 Runs = Mapping[RunKey, Sequence[Session]]
@@ -164,6 +167,14 @@ def _called(session: Session) -> set[str]:
     """What a session may be called: by its run, or by its release, with or without its kind and its version."""
     without_kind = session.key.partition("/")[2] if session.owner is not None else session.key
     return {session.run_id, *(name for key in (session.key, without_kind) for name in (key, key.partition("@")[0]))}
+
+
+def _rows(meant: Mapping[RunKey, tuple[Group, ...]], runs: Runs, replays: Runs, lineage: Lineage) -> list[Row]:
+    rows = {key: _row(runs[key], replays.get(key, ()), groups, lineage) for key, groups in meant.items()}
+    for row in rows.values():
+        found = dict.fromkeys(maker.session.run for edge in row.edges for maker in edge.makers)
+        row.after = tuple(run for run in found if run in rows and run != row.session.run)
+    return list(_in_tree(rows))
 
 
 def group_of(session: Session) -> tuple[Group, ...]:

@@ -140,7 +140,7 @@ def _forecast_numbers(forecasts: Forecasts, kind: str) -> Iterator[Number]:
 
 _AT_EFFECTIVE_SIZE = "Wilson 1927 at the effective sample size of the clustered error"
 _PUT_TOGETHER = "of two shares, each by Wilson 1927 at its effective sample size, put together by Zou and Donner 2008"
-_METHODS = {
+METHODS = {
     ("sensitivity", "criterion"): (
         "z of H and F, of decided games, with half a game added (Hautus 1995); error: delta method; "
         f"interval: {_PUT_TOGETHER}"
@@ -151,8 +151,8 @@ _METHODS = {
         "pair_score", "persuasion_0", "persuasion_1", "confidence_disagreement", "brier",
     ): f"interval: {_AT_EFFECTIVE_SIZE}",
     ("majority_accuracy",): (
-        "vote@k of the largest odd k that nine in ten datapoints were played as often as: the mean over all choices of "
-        f"k plays, a tie of decided verdicts half right; interval: {_AT_EFFECTIVE_SIZE}"
+        "the majority of k plays, the largest odd k that nine in ten datapoints were played as often as: the mean over "
+        f"all choices of k plays, a tie of decided verdicts half right; interval: {_AT_EFFECTIVE_SIZE}"
     ),
     ("confidence_bounds",): (
         "the share of probabilities that the top log-probabilities only bound; the bound is taken as the probability; "
@@ -179,7 +179,7 @@ def methods(metrics: Collection[str]) -> dict[str, str]:
     """How these metrics and their intervals are counted, by metric; only of those that are named here."""
     return {
         metric: text
-        for names, text in _METHODS.items()
+        for names, text in METHODS.items()
         for name in names
         for metric in (name, f"{name}_stated", f"{name}_logprob")
         if metric in metrics

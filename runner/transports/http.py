@@ -14,8 +14,9 @@ from runner.releases.bundle import PIECE, Content, opened
 from runner.text import shortened
 from runner.transports.base import Added, Indexed, Stored
 from runner.transports.http_ahead import Ahead
-from runner.transports.http_session import BUSY, Answer, HttpSession, Patience
+from runner.transports.http_session import Answer, HttpSession
 from runner.transports.http_tokens import place_of
+from runner.transports.patience import BUSY, Patience
 
 SENT_AT_ONCE = 8 << 20
 """Bytes of a blob in one request."""

@@ -25,6 +25,7 @@ from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.spec.rejudged import DEBATES
+from runner.statistics.numbers import METHODS
 from tests.support.drafts import draft_by_hand
 from tests.support.runs import journal_records, played
 from tests.support.servers.chat_client import serving
@@ -350,3 +351,9 @@ def test_the_readme_is_made_of_what_is_left(on_vllm: tuple[Path, str], tmp_path:
     assert b"\nby ???\n" in readme
     assert b"| `tiny-8b` |" in readme
     assert b"somebody" not in readme
+
+
+def test_how_metrics_are_counted_is_said_in_words_that_no_rule_takes_for_a_place() -> None:
+    """Else no run that has such a metric could be published: what is recorded would not be what is recomputed."""
+    said = list(METHODS.values())
+    assert Rules({}, ()).value(said) == said

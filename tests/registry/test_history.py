@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.registry.history import history_of
+from runner.registry.history import history_of, whole_history
 from runner.registry.marks import proof_in_words
 from runner.registry.sent import record, sent_as
 from runner.registry.sessions import Session
@@ -54,6 +54,14 @@ def test_the_tests_of_a_training_stand_below_it_in_the_order_in_which_they_were_
     rows = history_of("verifier", [*reversed(tests), training("one", ONE, BASE)])
     assert [(row.session.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)]
     assert [row.after for row in rows[:2]] == [(), ()]  # it was played with what there was before
+
+
+def test_a_whole_history_needs_no_name_and_games_of_trainings_alone_are_none() -> None:
+    games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})  # it began in the same second
+    made = training("one", ONE, BASE)
+    tested = measured("t", ONE, step("one", ONE, BASE))
+    assert [row.session.run_id for row in whole_history([games, tested, made])] == ["one", "t"]
+    assert whole_history([games]) == []
 
 
 def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_one_run() -> None:

@@ -19,9 +19,9 @@ from runner.releases.reference import Kind
 from runner.server.store.backup import back_up, missing_blobs, restore
 from runner.server.store.blobs import DiskBlobs
 from runner.server.store.database import Database
-from runner.server.store.schema import VERSION, metadata
-from runner.server.store.upgrades import PASSING
+from runner.server.store.schema import VERSION
 from tests.server.test_keeping import keep
+from tests.support.kept import rows
 from tests.support.paths import ROOT
 from tests.support.registries import bundle
 from tests.support.serving import Served, serving
@@ -30,13 +30,6 @@ SCHEMA_1 = (ROOT / "tests" / "fixtures" / "server" / "schema_1.sql").read_text("
 """A server's database as the first schema had it, with an account, a token and a release."""
 SCHEMA_2 = (ROOT / "tests" / "fixtures" / "server" / "schema_2.sql").read_text("utf-8")
 """As the second had it, with a competition, a label and a submission that waits."""
-
-
-def rows(url: str) -> dict[str, list[Any]]:
-    """All that a database has, but what is going on."""
-    with closing(Database(url)) as database, database.reading() as connection:
-        tables = [table for table in metadata.sorted_tables if table.name not in (*PASSING, "meta", "acts")]
-        return {table.name: sorted(map(tuple, connection.execute(table.select()))) for table in tables}
 
 
 def seen(served: Served, who: str | None) -> list[tuple[str, str]]:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.registry.hostile import LINK, ROWS, Row
 from tests.support.raw_uploads import Raw
-from tests.support.registry_server import RegistryServer
 from tests.support.release_trees import Tree
+from tests.support.serving import Served
 
 OURS = (
     "is not sent", "is no file of the release", "is sent as another file", "belong to every release",
@@ -73,26 +73,26 @@ def wrong_with(said: dict[str, Any], row: Row) -> str | None:
     return None if len(told) < 10_000 else "it says too much"
 
 
-def refused(rows: Iterable[Row], server: RegistryServer, raw: Raw, folder: Path) -> dict[str, str]:
+def refused(rows: Iterable[Row], server: Served, raw: Raw, folder: Path) -> dict[str, str]:
     wrong = {}
     for number, row in enumerate(rows):
         for said in attack(row, folder / str(number), raw):
             if (why := wrong_with(said, row)) is not None:
                 wrong[row.name] = why
     assert raw.files() == []
-    assert "Traceback" not in server.log()
+    assert "Traceback" not in server.log
     return wrong
 
 
 def test_some_hostile_releases_are_refused_in_words_and_nothing_of_them_is_seen(
-    server: RegistryServer, acme: Raw, tmp_path: Path
+    server: Served, acme: Raw, tmp_path: Path
 ) -> None:
     assert refused(NO_LINKS[::40], server, acme, tmp_path) == {}
 
 
 @pytest.mark.full
 def test_all_hostile_releases_are_refused_and_the_server_grows_by_nothing(
-    server: RegistryServer, acme: Raw, tmp_path: Path
+    server: Served, acme: Raw, tmp_path: Path
 ) -> None:
     assert len(NO_LINKS) > 200
     refused(NO_LINKS[::10], server, acme, tmp_path / "before")

@@ -10,7 +10,8 @@ import pytest
 from runner.errors import ReleaseError
 from runner.transports.http import HttpTransport
 from runner.transports.http_ahead import Ahead
-from runner.transports.http_session import HttpSession, Patience
+from runner.transports.http_session import HttpSession
+from runner.transports.patience import Patience
 from tests.transports.test_http_tokens import config, listening
 
 __all__ = ("config",)

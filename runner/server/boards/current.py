@@ -7,8 +7,7 @@ which is the newest. Whatever is cut off leaves the one before. All of it follow
 from __future__ import annotations
 
 import logging
-import os
-import resource
+import sqlite3
 import threading
 import time
 from contextlib import suppress
@@ -17,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from runner.errors import RunError
-from runner.server.apart import context
+from runner.server.apart import Bounds, begun, context
 from runner.server.boards.places import Places
 from runner.server.boards.shown import Shown
 from runner.server.settings import Settings
@@ -31,12 +30,12 @@ POLL_SECONDS = 0.5
 """Between two looks at whether anything has changed, also by other processes."""
 MOST_SECONDS = 4 * 3600.0
 """For one board: that of a large registry is made once from nothing."""
-MOST_BYTES = 6 << 30
-"""Of addresses that the process may have; DuckDB bounds itself far below that."""
+BOUNDS = Bounds(memory=6 << 30)
+"""Of the process that makes them all; DuckDB bounds itself far below that."""
 AGAIN_SECONDS = 30.0
 """After a board that could not be made."""
 KEPT = 3
-"""Boards that stay, for pages that were opened a while ago and read on."""
+"""Boards that stay, for pages that were opened a while ago and read on; but none with what was taken away since."""
 
 
 class Boards:
@@ -95,8 +94,10 @@ class Boards:
     def _show(self, folder: Path) -> None:
         shown = Shown(folder)
         self._shown = shown
-        for path in sorted(self._places.made.iterdir(), key=lambda one: one.stat().st_mtime)[:-KEPT]:
-            if path != folder:
+        listed = shown.listed()
+        others = [path for path in self._places.made.iterdir() if path != folder and path.name[:1] != "."]
+        for number, path in enumerate(sorted(others, key=lambda one: one.stat().st_mtime, reverse=True)):
+            if number >= KEPT - 1 or not _is_within(path, listed):
                 remove_folder(path)
 
     def _made(self) -> str:
@@ -121,10 +122,8 @@ class Boards:
         raise RunError("the board takes too long to make, or the server ends")
 
     def _begun(self) -> tuple[BaseProcess, Connection]:
-        begun = context()
-        here, there = begun.Pipe()
-        process = begun.Process(target=work, args=(self._settings, there), daemon=True, name="boards")
-        process.start()
+        here, there = context().Pipe()
+        process = begun(BOUNDS, work, self._settings, there)
         there.close()
         return process, here
 
@@ -136,11 +135,16 @@ class Boards:
             worker[0].join(5)
 
 
+def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
+    """Whether all that an older board tells of may still be told."""
+    try:
+        return Shown(folder).listed() <= listed
+    except (RunError, OSError, ValueError, sqlite3.Error):
+        return False
+
+
 def work(settings: Settings, pipe: Connection) -> None:
-    """Make boards as long as somebody asks for them."""
-    os.nice(10)
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    """Make boards as long as somebody asks for them; in a process of its own."""
     from runner.server.boards.worker import Worker, made
 
     worker = Worker(settings)

@@ -22,7 +22,7 @@ from runner.pages.board_page import PIECE, domain_of
 from runner.pages.boards import Board, Row, TaskList, published_board
 from runner.pages.packing import packed
 from runner.registry.board import Read
-from runner.registry.history import history_of
+from runner.registry.history import whole_history
 from runner.registry.lineage import Lineage
 from runner.registry.sessions import Session
 from runner.releases.manifest import Release
@@ -234,8 +234,7 @@ def _write_families(index: sqlite3.Connection, facts: Facts) -> None:
     """The histories of what was trained: each connected set of runs and models once."""
     public = [one for one in facts.read.sessions.values() if not one.private]
     for number, family in enumerate(_families(public)):
-        start = min(family, key=lambda one: (one.kind != "training", one.started_at, one.key))
-        told = [row.to_json() for row in history_of(start.run_id, family)]
+        told = [row.to_json() for row in whole_history(family)]
         index.execute("INSERT INTO family VALUES(?,?)", (number, _json(told)))
         index.executemany("INSERT INTO families VALUES(?,?)", [(one.key, number) for one in family])
 

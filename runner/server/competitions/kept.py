@@ -247,14 +247,21 @@ def shown_time(seconds: float) -> str:
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def score_waiting(settings: Settings, database: Database) -> None:
-    """Score the submissions that wait for it, those too that a server left which was killed."""
+def waiting(database: Database) -> list[int]:
+    """The submissions that wait for their score, those too that a server left which was killed."""
     query = select(submissions.c.id).where(submissions.c.state == WAITING).order_by(submissions.c.id)
     with database.reading() as connection:
-        waiting = [row.id for row in connection.execute(query)]
-    for submission in waiting:
-        while not _scored(settings, database, submission):
-            pass  # its labels were replaced in the meantime
+        return [row.id for row in connection.execute(query)]
+
+
+def score(settings: Settings, database: Database, submission: int) -> None:
+    """Score one that waits, and note what came of it; once, however often it is asked for.
+
+    Raises:
+        ApartError: the server could not, and it waits as before.
+    """
+    while not _scored(settings, database, submission):
+        pass  # its labels were replaced in the meantime
 
 
 def _scored(settings: Settings, database: Database, submission: int) -> bool:
@@ -263,8 +270,8 @@ def _scored(settings: Settings, database: Database, submission: int) -> bool:
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission)
     with database.reading() as connection:
-        before = connection.execute(query).one()
-    if before.state != WAITING:
+        before = connection.execute(query).one_or_none()
+    if before is None or before.state != WAITING:
         return True
     try:
         found = run_apart(settings, scored, submission)
@@ -275,7 +282,8 @@ def _scored(settings: Settings, database: Database, submission: int) -> bool:
     if not refused:
         values["score"] = orjson.dumps(found).decode()
     with database.writing() as connection:
-        if connection.execute(query).one().relabelled != before.relabelled:
+        now = connection.execute(query).one_or_none()
+        if now is not None and now.relabelled != before.relabelled:
             return False
         chosen = submissions.c.id == submission, submissions.c.state == WAITING
         connection.execute(update(submissions).where(*chosen).values(**values))

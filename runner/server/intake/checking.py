@@ -6,30 +6,22 @@ what is wrong, or what the server vouches for. However it ends, the server goes 
 
 from __future__ import annotations
 
-import errno
-import os
-import resource
-import secrets
-import signal
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
-from typing import IO
+from typing import IO, Any
 
-import orjson
 from sqlalchemy.exc import SQLAlchemyError
 
 from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunError, UsageError
 from runner.registry.differences import Note
-from runner.registry.left_out import in_words
+from runner.registry.left_out import in_words, lacks_memory
 from runner.registry.verify import wrong_in_release
 from runner.releases.bundle import Content
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.releases.reference import Kind, Reference, parse
-from runner.server.apart import context, end_with_server
+from runner.server.apart import Bounds, How, apart, is_the_servers
 from runner.server.competitions.rows import rows_of_run
 from runner.server.intake.declared import Declaration, DeclaredFolder
 from runner.server.intake.pieces import Pieces
@@ -38,8 +30,6 @@ from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.tree import ServerTree
-from runner.storage.atomic import atomic_write
-from runner.storage.files import make_folders, read_bounded
 from runner.transports.base import Added, Stored
 from runner.transports.listing import small_file
 from runner.transports.registry import Registry
@@ -48,9 +38,8 @@ from runner.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
 MOST_PROBLEMS = 50
 RECOMPUTED, KEPT = "recomputed", "self-reported"
 """Whether the server has computed a run's numbers again from its journal; of what is no run nothing is computed."""
-VERDICT = "verdict.json"
-_NO_MEMORY = 77
-"""How a check ends that is given no more memory."""
+MOST_SAID = 4 << 20
+"""Bytes of a verdict."""
 EXPLAINED_BY_TIME = "it takes longer to check than this server takes for one publish"
 
 
@@ -109,24 +98,15 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
                     rows[folder.path] = played
             else:
                 problems += _wrong_addition(registry, incoming, folder)
-        except (MemoryError, SQLAlchemyError):
-            raise  # they are the server's own
+        except SQLAlchemyError:
+            raise  # it is the server's own
         except Exception as error:
-            if _is_the_servers(error):
+            if is_the_servers(error) or lacks_memory(error):
                 raise
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
             break
     return Verdict(problems[:MOST_PROBLEMS], notes, rows)
-
-
-def _is_the_servers(error: BaseException | None) -> bool:
-    """Whether a full or broken disk, or too many open files, is behind an error."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolder, settings: Settings) -> Iterator[str]:
@@ -198,54 +178,30 @@ def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: 
     Raises:
         CheckError: the process ended otherwise, which is no word on the upload.
     """
-    # A name of its own: a check of a server that was killed may still be there.
-    place = Pieces(settings.incoming).folder(upload) / f"check-{secrets.token_hex(8)}"
+    within = Pieces(settings.incoming).folder(upload)  # what a killed server leaves is removed with the upload
     try:
-        make_folders(place)
-        process = context().Process(
-            target=_run, args=(settings, viewer, upload, declaration.to_bytes(), place), daemon=True
+        ending = apart(
+            Bounds.of(settings), within, _check, settings, viewer, upload, declaration.to_bytes(), most=MOST_SAID
         )
-        process.start()
-    except (OSError, EOFError) as error:
-        raise CheckError(f"no process can be begun: {error}") from error
-    process.join(settings.check_seconds)
-    if process.is_alive():
-        process.kill()
-        process.join()
-        return Verdict([EXPLAINED_BY_TIME])
-    if process.exitcode == 0:
-        try:
-            said = orjson.loads(read_bounded(place / VERDICT, 4 << 20))
-            return Verdict(said["problems"], said["notes"], said["rows"])
-        except (OSError, ValueError, KeyError) as error:
-            raise CheckError(f"what its check said cannot be read: {error}") from error
-    if process.exitcode == -signal.SIGXCPU:
-        return Verdict([EXPLAINED_BY_TIME])
-    if process.exitcode == _NO_MEMORY:
-        return Verdict([f"its check takes more than {settings.check_bytes >> 20:,} MiB of memory"])
-    raise CheckError(f"its check ended with {process.exitcode}")
+    except OSError as error:
+        raise CheckError(f"it cannot be checked now: {error}") from error
+    match ending.how:
+        case How.ANSWERED:
+            return Verdict(**ending.answer)
+        case How.TOO_LONG:
+            return Verdict([EXPLAINED_BY_TIME])
+        case How.TOO_MUCH:
+            return Verdict([f"its check takes more than {settings.check_bytes >> 20:,} MiB of memory"])
+        case How.DIED:
+            raise CheckError(f"its check {ending.why}")
 
 
-def _run(settings: Settings, viewer: Viewer, upload: str, declared: bytes, place: Path) -> None:
-    """The whole life of such a process."""
-    os.nice(10)
-    seconds = int(settings.check_seconds)
-    resource.setrlimit(resource.RLIMIT_AS, (settings.check_bytes, settings.check_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (settings.check_bytes, settings.check_bytes))
-    Thread(target=end_with_server, daemon=True).start()
-    tempfile.tempdir = str(place)  # what it leaves is removed with the upload
+def _check(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
+    """The fields of the `Verdict`; in a process of its own."""
     from runner.server.store.stores import blobs_of
 
-    try:
-        database, blobs = Database(settings.database_url), blobs_of(settings)
-        declaration = Declaration.from_bytes(declared)
-        incoming = Incoming(
-            declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)
-        )
-        found = check(incoming, declaration, settings)
-        said = {"problems": list(found.problems), "notes": dict(found.notes), "rows": dict(found.rows)}
-        atomic_write(place / VERDICT, orjson.dumps(said))
-    except MemoryError:
-        os._exit(_NO_MEMORY)
+    database, blobs = Database(settings.database_url), blobs_of(settings)
+    declaration = Declaration.from_bytes(declared)
+    incoming = Incoming(declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer))
+    found = check(incoming, declaration, settings)
+    return {"problems": list(found.problems), "notes": dict(found.notes), "rows": dict(found.rows)}

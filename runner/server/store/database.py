@@ -135,15 +135,18 @@ class Database:
 
 
 def _engine(url: str) -> Engine:
+    """Its errors, which logs have, name no values: those may be labels."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
-            engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+            engine = create_engine(
+                parsed, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}, hide_parameters=True
+            )
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
         if parsed.get_backend_name() == "postgresql":
-            return create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20)
+            return create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20, hide_parameters=True)
     except ImportError as error:
         raise UsageError(f"PostgreSQL needs its driver ({error}); pip install 'nip-run[postgresql]'") from error
     except (ArgumentError, SQLAlchemyError) as error:

@@ -21,6 +21,7 @@ from runner.server.web.pages import add_pages
 from runner.server.web.seeing import Numbers, Seeing
 from runner.server.web.shapes import ALWAYS
 from runner.server.web.site import Site
+from runner.server.web.wrong import Wrong
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -66,6 +67,7 @@ def application(server: Server) -> FastAPI:
     proxies = server.settings.proxies
     app.add_middleware(Bodies, most=server.settings.declared_bytes, seconds=server.settings.body_seconds)
     app.add_middleware(Limiting, rate=server.settings.rate, proxies=proxies)
+    app.add_middleware(Wrong)
     app.add_middleware(Headers)
     app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
     return app

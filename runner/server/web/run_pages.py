@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import secrets
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ import orjson
 from runner.hashing import tagged_hash
 from runner.registry.left_out import in_words
 from runner.releases.reference import Reference
-from runner.server.apart import context
+from runner.server.apart import Bounds, How, apart
 from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
 from runner.server.store.database import Database
@@ -37,9 +35,8 @@ PARAMETERS = "parameters.yaml"
 MOST_PARAMETERS = 1 << 18
 MOST_KEPT = 2_000
 """Pages; of more the oldest are removed, and made again when they are asked for."""
-SECONDS = 120
-BYTES = 3 << 30
-"""Of addresses; see `resource.RLIMIT_AS`."""
+BOUNDS = Bounds(memory=3 << 30, seconds=120, file_bytes=3 << 30, nice=5)
+"""Of the making of one page."""
 WAITING = 16
 """Pages that may wait to be made; more are asked to come later."""
 
@@ -110,14 +107,11 @@ class RunPages:
         beside = self._folder / f".{secrets.token_hex(8)}"
         make_folders(beside)
         try:
-            process = context().Process(target=_run, args=(self._settings, references, viewer, beside), daemon=True)
-            process.start()
-            process.join(SECONDS)
-            if process.is_alive():
-                process.kill()
-                process.join()
-            if not (beside / PAGE).is_file():
-                LOG.warning("a page ended with %s", process.exitcode)
+            ending = apart(
+                BOUNDS, self._settings.incoming, _make, self._settings, references, viewer, beside.absolute()
+            )
+            if ending.how is not How.ANSWERED:
+                LOG.warning("a page: %s %s", ending.how.value, ending.why)
                 _write(beside, {"wrong": "it takes more time or memory than this server gives to a page", "pieces": []})
             with suppress(OSError):  # another process of this server was quicker
                 beside.rename(self._folder / key)
@@ -134,12 +128,8 @@ class RunPages:
                     remove_folder(path)
 
 
-def _run(settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path) -> None:
-    os.nice(5)
-    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    into = into.absolute()
+def _make(place: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path) -> None:
+    """Write a page and its pieces into a folder; in a process of its own."""
     pieces: list[str] = []
 
     def keep(name: str, data: bytes) -> None:
@@ -147,13 +137,11 @@ def _run(settings: Settings, references: Sequence[Reference], viewer: Viewer, in
             file.write(data)
         pieces.append(name)
 
-    with tempfile.TemporaryDirectory(dir=into, prefix="got-") as place:
-        os.chdir(place)
-        try:
-            said = _said(settings, references, viewer, keep)
-        except Exception as error:  # noqa: BLE001 - it is what strangers sent
-            said = {"wrong": in_words(error, Path(place))}
-        os.chdir(into)
+    os.chdir(place)
+    try:
+        said = _said(settings, references, viewer, keep)
+    except Exception as error:  # noqa: BLE001 - it is what strangers sent
+        said = {"wrong": in_words(error, place)}
     _write(into, {**said, "pieces": pieces})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import signal
 import socket
@@ -11,18 +10,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from runner.errors import RunError, UsageError
 from runner.server.rebuild import alone
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
+from runner.server.web.connections import Bounded
 from runner.server.web.seeing import log_to_stderr
 from runner.storage.files import make_folders
 
-HEAD_SECONDS = 20.0
-"""In which the head of a request must come, once its connection is there or its first byte is."""
 ENDING_SECONDS = 20
 """That requests have to end in, once the server is told to."""
 
@@ -58,7 +55,7 @@ def serve(
 def _run(server: Server, listening: socket.socket, tell: Callable[[], None]) -> None:
     log_to_stderr()
     config = uvicorn.Config(
-        application(server), log_config=None, access_log=False, server_header=False, date_header=True, http=_Bounded,
+        application(server), log_config=None, access_log=False, server_header=False, date_header=True, http=Bounded,
         ws="none", timeout_keep_alive=20, limit_concurrency=server.settings.connections, proxy_headers=False,
         timeout_graceful_shutdown=ENDING_SECONDS,
     )  # fmt: skip
@@ -87,45 +84,6 @@ class _Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-class _Bounded(H11Protocol):
-    """A connection that is ended where the head of a request does not come in time."""
-
-    _waiting: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._is_between():
-            self._wait()
-        else:
-            self._wait_no_more()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_more()
-        super().connection_lost(exc)
-
-    def _is_between(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # none before the first request, whatever its type says
-        return cycle is None or cycle.response_complete
-
-    def _wait(self) -> None:
-        if self._waiting is None:
-            self._waiting = self.loop.call_later(HEAD_SECONDS, self._end)
-
-    def _wait_no_more(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
-    def _end(self) -> None:
-        self._waiting = None
-        if self._is_between():
-            self.transport.close()
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections import Counter
@@ -20,8 +21,12 @@ _OWN = frozenset(vars(logging.makeLogRecord({})))
 _QUIET = ("/healthz", "/readyz", "/metrics")
 
 
+_SECRET = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
+"""What somebody may have put into a path by mistake."""
+
+
 class JsonLines(logging.Formatter):
-    """A record as a line of JSON in ASCII, whatever was asked for."""
+    """A record as a line of JSON in ASCII, whatever was asked for; of a token its id alone."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = {
@@ -31,7 +36,7 @@ class JsonLines(logging.Formatter):
         said |= {name: value for name, value in vars(record).items() if name not in _OWN and name != "color_message"}
         if record.exc_info:
             said["trace"] = self.formatException(record.exc_info)
-        return json.dumps(said, ensure_ascii=True, default=str)
+        return _SECRET.sub(r"\1[secret removed]", json.dumps(said, ensure_ascii=True, default=str))
 
 
 def log_to_stderr() -> None:
