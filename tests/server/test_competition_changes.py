@@ -25,7 +25,7 @@ from runner.server.competitions.kept import REFUSED, WAITING, enter
 from runner.server.people.accounts import Viewer, account_id, viewer_of_account
 from runner.server.store.database import Database
 from runner.server.store.schema import competitions, releases, submissions
-from tests.server.test_competitions import LABELS, ROWS, Contest, _write, wanted
+from tests.server.test_competitions import LABELS, ROWS, Contest, wanted, write_rows
 from tests.server.test_keeping import keep, refused
 from tests.support.raw_uploads import Raw
 from tests.support.serving import Answered, Served, populate
@@ -116,7 +116,7 @@ def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
 @pytest.fixture(scope="module")
 def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest:
     folder = tmp_path_factory.mktemp("changes")
-    _write(folder / "rows.jsonl")
+    write_rows(folder / "rows.jsonl")
     naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
     served.publish("alice", component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
     return Contest(served, folder)
