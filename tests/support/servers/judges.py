@@ -63,7 +63,7 @@ class Options(frame.Options):
     provers: dict[str, float] = field(default_factory=dict)
     """By name, the force of a prover's arguments: by how much one moves what a judge sees."""
     reasons: bool = False
-    """Whether judges give reasons, in words that another seed draws otherwise; and each answer has a name of its own."""
+    """Whether judges give reasons, in words that another seed draws otherwise; each answer has a name of its own."""
 
 
 class Server(frame.Server):
