@@ -102,7 +102,8 @@ def world(folder: Path) -> Iterator[World]:
     with ExitStack() as stack:
         options = {name: {"sensitivity": sees, "states": True} for name, sees in JUDGES.items()}
         judges, again = (
-            stack.enter_context(judging(judges=options, provers={"orator-8b": 0.8}, seed=seed)) for seed in (5, 6)
+            stack.enter_context(judging(judges=options, provers={"orator-8b": 0.8}, seed=seed, reasons=True))
+            for seed in (5, 6)
         )
         served = stack.enter_context(serving(folder / "server"))
         made = World(served, folder, judges.base_url, again.base_url)

@@ -106,5 +106,5 @@ def handle_faults(app: FastAPI) -> None:
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
     """The methods of the operations of the document at the address that was asked for."""
-    path = getattr(request.scope.get("route"), "path", "")
+    path = getattr(request.scope.get("route"), "path_format", "")
     return sorted(method.upper() for method in app.openapi()["paths"].get(path, ()))
