@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,13 +71,15 @@ class Vouched:
 
 
 def vouched(database: Database, registry: PublicRegistry, kept: BoardCache, read: Read) -> dict[str, Vouched]:
-    """Of each public run, by the hash of its release."""
+    """Of each public run whose facts can be read, by the hash of its release."""
     with database.reading() as connection:
         checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
-    counted = Counter(_tried(entry, read) for entry in read.releases)
+    # Of the others no fact has a type that can be relied on.
+    entries = [entry for entry in read.releases if entry.sha256 in read.sessions]
+    counted = Counter(_tried(entry, read) for entry in entries)
     again = _reproductions(database, registry, kept, read)
     found = {}
-    for entry in read.releases:
+    for entry in entries:
         tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
         plays = tuple(again.get(entry.sha256, ()))
         is_one = tier == RECOMPUTED and any(one.outcome == REPRODUCED for one in plays)
@@ -95,7 +97,7 @@ def _reproductions(
     database: Database, registry: PublicRegistry, kept: BoardCache, read: Read
 ) -> dict[str, list[Reproduction]]:
     """By what is played anew, all plays of it that were not taken back."""
-    originals = {entry.sha256: entry for entry in read.releases}
+    originals = {entry.sha256: entry for entry in read.releases if entry.sha256 in read.sessions}
     found: dict[str, list[Reproduction]] = defaultdict(list)
     groups: dict[int, set[int]] | None = None
     for entry in read.releases:
@@ -158,11 +160,3 @@ def _outcome(kept: BoardCache, original: Entry, again: Entry) -> tuple[str, str]
     make_folders(place.parent)
     atomic_write(place, orjson.dumps({"outcome": outcome, "said": words}))
     return outcome, words
-
-
-def links_to(read: Read) -> Iterator[tuple[str, str, str, str | None]]:
-    """Every link of a public release to another: from, role, to, and the hash that is meant."""
-    for entry, release in read.releases.items():
-        for link in release.links:
-            if link.release is not None:
-                yield str(entry.reference), link.role, link.release, link.sha256
