@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 from runner.errors import NotPublished
 from runner.releases.reference import Reference
 from runner.server.people.keeping import note_act, set_hidden
-from runner.server.web.asking import Keeper, server_of
+from runner.server.web.asking import Keeper, keeping, server_of
+from runner.server.web.bodies import described, json_of
 from runner.server.web.faults import Fault
 
 router = APIRouter(prefix="/api/v1/hidden", tags=["admin"])
@@ -24,8 +25,13 @@ class Why(BaseModel):
     """Kept in the server's list of acts."""
 
 
-@router.put("/{release:path}", status_code=204, responses={c: {"model": Fault} for c in (403, 404)})
-def hide(request: Request, viewer: Keeper, release: Name, body: Why) -> None:
+@router.put(
+    "/{release:path}",
+    status_code=204,
+    responses={c: {"model": Fault} for c in (403, 404)},
+    openapi_extra=described(Why),
+)
+def hide(request: Request, viewer: Keeper, release: Name, body: Annotated[Why, json_of(Why, keeping)]) -> None:
     """Have a public release be seen by its owner alone. Its name and version stay taken."""
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:

@@ -13,7 +13,8 @@ from runner.errors import UsageError
 from runner.releases.reference import Kind, Reference
 from runner.server.competitions import board as boards
 from runner.server.competitions.kept import Wanted, make
-from runner.server.web.asking import Asking, Publisher, server_of
+from runner.server.web.asking import Asking, Publisher, publishing, server_of
+from runner.server.web.bodies import described, json_of
 from runner.server.web.faults import Fault
 
 router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
@@ -36,7 +37,7 @@ class CompetitionWanted(BaseModel):
     day_limit: Annotated[int, Field(ge=1, le=1_000)] = 5
     """The most submissions of an owner, and of an account, in 24 hours."""
     closes: AwareDatetime
-    held_out: Annotated[list[Id], Field(max_length=MOST_ROWS)] = []
+    held_out: Annotated[list[Id], Field(max_length=MOST_ROWS, fail_fast=True)] = []
     """Ids of the rows whose score is told after closing."""
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """In the place of ids: about this share of the rows, drawn by lot."""
@@ -146,8 +147,10 @@ class Submission(BaseModel):
 _FAULTS: dict[int | str, dict[str, Any]] = {code: {"model": Fault} for code in (400, 401, 403, 404, 409, 422)}
 
 
-@router.post("", responses=_FAULTS, status_code=201)
-def begin(request: Request, viewer: Publisher, wanted: CompetitionWanted) -> Made:
+@router.post("", responses=_FAULTS, status_code=201, openapi_extra=described(CompetitionWanted))
+def begin(
+    request: Request, viewer: Publisher, wanted: Annotated[CompetitionWanted, json_of(CompetitionWanted, publishing)]
+) -> Made:
     """Make a competition of a dataset of one's own."""
     server = server_of(request)
     return Made(competition=make(server.settings, server.database, viewer, wanted.said(), time.time()))

@@ -17,7 +17,8 @@ from runner.server.intake.declared import Declaration
 from runner.server.intake.pieces import Receiving
 from runner.server.intake.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
 from runner.server.settings import Settings
-from runner.server.web.asking import Publisher, server_of
+from runner.server.web.asking import Publisher, publishing, server_of
+from runner.server.web.bodies import described, json_of
 from runner.server.web.faults import Fault, fault
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
@@ -39,13 +40,13 @@ class FileOfUpload(BaseModel):
 class FolderOfUpload(BaseModel):
     folder: Annotated[str, Field(max_length=500)]
     """`KIND/OWNER/NAME/VERSION`, or below it `yanked` or `signature`."""
-    files: Annotated[list[FileOfUpload], Field(max_length=5_000)]
+    files: Annotated[list[FileOfUpload], Field(max_length=5_000, fail_fast=True)]
 
 
 class Declared(BaseModel):
     """What is seen whole, or not at all."""
 
-    folders: Annotated[list[FolderOfUpload], Field(max_length=1_000)]
+    folders: Annotated[list[FolderOfUpload], Field(max_length=1_000, fail_fast=True)]
 
 
 class Missing(BaseModel):
@@ -75,8 +76,10 @@ _FAULTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("", responses=_FAULTS)
-def begin(request: Request, viewer: Publisher, declared: Declared) -> UploadState:
+@router.post("", responses=_FAULTS, openapi_extra=described(Declared))
+def begin(
+    request: Request, viewer: Publisher, declared: Annotated[Declared, json_of(Declared, publishing)]
+) -> UploadState:
     """Declare an upload. Who declares the same again goes on with it."""
     server = server_of(request)
     folders = [one.model_dump() for one in declared.folders]

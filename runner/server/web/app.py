@@ -12,8 +12,8 @@ from fastapi import FastAPI
 
 from runner.server.service import Server
 from runner.server.web import api_admin, api_competitions, api_releases, api_uploads, state
-from runner.server.web.bodies import Bodies
-from runner.server.web.faults import handle_faults
+from runner.server.web.bodies import Bodies, describe
+from runner.server.web.faults import Broken, handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.limiting import Limiting
 from runner.server.web.pages import add_pages
@@ -23,6 +23,8 @@ from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 FORGET_SECONDS = 600.0
+SENT = (api_uploads.Declared, api_releases.Wanted, api_admin.Why, api_competitions.CompetitionWanted)
+"""What requests have as their bodies."""
 
 
 def application(server: Server) -> FastAPI:
@@ -56,11 +58,13 @@ def application(server: Server) -> FastAPI:
     app.include_router(state.router)
     app.include_router(api_competitions.router)
     add_pages(app, site)
+    describe(app, SENT)
     handle_faults(app)
     # The last is the outermost.
     proxies = server.settings.proxies
-    app.add_middleware(Bodies, most=server.settings.declared_bytes, seconds=server.settings.body_seconds)
+    app.add_middleware(Bodies, declared=server.settings.declared_bytes, seconds=server.settings.body_seconds)
     app.add_middleware(Limiting, rate=server.settings.rate, proxies=proxies)
+    app.add_middleware(Broken)
     app.add_middleware(Headers)
     app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
     return app

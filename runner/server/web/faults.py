@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
 from runner.server.intake.pieces import NoRoomError, OffsetError
@@ -58,6 +59,29 @@ def fault(
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
     return response
+
+
+class Broken:
+    """Answers with a fault what a request sets off that nobody thought of, so that it is an answer as others are."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except Exception:
+            if has_begun or scope["type"] != "http":
+                raise  # who reads sees that it ends before its end
+            LOG.exception("a request broke", extra={"method": scope["method"], "path": scope["path"]})
+            await fault(500, "failed", "the server failed at this request; its log says how")(scope, receive, send)
 
 
 def handle_faults(app: FastAPI) -> None:
