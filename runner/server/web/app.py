@@ -65,7 +65,7 @@ def application(server: Server) -> FastAPI:
     handle_faults(app)
     # The last is the outermost.
     proxies = server.settings.proxies
-    app.add_middleware(Bodies, most=server.settings.declared_bytes, seconds=server.settings.body_seconds)
+    app.add_middleware(Bodies, declared=server.settings.declared_bytes, seconds=server.settings.body_seconds)
     app.add_middleware(Limiting, rate=server.settings.rate, proxies=proxies)
     app.add_middleware(Wrong)
     app.add_middleware(Headers)
