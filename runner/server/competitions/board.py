@@ -131,7 +131,7 @@ def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
 
 def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     shown = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
-    return {part: told(score[part], is_closed=is_closed) for part in shown if score[part] is not None}
+    return {part: told(score[part]) for part in shown if score[part] is not None}
 
 
 def _row(row: RowMapping, part: str, *, is_closed: bool, taken: Mapping[str, int]) -> dict[str, Any]:

@@ -123,8 +123,9 @@ class Metric(BaseModel):
 class Score(BaseModel):
     rows: int
     rounded_to: float
-    """Values are rounded to a multiple of this, intervals outwards."""
+    """Values are rounded to a multiple of this; intervals follow from the rounded value and `clusters`."""
     interval: str
+    """How they follow."""
     metrics: list[Metric]
 
 
