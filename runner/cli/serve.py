@@ -21,6 +21,8 @@ NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
 def execute(args: argparse.Namespace) -> int:
     if not args.rate >= 0:
         raise UsageError(f"--rate {args.rate}: requests a second; 0 for any number")
+    if args.connections < 1:
+        raise UsageError(f"--connections {args.connections}: at least 1 at once")
     if not 0 <= args.port <= MAX_PORT:
         raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0 takes a free one")
     try:
@@ -29,7 +31,8 @@ def execute(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise UsageError(NEEDS.format(error)) from error
     settings = Settings(
-        folder=args.folder, database=args.database, blobs=args.blobs, proxies=tuple(args.behind_proxy), rate=args.rate
+        folder=args.folder, database=args.database, blobs=args.blobs, proxies=tuple(args.behind_proxy), rate=args.rate,
+        connections=args.connections,
     )  # fmt: skip
 
     if args.rebuild or args.collect:

@@ -105,6 +105,8 @@ def _rebuilt(settings: Settings, database: Database, blobs: Blobs, row: Row[Any]
             connection.execute(delete(checks).where(checks.c.release_id == row.id))
             connection.execute(insert(checks), wanted)
             changed = True
+        if changed:  # with what has changed, should it go no further
+            database.changed(connection)
     found.changed += changed
 
 

@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ from runner.server.apart import Bounds, Ending, How, apart, run_apart
 from runner.server.settings import Settings
 
 MEMORY = 4 << 30
+LITTLE = 600 << 20
 
 
 def found(place: Path, word: str) -> dict[str, Any]:
-    limits = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
+    limits = (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
     return {
         "word": word, "temporary": tempfile.gettempdir() == str(place), "nice": os.nice(0),
         "limits": [resource.getrlimit(one) for one in limits],
@@ -38,6 +40,30 @@ def busy(_: Path) -> None:
 
 def greedy(_: Path) -> int:
     return len(bytearray(2 * MEMORY))
+
+
+def many(_: Path) -> int:
+    """Takes it for stacks of threads, of which one cannot be begun."""
+    for _number in range(MEMORY >> 20):
+        Thread(target=time.sleep, args=(60,), daemon=True).start()
+    return 0
+
+
+def filled(_: Path) -> int:
+    """Takes it piece by piece, each of which is written to."""
+    return len([b"x" * (1 << 20) for _number in range(2 * LITTLE >> 20)])
+
+
+def asked(_: Path) -> int:
+    """A question to DuckDB, whose answer numpy has: each reserves more addresses than there may be memory."""
+    import numpy as np
+    import scipy.special
+
+    from runner.storage.queries import connect
+
+    with connect() as database:
+        (found,) = database.execute("SELECT sum(n) FROM range(100000) numbers(n)").fetchall()
+    return int(np.ceil(scipy.special.stdtr(3, 0) + found[0]))
 
 
 def killed(_: Path) -> None:
@@ -71,6 +97,7 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
     ("work", "seconds", "ending"),
     [
         (greedy, 60, Ending(How.TOO_MUCH)),
+        pytest.param(many, 60, Ending(How.TOO_MUCH), marks=pytest.mark.full),
         (killed, 60, Ending(How.DIED, why=f"ended with {-signal.SIGKILL}")),
         (slow, 0.5, Ending(How.TOO_LONG)),
         pytest.param(busy, 2, Ending(How.TOO_LONG), marks=pytest.mark.full),
@@ -79,6 +106,12 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
 def test_work_that_does_not_answer_says_how_it_ended(tmp_path: Path, work: Any, seconds: float, ending: Ending) -> None:
     assert apart(Bounds(memory=MEMORY, seconds=seconds), tmp_path, work) == ending
     assert not [*tmp_path.iterdir()]
+
+
+def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
+    bounds = Bounds(memory=LITTLE, seconds=60)
+    assert apart(bounds, tmp_path, filled) == Ending(How.TOO_MUCH)
+    assert apart(bounds, tmp_path, asked).how is How.ANSWERED
 
 
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:

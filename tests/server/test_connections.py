@@ -13,7 +13,7 @@ from runner.server.people.accounts import Scope
 from tests.server.test_uploads import folders, made
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
-from tests.support.registry_server import RegistryServer, running
+from tests.support.serving import Served, serving
 
 CONNECTIONS = 30
 HELD = 2 * CONNECTIONS
@@ -26,9 +26,10 @@ ENDED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One that takes few connections, and has a file of 16 MiB."""
-    with running(tmp_path_factory.mktemp("small"), connections=CONNECTIONS, rate=0) as server:
+    words = "--connections", str(CONNECTIONS), "--rate", "0"
+    with serving(tmp_path_factory.mktemp("small"), *words) as server:
         with Raw(server.address, server.account("acme", Scope.PUBLISH)) as acme:
             assert acme.published(folders(made("large", data=LARGE)))["state"] == "published"
         yield server
@@ -36,7 +37,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("said", [SILENT, HALF_A_HEAD, HALF_A_BODY, NEVER_READ, ENDED])
-def test_a_reader_is_answered_while_all_connections_are_held(small: RegistryServer, said: bytes) -> None:
+def test_a_reader_is_answered_while_all_connections_are_held(small: Served, said: bytes) -> None:
     with ExitStack() as held:
         for _ in range(HELD):
             one = held.enter_context(socket.socket())
@@ -48,11 +49,11 @@ def test_a_reader_is_answered_while_all_connections_are_held(small: RegistryServ
             # As soon as all that was asked for is answered, or waits for who does not read it.
             until(lambda: reader.client.get("/tree").status_code == 200, 10)
             assert [reader.client.get("/tree").status_code for _ in range(5)] == [200] * 5
-    assert "Traceback" not in small.log()
+    assert "Traceback" not in small.log
 
 
 @pytest.mark.full
-def test_what_is_being_sent_gives_way_after_what_says_nothing(small: RegistryServer) -> None:
+def test_what_is_being_sent_gives_way_after_what_says_nothing(small: Served) -> None:
     with ExitStack() as held, Raw(small.address, small.account("acme")) as acme:
         data = LARGE[::-1]
         upload = acme.begin(folders(made("slow", data=data))).json()

@@ -176,7 +176,7 @@ def _competitions(made: World) -> None:
                 "day_limit": 5, "held_share": 0.4, "group_by": "topic"}  # fmt: skip
         answer = made.served.ask("/api/v1/competitions", "POST", body, token=made.served.tokens["alice"])
         assert answer.status == 201, answer.body
-    entered = {"dataset": {"path": "acme/riddles@1", "group_by": None}, "benchmark": "riddles/v1"}
+    entered: dict[str, Any] = {"dataset": {"path": "acme/riddles@1", "group_by": None}, "benchmark": "riddles/v1"}
     for who, judge in (("bob", "night-owl-8b"), ("mallory", "field-mouse-1b")):
         made.here(who, "install", "dataset/acme/riddles@1", "-q")
         made.publish(who, who, _judged(made, who, f"riddles-{judge.partition('-')[0]}", judge, **entered))

@@ -40,19 +40,24 @@ def found(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowM
     return one
 
 
+def about(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
+    """What a competition says of itself. Raises as `found`."""
+    return _about(found(connection, viewer, owner, name), now)
+
+
 def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
     """A competition with its ranks: by the open part, and once it is closed by the part that was held out."""
     one = found(connection, viewer, owner, name)
-    about = _about(one, now)
-    held, rows = _sizes(connection, one["id"])
-    part = HELD_PART if about["is_closed"] and held else OPEN_PART
+    said = _about(one, now)
+    held, rows = _sizes(connection, one["id"])  # of one that was withdrawn, none
+    part = HELD_PART if said["is_closed"] and held else OPEN_PART
     taken = counts(connection, one["id"], viewer)
     scored = [
-        _row(row, part, is_closed=about["is_closed"], taken=taken)
+        _row(row, part, is_closed=said["is_closed"], taken=taken)
         for row in connection.execute(_submissions(one["id"], viewer).where(submissions.c.state == SCORED)).mappings()
     ]
     return {
-        **about, "rows_open": rows - held, "rows_held_out": held, "ranked_by": part, "board": _ranked(scored),
+        **said, "rows_open": rows - held, "rows_held_out": held, "ranked_by": part, "board": _ranked(scored),
         "submissions": [{"owner": name, "count": count} for name, count in sorted(taken.items())],
     }  # fmt: skip
 
@@ -76,7 +81,8 @@ def submission(
     in_full = score if score is not None and owns(connection, viewer, owner) else None
     return {
         "competition": f"{owner}/{name}", "release": str(run), "owner": row["owner"], "created": row["created"],
-        "state": row["state"], "why": row["why"] or None, "open": parts.get(OPEN_PART),
+        "state": row["state"], "why": row["why"] or None, "scored": row["scored"], "relabelled": one["relabelled"],
+        "open": parts.get(OPEN_PART),
         "held_out": parts.get(HELD_PART), "in_full": in_full,
     }  # fmt: skip
 
@@ -119,6 +125,9 @@ def _about(one: RowMapping, now: float) -> dict[str, Any]:
         "created": one["created"],
         "closes": one["closes"],
         "is_closed": now >= one["closes"],
+        "relabelled": one["relabelled"],
+        "withdrawn": one["withdrawn"],
+        "why": one["why"],
     }
 
 

@@ -56,6 +56,8 @@ def scored(settings: Settings, place: Path, submission: int) -> dict[str, Any]:
         ).one()
         found = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
         labels = {one.datapoint_id: (one.label, one.is_held) for one in connection.execute(found)}
+    if not labels:
+        return {"refused": "its competition was withdrawn"}
     viewer = Viewer(owners=frozenset((row.owner,)))
     registry = Registry(ServerTree(database, blobs_of(settings), viewer), settings.limits)
     got = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), place / "got")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
 from threading import Event, Thread
 
 from runner.server.apart import clear
-from runner.server.competitions.kept import score_waiting
+from runner.server.competitions.kept import score, waiting
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
+EACH_SECONDS = 5.0
+"""Between two looks at whether a command beside the server has left some to score."""
 LOG = logging.getLogger("nip_run.server")
+AGAIN_SECONDS = 60.0
+"""After which one is scored again that the server itself could not score, as where its disk was full."""
 
 
 class Scoring:
@@ -19,6 +24,8 @@ class Scoring:
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
         self._awake, self._ending = Event(), Event()
+        self._put_off: dict[int, float] = {}
+        """Of those that could not be scored, when each is tried again."""
 
     def start(self) -> None:
         clear(self._settings)
@@ -30,12 +37,29 @@ class Scoring:
         self._awake.set()
 
     def _work(self) -> None:
-        while self._awake.wait() and not self._ending.is_set():
+        while not self._ending.is_set():
+            self._awake.wait(EACH_SECONDS)
             self._awake.clear()
+            if self._ending.is_set():
+                return
             try:
-                score_waiting(self._settings, self._database)
+                self._score()
             except Exception:  # they stay as they are, until it is awake again
                 LOG.exception("submissions could not be scored")
+
+    def _score(self) -> None:
+        there = waiting(self._database)
+        self._put_off = {one: until for one, until in self._put_off.items() if one in there}
+        for submission in there:
+            if self._ending.is_set():
+                return
+            if time.monotonic() < self._put_off.get(submission, 0.0):
+                continue
+            try:
+                score(self._settings, self._database, submission)
+            except Exception:  # the next is scored all the same
+                LOG.exception("a submission could not be scored", extra={"submission": submission})
+                self._put_off[submission] = time.monotonic() + AGAIN_SECONDS
 
     def close(self) -> None:
         self._ending.set()

@@ -142,23 +142,26 @@ class Publishing:
         """All of it and the note that it is shown, or nothing of it."""
         try:
             with self._database.writing() as connection:
-                if not self.uploads.note_state(connection, upload.id, SEEN, [], time.time(), only=CHECKING):
+                sent = self.uploads.touched(connection, upload.id)
+                is_seen = self.uploads.note_state(connection, upload.id, SEEN, [], time.time(), only=CHECKING)
+                if sent is None or not is_seen:
                     return
                 for folder in sorted(upload.declaration.folders, key=lambda folder: folder.part):  # releases first
-                    self._insert(connection, upload, viewer, folder, verdict)
+                    self._insert(connection, upload, viewer, folder, verdict, sent=sent)
                 self._database.changed(connection)
         except (IntegrityError, _Taken):
             taken = ["a name and version of it was published by somebody else in the meantime"]
             self.uploads.set_state(upload.id, TAKEN, taken, time.time(), only=CHECKING)
 
     def _insert(
-        self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: Verdict
-    ) -> None:
+        self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: Verdict,
+        *, sent: float,
+    ) -> None:  # fmt: skip
         where = folder.reference
         if folder.part == "":
             made = self._insert_release(connection, upload, folder, verdict)
             if (played := verdict.rows.get(folder.path)) is not None:
-                enter(connection, viewer, played, release=made, owner=where.owner, now=time.time())
+                enter(connection, viewer, played, release=made, owner=where.owner, now=sent)
         else:
             mine = [getattr(releases.c, name) == getattr(where, name) for name in ("kind", "owner", "name", "version")]
             # Held until the end: two who add a part to it at once do so one after the other.

@@ -183,6 +183,11 @@ class Uploads:
         values: dict[str, Any] = {"state": state, "problems": orjson.dumps(list(problems)).decode(), "touched": now}
         return connection.execute(query.values(**values)).rowcount > 0
 
+    @staticmethod
+    def touched(connection: Connection, upload: str) -> float | None:
+        """When something of an upload was sent last; of one that is being checked, when it was committed."""
+        return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload)).scalar_one_or_none()
+
     def unchecked(self) -> list[tuple[str, int]]:
         """Uploads that wait for their check, as after a server was killed, each with its account."""
         with self._database.reading() as connection:

@@ -18,13 +18,14 @@ from typing import Any
 
 import orjson
 from sqlalchemy import MetaData, Table, func, insert, select, text, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from runner.errors import ReleaseError, RunError, UsageError
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
 from runner.server.store.schema import files, meta, metadata
 from runner.server.store.upgrades import PASSING, check_version, upgraded_row
+from runner.storage.atomic import fsync_dir
 from runner.storage.files import create, open_to_read
 
 FORMAT = "nip-run server backup 1"
@@ -58,6 +59,7 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
             os.fsync(written.fileno())
         beside.chmod(0o600)  # who is in which organisation, and hashes of tokens
         beside.rename(file)
+        fsync_dir(file.absolute().parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise RunError(f"the backup {file} cannot be written: {error.strerror or error}") from error
@@ -87,10 +89,13 @@ def restore(database: Database, file: Path) -> dict[str, int]:
 
     Raises:
         UsageError: the database has something already.
-        RunError: the file is damaged, is no backup, or was made by a newer nip-run.
+        RunError: the file is damaged, is no backup, or was made by a newer nip-run; or the database takes no more.
     """
     try:
         return _restored(database, file)
+    except OperationalError as error:  # a full or read-only disk, or a database that is gone
+        said = str(error.orig).strip()
+        raise RunError(f"the backup {file} cannot be restored, and nothing of it is: {said}") from error
     except DBAPIError as error:
         raise RunError(f"the backup {file} is damaged: {str(error.orig).strip()}") from error
 

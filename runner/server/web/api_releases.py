@@ -8,7 +8,7 @@ from typing import IO, Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from runner.errors import NotPublished
@@ -17,7 +17,8 @@ from runner.server.people.accounts import Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.tree import PAGE, ServerTree
 from runner.server.web.asking import Asking, server_of
-from runner.server.web.faults import fault
+from runner.server.web.faults import Fault, fault
+from runner.server.web.shapes import BYTES, Asked, Told, faults
 from runner.transports.http_ahead import BYTES_AT_ONCE, LARGEST_AT_ONCE, MOST_AT_ONCE
 from runner.version import __version__
 
@@ -26,7 +27,7 @@ _FROM = re.compile(r"bytes=([0-9]{1,15})-")
 router = APIRouter(prefix="/api/v1", tags=["releases"])
 
 
-class About(BaseModel):
+class About(Told):
     """What answers, and what it takes."""
 
     name: str = "nip-run registry"
@@ -41,12 +42,12 @@ class About(BaseModel):
     """The most that is taken of one release."""
 
 
-class Listed(BaseModel):
+class Listed(Told):
     path: str
     size: int
 
 
-class Tree(BaseModel):
+class Tree(Told):
     """Some files of the registry, in the order of their paths."""
 
     files: list[Listed]
@@ -79,7 +80,7 @@ def tree(
     return Tree(files=[Listed(path=one.path, size=one.size or 0) for one in found], next=following)
 
 
-class IndexedRelease(BaseModel):
+class IndexedRelease(Told):
     """One release, and what became of it."""
 
     folder: str
@@ -91,7 +92,7 @@ class IndexedRelease(BaseModel):
     signed: bool
 
 
-class Index(BaseModel):
+class Index(Told):
     """Some releases of the registry, in the order in which they were published."""
 
     releases: list[IndexedRelease]
@@ -120,13 +121,13 @@ def releases(
     return Index(releases=said, next=following)
 
 
-class Wanted(BaseModel):
+class Wanted(Asked):
     """Files that are wanted at once."""
 
     paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE)]
 
 
-@router.post("/files", response_class=Response)
+@router.post("/files", response_class=Response, responses={200: BYTES})
 def several(request: Request, viewer: Asking, wanted: Wanted) -> Response:
     """Small files, many at a time: of each a line of JSON (`path`, `size`), then its bytes, in the order asked for.
 
@@ -158,7 +159,17 @@ def _several(blobs: Blobs, paths: list[str], known: Mapping[str, tuple[str, int]
     yield bytes(gathered)
 
 
-@router.get("/tree/{path:path}", response_class=Response)
+@router.get(
+    "/tree/{path:path}",
+    response_class=Response,
+    responses={
+        200: BYTES,
+        206: {**BYTES, "description": "From the byte on that `Range` says."},
+        304: {"description": "It is the file that `If-None-Match` names."},
+        416: {"model": Fault, "description": "The file has no such byte."},
+        **faults(404),
+    },
+)
 def file(request: Request, viewer: Asking, path: str) -> Response:
     """A file of a release, as it was published; with a header `Range: bytes=N-`, from there on."""
     found = _tree(request, viewer).find(path)

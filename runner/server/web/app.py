@@ -11,13 +11,15 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from runner.server.service import Server
-from runner.server.web import api_admin, api_competitions, api_releases, api_uploads, state
+from runner.server.web import api_admin, api_competitions, api_people, api_releases, api_uploads, state
 from runner.server.web.bodies import Bodies
+from runner.server.web.document import describe
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
 from runner.server.web.limiting import Limiting
 from runner.server.web.pages import add_pages
 from runner.server.web.seeing import Numbers, Seeing
+from runner.server.web.shapes import ALWAYS
 from runner.server.web.site import Site
 from runner.version import __version__
 
@@ -47,15 +49,18 @@ def application(server: Server) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
+        responses=ALWAYS,
     )
     app.state.server = server
     app.state.numbers = Numbers()
     app.include_router(api_releases.router)
     app.include_router(api_uploads.router)
+    app.include_router(api_people.router)
     app.include_router(api_admin.router)
     app.include_router(state.router)
     app.include_router(api_competitions.router)
     add_pages(app, site)
+    describe(app)
     handle_faults(app)
     # The last is the outermost.
     proxies = server.settings.proxies

@@ -68,9 +68,17 @@ def handle_faults(app: FastAPI) -> None:
         problems = getattr(error, "__notes__", ())
         return fault(status, code, str(error), problems, have=error.have if isinstance(error, OffsetError) else None)
 
-    async def theirs(_: Request, error: Exception) -> JSONResponse:
+    async def theirs(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return fault(error.status_code, str(error.detail).lower().replace(" ", "_"), str(error.detail))
+        code = str(error.detail).lower().replace(" ", "_")
+        headers = dict(error.headers or {})
+        if error.status_code == 405 and (methods := _methods(app, request)):
+            headers["allow"] = ", ".join(methods)  # of all operations there, and not of the one route that was found
+        return fault(error.status_code, code, str(error.detail), headers=headers)
+
+    async def unforeseen(_: Request, error: Exception) -> JSONResponse:
+        del error  # which is logged by whoever runs the application
+        return fault(500, "failed", "the server failed; tell who runs it")
 
     async def storing(_: Request, error: Exception) -> JSONResponse:
         LOG.error("the database does not answer", exc_info=error)
@@ -88,4 +96,11 @@ def handle_faults(app: FastAPI) -> None:
     app.add_exception_handler(OperationalError, storing)
     app.add_exception_handler(PoolTimeout, storing)
     app.add_exception_handler(HTTPException, theirs)
+    app.add_exception_handler(Exception, unforeseen)
     app.add_exception_handler(RequestValidationError, invalid)
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """The methods of the operations of the document at the address that was asked for."""
+    path = getattr(request.scope.get("route"), "path", "")
+    return sorted(method.upper() for method in app.openapi()["paths"].get(path, ()))

@@ -58,6 +58,11 @@ class Buckets:
         self._rate, self._size, self._clock = rate, size, clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    @property
+    def remembered(self) -> int:
+        """Callers of whom it is known what they asked."""
+        return len(self._left)
+
     def wait(self, caller: str) -> float:
         """Seconds until a caller may ask; 0: now."""
         return max(0.0, (1.0 - self._have(caller)) / self._rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import FileResponse, Response
@@ -18,6 +18,7 @@ from runner.server.web.answers import FOR_EVER, PUBLIC, answer, packed_file, pag
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
 from runner.server.web.page_facts import board_commands, board_line, release_line, task_line
+from runner.server.web.shapes import BYTES, Told, faults
 
 if TYPE_CHECKING:
     from runner.server.web.site import Site
@@ -28,6 +29,23 @@ data = APIRouter(tags=["boards"])
 ROWS = 100
 """Of a page that is read without a script; with one the list has all."""
 NEWEST = 20
+
+_CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
+
+
+class TaskOfBoard(Told):
+    page: str
+    benchmark: str
+    task: str | None
+    selection: str | None
+
+
+class BoardFile(Told):
+    """A board as a program reads it; what a row has is described in docs/pages.md."""
+
+    task: TaskOfBoard
+    rows: list[dict[str, Any]]
+
 
 TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
@@ -84,7 +102,7 @@ def _home(shown: Shown, address: str) -> ServedPage:
     return ServedPage("Boards", [("home", rendered("served/home.html", facts))])
 
 
-@data.get("/board.duckdb", response_class=FileResponse)
+@data.get("/board.duckdb", response_class=FileResponse, responses={200: BYTES})
 def board_file(request: Request) -> Response:
     """The whole public board as a DuckDB file; its tables are described in docs/pages.md."""
     shown = site_of(request).boards.shown
@@ -94,13 +112,13 @@ def board_file(request: Request) -> Response:
     return FileResponse(shown.file, media_type="application/octet-stream", headers=headers)
 
 
-@data.get("/board/{page}.json")
+@data.get("/board/{page}.json", response_model=BoardFile, responses=faults(404))
 def board_json(request: Request, page: TaskName) -> Response:
     """A board's rows, and what is ranked in it."""
     return _download(request, page, "json", "application/json")
 
 
-@data.get("/board/{page}.csv")
+@data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **faults(404)})
 def board_csv(request: Request, page: TaskName) -> Response:
     """A board's rows for a spreadsheet."""
     return _download(request, page, "csv", "text/csv; charset=utf-8")

@@ -49,7 +49,11 @@ def one(request: Request, owner: Word, name: Word) -> Response:
 
 
 def _with_times(one: dict[str, Any]) -> dict[str, Any]:
-    return {**one, "closing": f"{'closed' if one['is_closed'] else 'closes'} {shown_time(one['closes'])}"}
+    closing = f"{'closed' if one['is_closed'] else 'closes'} {shown_time(one['closes'])}"
+    if one["withdrawn"] is not None:
+        closing = f"withdrawn {shown_time(one['withdrawn'])}"
+    times = {"withdrawing": one["withdrawn"], "relabelling": one["relabelled"]}
+    return {**one, "closing": closing, **{name: at and shown_time(at) for name, at in times.items()}}
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

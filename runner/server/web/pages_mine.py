@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
-import re
 import secrets
 import time
 from typing import Any
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from sqlalchemy import select
@@ -27,6 +24,7 @@ from runner.server.tree import ServerTree, seen_by
 from runner.server.web.answers import PRIVATE, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
+from runner.server.web.forms import from_here, posted, same
 from runner.server.web.page_facts import release_line
 from runner.server.web.pages_boards import no_page, site_of
 from runner.server.web.pages_releases import busy, run_page
@@ -35,7 +33,6 @@ from runner.transports.listing import small_file
 
 pages = APIRouter(include_in_schema=False)
 
-MOST_FORM = 4_096
 WAIT_SECONDS = 25.0
 _NAME = "nip-run-session"
 _BEFORE = "nip-run-form"
@@ -75,36 +72,11 @@ def _form(request: Request, wrong: str, status: int) -> Response:
     return made
 
 
-async def _posted(request: Request) -> dict[str, str]:
-    """The fields of a form; nothing where it is too large or is none."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
-        return {}
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_FORM:
-            return {}
-    found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
-    return {name: values[0] for name, values in found.items()}
-
-
-def _from_here(request: Request) -> bool:
-    """Whether a form was sent from a page of ours, as far as the browser says."""
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    origin = request.headers.get("origin")
-    host = request.headers.get("host", "")
-    return site in ("same-origin", "none") and (origin is None or re.sub(r"^https?://", "", origin) == host)
-
-
-def _same(one: str, other: str) -> bool:
-    return bool(one) and hmac.compare_digest(one.encode(), other.encode())
-
-
 @pages.post("/login")
 async def log_in(request: Request) -> Response:
     """Sign a browser in."""
-    said = await _posted(request)
-    if not _from_here(request) or not _same(said.get("word", ""), request.cookies.get(_cookie(request, _BEFORE), "")):
+    said = await posted(request)
+    if not from_here(request) or not same(said.get("word", ""), request.cookies.get(_cookie(request, _BEFORE), "")):
         return _form(request, "This form was open for too long, or came from elsewhere; try again.", 403)
     cookie = await run_in_threadpool(_signed, request, said.get("token", "").strip())
     if cookie is None:
@@ -123,10 +95,10 @@ def _signed(request: Request, token: str) -> str | None:
 @pages.post("/logout")
 async def log_out(request: Request) -> Response:
     """Sign a browser out, here and for good."""
-    said = await _posted(request)
+    said = await posted(request)
     found = await run_in_threadpool(who, request)
     if found is not None:
-        if not _from_here(request) or not _same(said.get("word", ""), found.word):
+        if not from_here(request) or not same(said.get("word", ""), found.word):
             return _form(request, "This form came from elsewhere; nothing was done.", 403)
         await run_in_threadpool(_out, request, found)
     made = RedirectResponse("/", 303, {"cache-control": PRIVATE})
@@ -155,7 +127,8 @@ def mine(request: Request) -> Response:
     ]
     lead = ["Nobody else sees these." if lines else "There is nothing private of yours here."]
     lead.append(f"You are in: {', '.join(sorted(found.viewer.owners))}.")
-    facts = {"lead": lead, "tables": [("Private releases", lines)], "before": None, "after": None, "commands": []}
+    facts = {"lead": lead, "tables": [("Private releases", lines)], "before": None, "after": None, "commands": [],
+             "links": [("/mine/account", "Your tokens and organisations")]}  # fmt: skip
     section = rendered("served/listed.html", facts)
     page = ServedPage(
         "Private runs", [("mine", section)], links=[("/", "Boards")], who=found.viewer.account, word=found.word

@@ -140,8 +140,6 @@ def _make(place: Path, settings: Settings, references: Sequence[Reference], view
     os.chdir(place)
     try:
         said = _said(settings, references, viewer, keep)
-    except MemoryError:
-        raise
     except Exception as error:  # noqa: BLE001 - it is what strangers sent
         said = {"wrong": in_words(error, place)}
     _write(into, {**said, "pieces": pieces})

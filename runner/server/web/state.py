@@ -12,6 +12,7 @@ from runner.errors import NipRunError
 from runner.server.people.accounts import Scope, Viewer
 from runner.server.web.asking import asking, server_of
 from runner.server.web.seeing import Numbers
+from runner.server.web.shapes import faults
 
 router = APIRouter(tags=["state"])
 _NO_BLOB = "0" * 64
@@ -23,7 +24,13 @@ def lives() -> str:
     return "ok\n"
 
 
-@router.get("/readyz", response_class=PlainTextResponse, responses={503: {}})
+@router.get(
+    "/readyz",
+    response_class=PlainTextResponse,
+    responses={
+        503: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "What does not answer."}
+    },
+)
 def ready(request: Request) -> PlainTextResponse:
     """Whether its database and its blobs answer."""
     server = server_of(request)
@@ -51,7 +58,9 @@ def _is_loopback(peer: str) -> bool:
         return False
 
 
-@router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(may_see_numbers)])
+@router.get(
+    "/metrics", response_class=PlainTextResponse, dependencies=[Depends(may_see_numbers)], responses=faults(403)
+)
 def metrics(request: Request) -> str:
     """Numbers of requests since the server began, for Prometheus."""
     numbers: Numbers = request.app.state.numbers
