@@ -131,7 +131,7 @@ def _around(value: float, step: float, groups: int) -> tuple[float | None, float
     lowest, highest = max(0.0, value - step / 2), min(1.0, value + step / 2)
     low, _ = wilson(lowest, _error(lowest, groups), groups, groups)
     _, high = wilson(highest, _error(highest, groups), groups, groups)
-    return round(low, 6), round(high, 6)
+    return math.floor(low * 1e6) / 1e6, math.ceil(high * 1e6) / 1e6
 
 
 def _error(share: float, groups: int) -> float:
