@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
-from uvicorn.protocols.http.h11_impl import H11Protocol, HTTPScope, RequestResponseCycle
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from runner.server.settings import Settings
 from runner.server.web.callers import GONE, caller, is_within
@@ -49,9 +49,9 @@ class Bounded(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()
-        scope: HTTPScope | None = self.scope  # none before the first request
+        scope = cast("dict[str, Any] | None", self.scope)  # none before the first request
         if scope is not None:
-            scope[GONE] = True  # type: ignore[literal-required]
+            scope[GONE] = True
         super().connection_lost(exc)
 
     def is_between(self) -> bool:
