@@ -141,6 +141,8 @@ class OfOwner(Told):
 
 
 class Board(Competition):
+    copied_from: str | None
+    """The dataset of another owner that had these rows first, where this competition is on a copy of them."""
     rows_open: int
     rows_held_out: int
     ranked_by: Literal["open", "held_out"]
