@@ -97,6 +97,12 @@ def serve(parser: argparse.ArgumentParser) -> None:
         help="that one account may have published and open, each file once; default: 64; 0: any number",
     )  # fmt: skip
     parser.add_argument(
+        "--check-seconds", type=float, default=300.0, metavar="N", help="what the check of one publish may take; 300"
+    )
+    parser.add_argument(
+        "--check-memory", type=int, default=2_048, metavar="MIB", help="the same of memory, in MiB; default: 2048"
+    )
+    parser.add_argument(
         "--address",
         metavar="URL",
         help="where others find it, such as https://registry.example.org; it stands in links",

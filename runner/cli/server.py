@@ -38,9 +38,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.database is None and not (args.folder / "registry.sqlite").is_file():
         if args.action not in _BEGINNING:
             raise UsageError(f"there is no server in {args.folder}; `nip-run serve {args.folder}` makes one")
-        from runner.storage.files import make_folders
+        from runner.server.rebuild import make_own
 
-        make_folders(args.folder)
+        make_own(args.folder)
     with closing(Database(settings.database_url)) as database:
         if args.action in _FILES:
             return _FILES[args.action](database, settings, args)

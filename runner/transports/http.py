@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256 as hashing
@@ -22,6 +23,8 @@ SENT_AT_ONCE = 8 << 20
 _NOTES, _NOTE = 20, 500
 """The most notes that a server has told, and of how many characters each."""
 _MOST_FILES = 10_000_000
+_TIER = re.compile("recomputed|reproduced by [1-9][0-9]{0,5}")
+"""What a server vouches for that says more than a run does itself."""
 _CHANGED = "a file changed while it was published, or on its way; publish again"
 
 
@@ -209,7 +212,9 @@ def _indexed(one: Any) -> Indexed:
         raise ReleaseError("a list of releases has what is no release")
     if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
         raise ReleaseError("a list of releases has one without a hash")
-    return Indexed(folder, sha256, None if yanked is None else yanked.encode(), said.get("signed") is True)
+    told = said.get("tier")
+    vouched = told if isinstance(told, str) and _TIER.fullmatch(told) else ""
+    return Indexed(folder, sha256, None if yanked is None else yanked.encode(), said.get("signed") is True, vouched)
 
 
 def _list(said: Mapping[str, Any], key: str) -> list[Any]:

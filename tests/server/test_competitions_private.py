@@ -10,16 +10,20 @@ import orjson
 import pytest
 from sqlalchemy import Connection, insert, select, update
 
-from runner.errors import NotPublished, UsageError
+from runner.errors import NotPublished, ReleaseError, UsageError
+from runner.registry.components import component_draft
+from runner.registry.draft import Naming
 from runner.releases.reference import Kind, Reference
 from runner.server.competitions import board as boards
 from runner.server.competitions.kept import DAY, REFUSED, SCORED, WAITING, Wanted, enter, make, waiting
 from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART
 from runner.server.competitions.scoring import Scoring
 from runner.server.people.accounts import ANYBODY, Scope, Viewer, add_account, add_member
+from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, files, releases, submissions
+from tests.support.served import put
 
 NOW = 1_000_000.0
 CLOSES = NOW + 10 * DAY
@@ -211,6 +215,22 @@ def test_the_part_that_is_held_out_and_what_is_not_rounded_wait_for_who_may_have
     after = records.seen(ANYBODY, "mallory", "run", CLOSES)
     assert after["held_out"]["metrics"]
     assert records.board(ANYBODY, CLOSES)["ranked_by"] == HELD_PART
+
+
+@pytest.mark.full
+def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    server = Server.of(Settings(folder=tmp_path / "server"))
+    rows = "".join(f'{{"id": "p{n}", "label": {n % 2}, "question": "q", "solution": "s"}}\n' for n in range(4))
+    (tmp_path / "rows.jsonl").write_text(rows, "utf-8")
+    naming = Naming(owner="acme", name="known", version="1", licence="MIT")
+    with server.database.writing() as connection:
+        records = Records(connection)
+    put(server, [component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
+    wanted = Wanted(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
+    with pytest.raises(ReleaseError, match="has labels, which all can read"):
+        make(server.settings, server.database, records.viewer("alice"), wanted, NOW)
+    server.database.close()
 
 
 def test_who_may_not_see_a_dataset_is_told_of_none_and_who_does_not_own_it_makes_nothing(tmp_path: Path) -> None:

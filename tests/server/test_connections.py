@@ -28,8 +28,7 @@ ENDED = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One that takes few connections, and has a file of 16 MiB."""
-    words = "--connections", str(CONNECTIONS), "--rate", "0"
-    with serving(tmp_path_factory.mktemp("small"), *words) as server:
+    with serving(tmp_path_factory.mktemp("small"), people=False, connections=CONNECTIONS, rate=0) as server:
         with Raw(server.address, server.account("acme", Scope.PUBLISH)) as acme:
             assert acme.published(folders(made("large", data=LARGE)))["state"] == "published"
         yield server

@@ -184,6 +184,8 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, (int, float)):  # most of them
+        return value
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from runner.errors import NotPublished
 from runner.releases.bundle import PIECE
+from runner.releases.reference import Reference
 from runner.server.people.accounts import Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.tree import PAGE, ServerTree
@@ -90,6 +91,9 @@ class IndexedRelease(Told):
     yanked: str | None
     """What stands in its `yanked.json`."""
     signed: bool
+    tier: str | None
+    """How far this server has checked a public run: `self-reported`, `recomputed`, `reproduced by N`. Null: not yet, or
+    it is none."""
 
 
 class Index(Told):
@@ -111,14 +115,22 @@ def releases(
     """List the releases whose folder, with a slash behind it, begins with `prefix`, the first published first."""
     found = _tree(request, viewer).index_page(prefix, after, limit)
     following = found[-1][0] if len(found) == limit else None
+    tiers = _tiers(request, [one.folder for _, one in found])
     said = [
         IndexedRelease(
-            folder=one.folder, sha256=one.sha256, signed=one.signed,
+            folder=one.folder, sha256=one.sha256, signed=one.signed, tier=tiers.get(one.folder),
             yanked=None if one.yanked is None else one.yanked.decode(),
         )
         for _, one in found
     ]  # fmt: skip
     return Index(releases=said, next=following)
+
+
+def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
+    """What the newest board says of runs, by their folders."""
+    shown = request.app.state.site.boards.shown
+    named = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
+    return {} if shown is None else {named[one]: tier for one, tier in shown.tiers(list(named)).items()}
 
 
 class Wanted(Asked):

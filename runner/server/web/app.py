@@ -24,6 +24,7 @@ from runner.server.web.seeing import Numbers, Seeing
 from runner.server.web.shapes import ALWAYS
 from runner.server.web.site import Site
 from runner.server.web.state import Readiness
+from runner.server.web.wrong import Wrong
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -85,6 +86,7 @@ def _watch(app: FastAPI, server: Server) -> None:
     if not settings.any_name:
         app.add_middleware(Hosts, address=settings.address)
     app.add_middleware(AtOnce, most=most, most_of_one=most_of_one, proxies=proxies)
+    app.add_middleware(Wrong)
     app.add_middleware(Headers)
     app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
 

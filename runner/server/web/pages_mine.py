@@ -27,7 +27,7 @@ from runner.server.web.faults import fault
 from runner.server.web.forms import from_here, posted, same
 from runner.server.web.page_facts import release_line
 from runner.server.web.pages_boards import no_page, site_of
-from runner.server.web.pages_releases import busy, run_page
+from runner.server.web.pages_runs import busy, run_page
 from runner.server.web.run_pages import Busy
 from runner.transports.listing import small_file
 
@@ -66,7 +66,7 @@ def login(request: Request) -> Response:
 def _form(request: Request, wrong: str, status: int) -> Response:
     word = secrets.token_urlsafe(24)
     section = rendered("served/login.html", {"wrong": wrong, "word": word})
-    page = ServedPage("Sign in", [("login", section)], links=[("/", "Boards")])
+    page = ServedPage("Sign in", [("login", section)], here="/mine")
     made = page_answer(request, page, status=status, cache=PRIVATE)
     _set(request, made, _BEFORE, word, 3600)
     return made
@@ -132,12 +132,10 @@ def mine(request: Request) -> Response:
     ]
     lead = ["Nobody else sees these." if lines else "There is nothing private of yours here."]
     lead.append(f"You are in: {', '.join(sorted(found.viewer.owners))}.")
-    facts = {"lead": lead, "tables": [("Private releases", lines)], "before": None, "after": None, "commands": [],
+    facts = {"lead": lead, "tables": [("", lines)], "before": None, "after": None, "commands": [], "owner": None,
              "links": [("/mine/account", "Your tokens and organisations")]}  # fmt: skip
     section = rendered("served/listed.html", facts)
-    page = ServedPage(
-        "Private runs", [("mine", section)], links=[("/", "Boards")], who=found.viewer.account, word=found.word
-    )
+    page = ServedPage("Private releases", [("mine", section)], here="/mine", who=found.viewer.account, word=found.word)
     return page_answer(request, page, cache=PRIVATE)
 
 
@@ -154,7 +152,7 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
     found = await run_in_threadpool(who, request)
     if found is None:
         return RedirectResponse("/login", 303, {"cache-control": PRIVATE})
-    said = await run_in_threadpool(_private_run, request, found.viewer, owner, name, version)
+    said = await run_in_threadpool(private_run, request, found.viewer, owner, name, version)
     if said is None:
         return no_page(request, "There is no such run here.")
     try:
@@ -168,7 +166,7 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
     return page_answer(request, page, cache=PRIVATE)
 
 
-def _private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
+def private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
     """What is said of a private run, where it is the viewer's."""
     named = (
         releases.c.kind == "run",
@@ -202,7 +200,7 @@ def _private_run(request: Request, viewer: Viewer, owner: str, name: str, versio
 def my_piece(request: Request, owner: str, name: str, version: str, piece: str) -> Response:
     """Games of a private run for the script of its page."""
     found = who(request)
-    said = found and _private_run(request, found.viewer, owner, name, version)
+    said = found and private_run(request, found.viewer, owner, name, version)
     made = site_of(request).runs.there([said["sha256"]]) if said else None
     path = made and made.piece(piece)
     return piece_file(path, PRIVATE) if path else fault(404, "missing", "there is no such piece")
