@@ -268,6 +268,11 @@ def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path)
     with pytest.raises(UsageError, match="your open uploads would have"):
         small.begun("three")
     small.close()
+    quota = Held(tmp_path / "server", account_bytes=4 * len(DATA))
+    with pytest.raises(UsageError, match="over the 40,000 that one account may have here"):
+        for name in ("four", "five", "six"):
+            quota.begun(name)
+    quota.close()
     full = Held(tmp_path / "server", spare_bytes=1 << 60)
     with pytest.raises(NoRoomError, match="no room"):
         full.begun("three")

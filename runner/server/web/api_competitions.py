@@ -142,6 +142,8 @@ class OfOwner(Told):
 
 
 class Board(Competition):
+    copied_from: str | None
+    """The dataset of another owner that had these rows first, where this competition is on a copy of them."""
     rows_open: int
     rows_held_out: int
     ranked_by: Literal["open", "held_out"]
@@ -161,8 +163,9 @@ class Metric(Told):
 class Score(Told):
     rows: int
     rounded_to: float
-    """Values are rounded to a multiple of this, intervals outwards."""
+    """Values are rounded to a multiple of this; intervals follow from the rounded value and `clusters`."""
     interval: str
+    """How they follow."""
     metrics: list[Metric]
 
 

@@ -18,7 +18,7 @@ from runner.registry.listed_facts import listed_facts
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind, Reference
-from runner.server.people.accounts import Viewer
+from runner.server.people.accounts import Viewer, viewer_of
 from runner.server.people.signed_in import SECONDS, SignedIn, sign_in, sign_out, signed_in
 from runner.server.store.schema import releases
 from runner.server.tree import ServerTree, seen_by
@@ -89,7 +89,12 @@ async def log_in(request: Request) -> Response:
 
 
 def _signed(request: Request, token: str) -> str | None:
-    with server_of(request).database.writing() as connection:
+    """The cookie of who has this token. Nothing is written, and no writer waits, where it is none."""
+    database = server_of(request).database
+    with database.reading() as connection:
+        if viewer_of(connection, token, time.time()) is None:
+            return None
+    with database.writing() as connection:
         return sign_in(connection, token, time.time())
 
 
