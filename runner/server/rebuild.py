@@ -8,7 +8,7 @@ What does not follow from them stays: which releases there are and whose, who ya
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +27,10 @@ from runner.server.intake.uploads import CHECKING, OPEN
 from runner.server.people.accounts import Scope, Viewer
 from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
+from runner.server.store.closed import closed_to_others
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, releases, uploads
 from runner.server.store.stores import blobs_of
-from runner.storage.files import make_folders
 from runner.storage.locks import locked
 from runner.transports.listing import small_file
 
@@ -55,13 +55,15 @@ def alone(settings: Settings) -> Iterator[None]:
 
     Raises:
         UsageError: a server has it.
+        RunError: it cannot be made, or read.
     """
-    make_folders(settings.folder)
-    try:
-        with locked(settings.folder / ".serving", str(settings.folder)):
-            yield
-    except RunDirectoryError as error:
-        raise UsageError(f"{error}; end that server first") from error
+    with ExitStack() as own:
+        own.enter_context(closed_to_others(settings.folder))
+        try:
+            own.enter_context(locked(settings.folder / ".serving", str(settings.folder)))
+        except RunDirectoryError as error:
+            raise UsageError(f"{error}; end that server first") from error
+        yield
 
 
 def rebuild(settings: Settings, tell: Callable[[str], None]) -> Rebuilt:

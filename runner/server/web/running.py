@@ -106,11 +106,11 @@ def _check_proxies(settings: Settings, address: str | None) -> None:
 @contextmanager
 def _own(settings: Settings) -> Iterator[None]:
     """Be the one server of a folder."""
-    try:
-        make_folders(settings.incoming)
-    except OSError as error:
-        raise RunError(f"the server's folder {settings.folder} cannot be written: {error.strerror}") from error
     with alone(settings):
+        try:
+            make_folders(settings.incoming)
+        except OSError as error:
+            raise RunError(f"the server's folder {settings.folder} cannot be written: {error.strerror}") from error
         yield
 
 
