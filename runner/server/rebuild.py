@@ -8,7 +8,7 @@ What does not follow from them stays: which releases there are and whose, who ya
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +25,13 @@ from runner.server.intake.pieces import Pieces
 from runner.server.intake.publishing import check_row
 from runner.server.intake.uploads import CHECKING, OPEN
 from runner.server.people.accounts import Scope, Viewer
+from runner.server.people.keeping import HIDDEN
 from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
+from runner.server.store.closed import closed_to_others
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, releases, uploads
 from runner.server.store.stores import blobs_of
-from runner.storage.files import make_folders
 from runner.storage.locks import locked
 from runner.transports.listing import small_file
 
@@ -55,13 +56,15 @@ def alone(settings: Settings) -> Iterator[None]:
 
     Raises:
         UsageError: a server has it.
+        RunError: it cannot be made, or read.
     """
-    make_folders(settings.folder)
-    try:
-        with locked(settings.folder / ".serving", str(settings.folder)):
-            yield
-    except RunDirectoryError as error:
-        raise UsageError(f"{error}; end that server first") from error
+    with ExitStack() as own:
+        own.enter_context(closed_to_others(settings.folder))
+        try:
+            own.enter_context(locked(settings.folder / ".serving", str(settings.folder)))
+        except RunDirectoryError as error:
+            raise UsageError(f"{error}; end that server first") from error
+        yield
 
 
 def rebuild(settings: Settings, tell: Callable[[str], None]) -> Rebuilt:
@@ -105,6 +108,8 @@ def _rebuilt(settings: Settings, database: Database, blobs: Blobs, row: Row[Any]
             connection.execute(delete(checks).where(checks.c.release_id == row.id))
             connection.execute(insert(checks), wanted)
             changed = True
+        if changed:  # with what has changed, should it go no further
+            database.changed(connection)
     found.changed += changed
 
 
@@ -119,7 +124,11 @@ def _folder(settings: Settings, blobs: Blobs, row: Row[Any], reference: Referenc
     except NotPublished as error:
         raise ReleaseError(f"{MANIFEST} is missing") from error
     release = Release.from_bytes(data, settings.limits)
-    if digest(data) != row.sha256 or release.reference != reference or release.visibility != row.visibility:
+    if (
+        digest(data) != row.sha256
+        or release.reference != reference
+        or row.visibility not in (release.visibility, HIDDEN)
+    ):
         raise ReleaseError(f"{MANIFEST} is damaged, or is that of {release.reference}")
     said = checksum(data)
     return DeclaredFolder(

@@ -140,7 +140,7 @@ class Served:
             self._gone()
 
     def _gone(self) -> None:
-        ended_or_killed(self.process, 60)
+        ended_or_killed(self.process, 60)  # it gives requests 20 seconds itself
         self._process = None
 
     def resident(self) -> int:
