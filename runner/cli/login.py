@@ -14,8 +14,9 @@ from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.redaction import remember
 from runner.text import comma_join, in_one_line
-from runner.transports.http_session import HttpSession, Patience
+from runner.transports.http_session import HttpSession
 from runner.transports.http_tokens import REGISTRY, TOKEN, keep_token, place_of, tokens_file
+from runner.transports.patience import Patience
 
 _LONGEST = 1_000
 

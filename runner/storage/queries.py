@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
@@ -232,7 +233,9 @@ def _place_for_links(path: Path) -> Path:
 @cache
 def _links() -> TemporaryDirectory[str]:
     """A folder of links that is gone when the process ends."""
-    return TemporaryDirectory(prefix="nip-run-")
+    made = TemporaryDirectory(prefix="nip-run-")
+    atexit.register(made.cleanup)  # left to itself it goes as well, but warns of that
+    return made
 
 
 def _no_place_for(path: Path) -> RunError:

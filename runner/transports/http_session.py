@@ -18,32 +18,7 @@ from runner.errors import NotPublished, ReleaseError
 from runner.redaction import remember
 from runner.text import in_one_line, shortened
 from runner.transports.http_tokens import token_for
-
-BUSY = (408, 429, 500, 502, 503, 504)
-"""What a server, or what stands before it, may answer better the next time."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a server is waited for, in seconds, and how much it may say."""
-
-    connect: float = 10.0
-    read: float = 60.0
-    """For the next bytes of an answer."""
-    tries: int = 6
-    wait: float = 0.5
-    """Before the second try; then twice as long each time."""
-    longest_wait: float = 30.0
-    """Where a server asks to wait for longer, it is not waited for."""
-    stall: float = 150.0
-    """In which some of a blob must have arrived; a server may hold on to a connection that is broken for a minute."""
-    check_again: float = 0.1
-    """Between the first two questions whether an upload is checked."""
-    check_seconds: float = 3600.0
-    """For its check."""
-    answer_bytes: int = 64 << 20
-    answer_seconds: float = 300.0
-    """For a whole answer; of a file, and as many more as it has KiB."""
+from runner.transports.patience import BUSY, Patience, asked_to_wait
 
 
 @dataclass(frozen=True)
@@ -165,7 +140,9 @@ class HttpSession:
             except orjson.JSONDecodeError:
                 if response.is_success:
                     raise ReleaseError(f"{self._base} does not answer as a registry of nip-run does") from None
-        return Answer(response.status_code, body if isinstance(body, dict) else {}, data), _asked_to_wait(response)
+        return Answer(response.status_code, body if isinstance(body, dict) else {}, data), asked_to_wait(
+            response.headers
+        )
 
     def _check_redirect(self, response: httpx2.Response) -> None:
         if response.is_redirect:
@@ -215,11 +192,6 @@ class HttpSession:
         self._client.close()
 
 
-def _asked_to_wait(response: httpx2.Response) -> float:
-    said = response.headers.get("retry-after", "").strip()
-    return float(said) if said.isascii() and said.isdigit() else 0.0
-
-
 class _Arriving(io.RawIOBase):
     """A file as it arrives: each byte as it was sent, nothing unpacked."""
 
@@ -251,6 +223,8 @@ class _Arriving(io.RawIOBase):
                 continue
             if piece is None:
                 return 0
+            if time.monotonic() - self._began > self._session.patience.seconds_for(self._at):
+                raise ReleaseError(f"{self._shown}: it comes too slowly; {self._at:,} bytes are here")
             again = min(self._skipped, len(piece))
             self._skipped -= again
             piece = piece[again:]
@@ -258,8 +232,6 @@ class _Arriving(io.RawIOBase):
                 continue
             self._rest = memoryview(piece)
             self._at, self._cut = self._at + len(piece), 0
-            if time.monotonic() - self._began > self._session.patience.answer_seconds + (self._at >> 10):
-                raise ReleaseError(f"{self._shown}: it comes too slowly; {self._at:,} bytes are here")
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]

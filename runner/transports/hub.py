@@ -21,8 +21,9 @@ from runner.errors import NotPublished, ReleaseError, TakenError, UsageError
 from runner.releases.bundle import Content, opened
 from runner.releases.manifest import CHECKSUM, MANIFEST
 from runner.transports.base import Added, Stored
-from runner.transports.hub_http import HubFault, HubFile, Patience
+from runner.transports.hub_http import HubFault, HubFile
 from runner.transports.hub_session import HubSession, Missing
+from runner.transports.patience import OF_THE_HUB, Patience
 
 DEFAULT_BRANCH = "main"
 TYPE = "dataset"
@@ -60,7 +61,7 @@ class HubTransport:
         self._fixed = _COMMIT.fullmatch(self._revision) is not None
         self._pull_request = pull_request
         self._most_files = most_files
-        self._hub = HubSession(self.where, self._repository, patience or Patience())
+        self._hub = HubSession(self.where, self._repository, patience or OF_THE_HUB)
         self._commit: str | None = None
         self._small: dict[str, bytes] = {}
 

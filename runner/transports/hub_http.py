@@ -9,31 +9,14 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
-_BUSY = (408, 429, 500, 502, 503, 504)
+from runner.transports.patience import BUSY, Patience, asked_to_wait
+
 _FILE = "nip_run_file"
 """Marks a request for a file, which may be of any size: whoever reads it says when it is enough."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a Hub is waited for, in seconds, and how much it may say."""
-
-    connect: float = 10.0
-    read: float = 60.0
-    """For the next bytes of an answer."""
-    tries: int = 4
-    wait: float = 1.0
-    """Before the second try; then twice as long each time."""
-    longest_wait: float = 30.0
-    """Where a server asks to wait for longer, it is not waited for."""
-    answer_bytes: int = 64 << 20
-    answer_seconds: float = 300.0
-    """For a whole answer; of a file, and as many more as it has KiB."""
 
 
 class HubFault(Exception):
@@ -63,13 +46,13 @@ class HubClient(httpx2.Client):
                 if not left or not _repeatable(request) or not isinstance(error, httpx2.TransportError):
                     raise HubFault(_broken(request, error)) from error
             else:
-                if response.status_code not in _BUSY:
+                if response.status_code not in BUSY:
                     return response
                 if request.method == "PUT":
                     for name in ("retry-after", "ratelimit"):  # it would wait for as long as they say
                         response.headers.pop(name, None)
                     return response
-                asked = _asked_to_wait(response)
+                asked = asked_to_wait(response.headers)
                 response.close()
                 if not left or not _repeatable(request) or asked > self._patience.longest_wait:
                     raise HubFault(_busy(request, response.status_code, asked))
@@ -166,11 +149,6 @@ def _repeatable(request: httpx2.Request) -> bool:
     """Whether to ask twice is to ask once."""
     path = request.url.path
     return request.method in ("GET", "HEAD") or "/preupload/" in path or path.endswith("/info/lfs/objects/batch")
-
-
-def _asked_to_wait(response: httpx2.Response) -> float:
-    said = response.headers.get("retry-after", "").strip()
-    return float(said) if said.isascii() and said.isdigit() else 0.0
 
 
 def _host(request: httpx2.Request) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 from runner.errors import NipRunError, NotPublished, ReleaseError, UsageError
 from runner.redaction import current_redactor, remember
-from runner.transports.hub_http import HubClient, HubFault, HubFile, Patience
+from runner.transports.hub_http import HubClient, HubFault, HubFile
+from runner.transports.patience import Patience
 from runner.version import __version__
 
 _CONFLICT = (409, 412)

@@ -7,11 +7,13 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from runner.cli.main import main
+from runner.errors import RunError
 from runner.exports.mlflow import limits
 from runner.exports.mlflow.curve import is_step
 from runner.exports.mlflow.games import Games
@@ -139,11 +141,32 @@ def test_a_secret_of_this_machine_is_in_nothing_that_is_sent(
 
 def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighbour() -> None:
     fitted = Fitted(Redactor(()))
-    names = [fitted.key("a/b"), fitted.key("a#b"), fitted.key("../x"), fitted.key("x" * 400), fitted.key("ö b:c.d")]
-    assert len(set(names)) == 5
-    assert all(len(name) <= limits.MAX_KEY and "/" not in name and not name.startswith(".") for name in names)
+    given = ("a/b", "a#b", "../x", "x" * 400, "x" * 399 + "y", "", "a\nb", "ö b:c.d")
+    names = [fitted.key(name) for name in given]
+    assert len(set(names)) == len(given)
+    assert all(0 < len(name) <= limits.MAX_KEY and "/" not in name and not name.startswith(".") for name in names)
     assert names[-1] == "ö b:c.d"
-    assert len(fitted.notes) == 4
+    assert len(fitted.notes) == len(given) - 2  # of those that begin alike for long, one says it
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "value", "said"),
+    [
+        ("metrics.json", "metrics", 5, "damaged"),
+        ("metrics.json", "metrics", [{"agent": None, "metric": "accuracy", "value": "much"}], "much"),
+        ("metrics.json", "outcomes", {"decided": "many"}, "damaged"),
+        ("manifest.json", "started_at", "yesterday", "yesterday"),
+        ("manifest.json", "started_at", "0001-01-01T00:00:00Z", "before 1970"),
+    ],
+)
+def test_a_run_whose_files_hold_what_they_should_not_is_refused_in_words(
+    result: RunResult, tmp_path: Path, file: str, key: str, value: Any, said: str
+) -> None:
+    path = tmp_path / "runs" / result.run_id
+    shutil.copytree(result.path, path)
+    (path / file).write_text(json.dumps({**json.loads((path / file).read_text()), key: value}))
+    with pytest.raises(RunError, match=said):
+        record_of(path)
 
 
 def test_a_value_that_is_too_long_says_how_long_it_was() -> None:
@@ -175,6 +198,10 @@ def test_a_curve_of_many_games_has_few_points() -> None:
         ((), "--tracking-uri URI or MLFLOW_TRACKING_URI"),
         (("--tracking-uri", "./mlruns"), "is no tracking server"),
         (("--tracking-uri", "https://me:pw@example.org"), "MLFLOW_TRACKING_PASSWORD"),
+        (("--tracking-uri", "http://127.0.0.1:5000/#/experiments/1"), "without the ? and # of a page"),
+        (("--tracking-uri", "http://127.0.0.1:99999"), "is not the address of a tracking server"),
+        (("--tracking-uri", "http://"), "is not the address of a tracking server"),
+        (("--tracking-uri", "http://[::1"), "is no address"),
         (("--tracking-uri", "http://127.0.0.1:9", "--agent", "prover"), "--agent"),
         (("--tracking-uri", "http://127.0.0.1:9"), "pip install 'nip-run[mlflow]'"),
     ],

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.raw_uploads import Raw
-from tests.support.registry_server import RegistryServer, emptied
-from tests.support.serving import Served, serving
+from tests.support.serving import Served, emptied, serving
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +18,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def server() -> Iterator[RegistryServer]:
+def server() -> Iterator[Served]:
     with emptied() as running:
         yield running
 
 
 @pytest.fixture
-def acme(server: RegistryServer) -> Iterator[Raw]:
+def acme(server: Served) -> Iterator[Raw]:
     """Who publishes as acme, without our client."""
     with Raw(server.address, server.account("acme")) as raw:
         yield raw

@@ -15,8 +15,8 @@ from tests.registry.hostile_contents import ALIASES, MERGES, ROWS
 from tests.server.test_uploads import folders
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
-from tests.support.registry_server import RegistryServer, running
 from tests.support.served import run_bundle
+from tests.support.serving import Served, serving
 
 JOURNAL = "data/journal.jsonl"
 WHERE = {
@@ -68,7 +68,7 @@ FREE = frozenset(("README.md",))
 class Place:
     """A server that has a good run, and who published it."""
 
-    server: RegistryServer
+    server: Served
     acme: Raw
     good: Bundle
 
@@ -90,8 +90,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (root / "played").mkdir()
     bundle = run_bundle(root / "played", size=4)
     good = Bundle(bundle.release, {path: _bytes(content) for path, content in bundle.contents.items()})
+    words = "--rate", "0", "--check-seconds", str(SECONDS), "--check-memory", "1024"
     with (
-        running(root / "server", rate=0, check_seconds=SECONDS, check_bytes=1 << 30) as server,
+        serving(root / "server", *words) as server,
         Raw(server.address, server.account("acme")) as acme,
     ):
         said = acme.published(folders(good), SECONDS)
@@ -125,8 +126,8 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
         seen += [names[key] for key in left]
         before = before or place.server.resident()  # what it takes for its first check stays
     assert place.server.resident() - before < 40 << 20
-    assert '"level": "error"' not in place.server.log()
-    assert "Traceback" not in place.server.log()
+    assert '"level": "error"' not in place.server.log
+    assert "Traceback" not in place.server.log
     assert not list((place.server.folder / "incoming").iterdir())
     for name in seen:
         key = next(key for key, found in names.items() if found == name)

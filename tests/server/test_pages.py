@@ -317,6 +317,5 @@ def test_a_server_that_is_killed_while_it_makes_a_board_makes_it_whole_the_next_
                 assert sorted(row["run"] for row in rows) == [f"alice/run-{n}@1" for n in range(3)]
             else:
                 time.sleep(1.5 * (turn + 1))
-                served.process.kill()
-                served.process.wait()
+                served.kill()
     assert not list((folder / "boards" / "made").glob(".*"))

@@ -15,11 +15,11 @@ from runner.releases.bundle import Bundle
 from runner.releases.manifest import CHECKSUM, MANIFEST, Link, Release
 from runner.releases.reference import Kind, Reference, parse
 from runner.transports.http import HttpTransport
-from runner.transports.http_session import Patience
+from runner.transports.patience import Patience
 from runner.transports.registry import Registry
 from tests.support.cutting import cutting
 from tests.support.raw_uploads import Raw, declared
-from tests.support.registry_server import RegistryServer, publishing_to
+from tests.support.serving import Served, publishing_to
 
 QUICK = Patience(connect=5, read=20, wait=0.05, longest_wait=0.5, stall=20, check_again=0.02, check_seconds=60)
 
@@ -85,7 +85,7 @@ def test_a_commit_that_is_repeated_says_the_same_and_so_does_the_same_upload_dec
     assert len(acme.files()) == 3
 
 
-def test_where_one_folder_is_taken_nothing_of_the_others_is_seen(server: RegistryServer, acme: Raw) -> None:
+def test_where_one_folder_is_taken_nothing_of_the_others_is_seen(server: Served, acme: Raw) -> None:
     assert acme.published(folders(made("one")))["state"] == "published"
     said = acme.published(folders(made("two"), made("one", data=b"other\n")))
     assert (said["status"], said["code"]) == (409, "taken")
@@ -95,9 +95,7 @@ def test_where_one_folder_is_taken_nothing_of_the_others_is_seen(server: Registr
     assert {path.split("/")[2] for path in acme.files()} == {"one"}
 
 
-def test_nobody_publishes_as_another_and_what_another_keeps_is_told_by_nothing(
-    server: RegistryServer, acme: Raw
-) -> None:
+def test_nobody_publishes_as_another_and_what_another_keeps_is_told_by_nothing(server: Served, acme: Raw) -> None:
     secret = made("plan", visibility="private", data=b"what nobody knows\n")
     assert acme.published(folders(secret))["state"] == "published"
     with Raw(server.address, server.account("eve")) as eve, Raw(server.address, None) as anybody:
@@ -146,7 +144,7 @@ def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: Raw) -> No
     )
 
 
-def test_a_file_is_read_from_where_it_was_cut_off(server: RegistryServer, acme: Raw) -> None:
+def test_a_file_is_read_from_where_it_was_cut_off(server: Served, acme: Raw) -> None:
     data = bytes(range(256)) * 2_000
     acme.published(folders(made(data=data)))
     path = "/tree/dataset/acme/council/1/data.txt"
@@ -168,7 +166,7 @@ def test_a_file_is_read_from_where_it_was_cut_off(server: RegistryServer, acme: 
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_publish_that_is_cut_off_goes_on(server: RegistryServer, way: str) -> None:
+def test_a_publish_that_is_cut_off_goes_on(server: Served, way: str) -> None:
     data = bytes(range(256)) * 2_000
     bundle = made(f"cut-{way}", data=data)
     with cutting(server.port) as proxy:
@@ -210,7 +208,7 @@ def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(ac
     assert acme.client.get("/tree/a%00b").status_code == 404
 
 
-def test_a_yank_and_a_signature_are_added_once_and_by_their_owner(server: RegistryServer, acme: Raw) -> None:
+def test_a_yank_and_a_signature_are_added_once_and_by_their_owner(server: Served, acme: Raw) -> None:
     with publishing_to(server, server.account("acme")), Registry(HttpTransport(server.address)) as registry:
         registry.publish([made()], "x")
         reference = parse("dataset/acme/council@1")

@@ -14,7 +14,7 @@ import pytest
 
 from runner.storage.queries import connect, duckdb_pattern, kept_connections, lent
 from tests.support.files import json_lines
-from tests.support.processes import nip_run, nip_run_here
+from tests.support.processes import nip_run, nip_run_here, python
 from tests.support.runs import only_run
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -160,3 +160,12 @@ def test_a_connection_outlives_no_block_that_keeps_none() -> None:
         pass
     with pytest.raises(duckdb.ConnectionException):
         connection.execute("SELECT 1")
+
+
+def test_a_folder_of_links_is_gone_with_its_process_which_warns_of_nothing(tmp_path: Path) -> None:
+    done = python(
+        "from runner.storage.queries import process_spill; print(process_spill())",
+        PYTHONWARNINGS="always", TMPDIR=str(tmp_path),
+    )  # fmt: skip
+    assert (Path(done.stdout.strip()).parent, done.stderr) == (tmp_path, "")
+    assert not [*tmp_path.iterdir()]

@@ -10,7 +10,7 @@ from runner.releases.bundle import Bundle
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
 from runner.transports.hub import HubTransport
-from runner.transports.hub_http import Patience
+from runner.transports.patience import Patience
 from runner.transports.registry import Registry
 
 QUICK = Patience(connect=2.0, read=1.0, tries=2, wait=0.01, answer_bytes=1 << 20, answer_seconds=5.0)

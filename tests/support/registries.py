@@ -15,7 +15,7 @@ from unittest.mock import patch
 from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind
-from tests.support import git, registry_server
+from tests.support import git, serving
 from tests.support.servers.hub_client import WRITE, running_hub
 
 Place = Callable[[Path], AbstractContextManager[str]]
@@ -60,7 +60,7 @@ def hub(root: Path) -> Iterator[str]:
 def server(root: Path) -> Iterator[str]:
     """A server in a process of its own, shared by the tests of this one, with a token of acme's."""
     del root
-    with registry_server.emptied() as running, registry_server.publishing_to(running, running.account("acme")) as where:
+    with serving.emptied() as running, serving.publishing_to(running, running.account("acme")) as where:
         yield where
 
 

@@ -3,30 +3,37 @@
     with serving(folder) as served: served.ask("/api/v1", token=served.tokens["alice"])
 
 `alice` and `bob` are in the organisation `acme`; `mallory` is a stranger. Each has a token that publishes, by the
-account's name, and one that reads, by `NAME-reads`; `root` has one that administers.
+account's name, and one that reads, by `NAME-reads`; `keeper` has one that administers. `emptied` is one server for all
+tests of a process, without any account.
 """
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import json
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
+from sqlalchemy import delete, select
+
 from runner.releases.bundle import Bundle
 from runner.server.people.accounts import Scope, add_account, add_member, make_token
 from runner.server.settings import Settings
 from runner.server.store.database import Database
+from runner.server.store.schema import accounts, meta, metadata
 from runner.transports.connect import connect
 from runner.transports.registry import Registry
 from tests.support.processes import command, ended, environment
@@ -49,21 +56,107 @@ class Answered:
         return json.loads(self.body)
 
 
-@dataclass(frozen=True)
-class Served:
-    """A server that is running."""
+_WITH_SETTINGS = """
+import json, sys
+from pathlib import Path
+from runner.server.settings import Settings
+from runner.server.web.running import serve
+said = json.loads(sys.argv[1])
+tell = lambda address, listening: print(json.dumps({"listening": listening}, indent=2), flush=True)
+serve(Settings(folder=Path(said.pop("folder")), **said), "127.0.0.1", int(sys.argv[2]), tell, address=None, bare=False)
+"""
 
-    process: subprocess.Popen[str]
-    address: str
+
+@dataclass
+class Served:
+    """`nip-run serve` over one folder, which may be killed and begun again at the same address."""
+
     folder: Path
-    database: str | None
-    tokens: Mapping[str, str]
+    words: Sequence[str] = ()
+    """Of its command line, what is not as usual."""
+    database: str | None = None
+    blobs: str | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """Of its settings, those that no word of the command line says."""
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    """See `populate`."""
+    port: int = 0
+    """The one it has had; 0 before the first start."""
+    _process: subprocess.Popen[str] | None = None
 
     @property
-    def port(self) -> int:
-        found = urlsplit(self.address).port
-        assert found is not None
-        return found
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(folder=self.folder, database=self.database, blobs=self.blobs)
+
+    def start(self) -> None:
+        """Begin, and answer."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(), cwd=self.folder, env=environment(), stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        port = urlsplit(json.loads(self._told())["listening"]).port
+        assert port is not None
+        self.port = port
+
+    def _command(self) -> list[str]:
+        if self.said:
+            said = {"folder": str(self.folder), "database": self.database, "blobs": self.blobs, **self.said}
+            return [sys.executable, "-c", _WITH_SETTINGS, json.dumps(said), str(self.port)]
+        places = {"--database": self.database, "--blobs": self.blobs}
+        where = [word for name, place in places.items() if place is not None for word in (name, place)]
+        return command("serve", self.folder, "--port", str(self.port), "--json", *where, *self.words)
+
+    def _told(self) -> str:
+        """What it says as it begins: one JSON document."""
+        assert self.process.stdout is not None
+        lines: list[str] = []
+        while not lines or lines[-1] not in ("}\n", ""):
+            lines.append(self.process.stdout.readline())
+        assert lines[-1], self.log
+        return "".join(lines)
+
+    def kill(self) -> None:
+        """As a power cut does it to a process."""
+        self.process.kill()
+        self._gone()
+
+    def stop(self) -> None:
+        """As who runs it ends it; one that is not running stays so."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)  # of one that has ended by itself, nothing
+            self._gone()
+
+    def _gone(self) -> None:
+        ended(self.process, 60)  # it gives requests 20 seconds itself
+        self._process = None
+
+    def resident(self) -> int:
+        """Bytes of memory that the server has now."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def account(self, name: str, scope: Scope = Scope.PUBLISH, *, seconds: float | None = None) -> str:
+        """A token of an account, which is made where it is not there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        database = self.records()
+        try:
+            with database.writing() as connection:
+                if connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar() is None:
+                    add_account(connection, name, time.time())
+                return make_token(connection, name, scope, time.time(), seconds=seconds)
+        finally:
+            database.close()
 
     def ask(
         self,
@@ -107,11 +200,11 @@ class Served:
     @property
     def log(self) -> str:
         """What it has logged."""
-        return (self.folder / "log").read_text("utf-8")
+        return (self.folder / "log").read_text("utf-8", "replace")
 
     def records(self) -> Database:
         """The server's own database, opened a second time. The caller closes it."""
-        return Database(Settings(folder=self.folder, database=self.database).database_url)
+        return Database(self.settings.database_url)
 
 
 def populate(database: Database) -> dict[str, str]:
@@ -130,36 +223,51 @@ def populate(database: Database) -> dict[str, str]:
 
 
 @contextmanager
-def serving(folder: Path, *words: str, database: str | None = None, people: bool = True) -> Iterator[Served]:
+def serving(
+    folder: Path, *words: str, database: str | None = None, blobs: str | None = None, people: bool = True, **said: Any
+) -> Iterator[Served]:
     """A server of its own; its accounts are made first, unless they are there."""
+    server = Served(folder, words, database, blobs, said)
     folder.mkdir(parents=True, exist_ok=True)
-    tokens = {}
     if people:
-        opened = Database(Settings(folder=folder, database=database).database_url)
+        opened = server.records()
         try:
-            tokens = populate(opened)
+            server.tokens = populate(opened)
         finally:
             opened.close()
-    where = () if database is None else ("--database", database)
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(
-            command("serve", folder, "--port", "0", "--json", *where, *words), cwd=folder, env=environment(),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
     try:
-        port = urlsplit(json.loads(_told(process, folder))["listening"]).port
-        yield Served(process, f"http://127.0.0.1:{port}", folder, database, tokens)
+        server.start()
+        yield server
     finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        ended(process, 20)
+        server.stop()
 
 
-def _told(process: subprocess.Popen[str], folder: Path) -> str:
-    """What it says as it begins: one JSON document."""
-    assert process.stdout is not None
-    lines: list[str] = []
-    while not lines or lines[-1] not in ("}\n", ""):
-        lines.append(process.stdout.readline())
-    assert lines[-1], (folder / "log").read_text("utf-8")
-    return "".join(lines)
+_SHARED: list[Served] = []
+
+
+@contextmanager
+def emptied() -> Iterator[Served]:
+    """The server that all tests of this process share, with nothing published on it and no account."""
+    if not _SHARED:
+        place = tempfile.TemporaryDirectory(prefix="nip-run-server-")
+        server = Served(Path(place.name))
+        server.start()
+        _SHARED.append(server)
+        atexit.register(place.cleanup)
+        atexit.register(server.stop)
+    server = _SHARED[0]
+    database = server.records()
+    with database.writing() as connection:
+        for table in reversed(metadata.sorted_tables):
+            if table is not meta:
+                connection.execute(delete(table))
+        database.changed(connection)
+    database.close()
+    yield server
+
+
+@contextmanager
+def publishing_to(server: Served, token: str) -> Iterator[str]:
+    """The server as a place to publish to, which the variables of the environment name while it is there."""
+    with patch.dict(os.environ, {"NIP_RUN_REGISTRY": server.address, "NIP_RUN_TOKEN": token}):
+        yield server.address

@@ -19,10 +19,10 @@ import pytest
 from runner.errors import ReleaseError, RunError, UsageError
 from runner.server.people.accounts import Scope
 from runner.transports.http import HttpTransport
-from runner.transports.http_session import Patience
 from runner.transports.http_tokens import keep_token, place_of, token_for, tokens_file
+from runner.transports.patience import Patience
 from tests.support.processes import command, environment
-from tests.support.registry_server import emptied
+from tests.support.serving import emptied
 
 SECRET = "nip_0123456789ab_" + "s" * 43
 
@@ -167,7 +167,7 @@ def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tm
         assert token_for(server.address) is None
         secrets = (token.rpartition("_")[2], SECRET.rpartition("_")[2])
         shown = "".join(one.stdout + one.stderr for one in (done, wrong))
-        assert not any(secret in shown + server.log() for secret in secrets)
+        assert not any(secret in shown + server.log for secret in secrets)
 
 
 def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Path, config: Path) -> None:

@@ -28,6 +28,10 @@ _DEFAULTS = {
 }
 """What MLflow's client reads of the environment, where nothing is said there."""
 
+IS_IT = "is it an MLflow tracking server, of version 3?"
+_NO_MLFLOW = "was not in a valid JSON format"
+"""What its client says of an answer that is a page of another program."""
+
 
 def tracking_uri(given: str | None) -> str:
     """Where to send to: what is given, else what the environment names.
@@ -41,7 +45,10 @@ def tracking_uri(given: str | None) -> str:
             f"--format mlflow sends to a tracking server; name it by --tracking-uri URI or {URI} (one of your own: "
             "mlflow server --backend-store-uri sqlite:///mlflow.db, then --tracking-uri http://127.0.0.1:5000)"
         )
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise UsageError(f"{redacted(uri)} is no address: {error}") from error
     if parts.scheme not in ("http", "https", "databricks") and uri != "databricks":
         raise UsageError(
             f"{redacted(uri)} is no tracking server; it begins with http:// or https://. A folder or a database is "
@@ -51,6 +58,15 @@ def tracking_uri(given: str | None) -> str:
         raise UsageError(
             "the tracking URI has a password in it; leave that out, and set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
+    try:
+        is_address = uri == "databricks" or bool(parts.hostname and parts.port != 0)
+    except ValueError:  # a port that is no number of one
+        is_address = False
+    if not is_address or parts.query or parts.fragment:
+        raise UsageError(
+            f"{redacted(uri)} is not the address of a tracking server; that is its beginning alone, such as "
+            "http://127.0.0.1:5000, without the ? and # of a page"
         )
     return uri.rstrip("/")
 
@@ -100,10 +116,12 @@ def _ours(error: Exception, uri: str, what: str) -> NipRunError:
             f"{uri} refuses (HTTP {status}) to {what}: {said}; set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, of one who may"
         )
-    if status is None or status >= 500:
+    if status == 404 or (status is None and _NO_MLFLOW in str(error)):
+        return RunError(f"{uri} cannot {what}: {said}; {IS_IT}")
+    if status is None:
         return ServerUnreachable(f"{uri} gives no answer to {what}: {said}; {again}")
-    if status == 404:
-        return RunError(f"{uri} cannot {what}: {said}; is it an MLflow tracking server, of version 3?")
+    if status in (408, 429) or status >= 500:
+        return ServerUnreachable(f"{uri} is not able to {what} (HTTP {status}): {said}; {again}")
     return RunError(f"{uri} cannot {what}: {said}; {again}")
 
 
@@ -120,7 +138,7 @@ def _status(error: Any) -> int | None:
     if response is not None:
         return int(response.status_code)
     words = str(error)
-    for marker in ("failed with error code ", "error code "):
+    for marker in ("failed with error code ", "error code ", "too many "):
         _, found, rest = words.partition(marker)
         if found and rest[:3].isdigit():
             return int(rest[:3])

@@ -8,7 +8,7 @@ from typing import Any, Self
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.facts import common, counts_of, data_of, tags_of
 from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import MlflowRun, Point
+from runner.exports.mlflow.record import MlflowRun, Point, as_written
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import shown_value
@@ -35,6 +35,10 @@ class Games:
         Raises:
             RunError, JournalError, SpecError: a file of the run is gone or damaged.
         """
+        with as_written(self._folder):
+            return self._record(parent)
+
+    def _record(self, parent: Manifest | None) -> MlflowRun:
         manifest = self._folder.manifest()
         curve = self._curve_of(manifest)
         points = list(curve.read(manifest)) if self._folder.journal.is_file() else []

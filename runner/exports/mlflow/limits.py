@@ -39,7 +39,7 @@ class Fitted:
         """
         clean = self._redactor.text(name)
         kept = _NOT_IN_KEYS.sub("_", clean)
-        if kept.startswith("."):
+        if not kept or kept.startswith("."):
             kept = f"_{kept}"
         if kept == clean and len(kept) <= MAX_KEY:
             return kept

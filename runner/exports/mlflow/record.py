@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from runner.errors import RunError
 from runner.exports.mlflow.limits import Fitted
 from runner.hashing import tagged_hash
+from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
+from runner.text import in_one_line, shortened
 
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 
@@ -99,9 +103,30 @@ def model_key(run_id: str, iteration: int, model: str) -> str:
     return tagged_hash("mlflow model", [run_id, iteration, model])
 
 
+@contextmanager
+def as_written(folder: RunFolder) -> Iterator[None]:
+    """Have what a file of a run should hold and does not come out as words; somebody else may have written it.
+
+    Raises:
+        RunError: it does not hold that.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        said = f"{type(error).__name__}: {shortened(in_one_line(str(error)), 200)}"
+        raise RunError(f"{folder.path} is damaged: a file of it holds what nip-run does not write ({said})") from error
+
+
 def milliseconds(time: str) -> int:
-    """A time of a manifest, since 1970."""
-    return int(datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp() * 1000)
+    """A time of a manifest, since 1970.
+
+    Raises:
+        ValueError: it is none, or before that.
+    """
+    found = int(datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp() * 1000)
+    if found < 0:
+        raise ValueError(f"{time} is before 1970")
+    return found
 
 
 def flat_params(data: Mapping[str, Any], fitted: Fitted, prefix: str = "") -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from runner.errors import RunError, UsageError
-from runner.exports.mlflow.client import errors_of
+from runner.exports.mlflow.client import IS_IT, errors_of
 from runner.exports.mlflow.facts import KEY_TAG, TAG
 from runner.exports.mlflow.limits import (
     MAX_DATASET_NAME,
@@ -76,6 +76,8 @@ class Sender:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             found = self._client.get_experiment_by_name(name)
+        if found is not None and not found.experiment_id:
+            raise RunError(f"{self.uri} says nothing of the experiment {name!r} when asked for it; {IS_IT}")
         if found is None or found.lifecycle_stage != "active":
             which = "" if found is None else f" --experiment-id {found.experiment_id}"
             raise UsageError(

@@ -9,7 +9,7 @@ from runner.documents.fields import to_plain
 from runner.exports.mlflow.curve import interval_points, value_points
 from runner.exports.mlflow.facts import KEY_TAG, TAG, common, counts_of, data_of, tags_of
 from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import Data, MlflowRun, Model, Point, model_key
+from runner.exports.mlflow.record import Data, MlflowRun, Model, Point, as_written, model_key
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.metric_rows import shown_value
@@ -30,6 +30,11 @@ def training_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     Raises:
         RunError, JournalError, SpecError: a file of the run is gone or damaged.
     """
+    with as_written(folder):
+        return _record(folder, journal=journal)
+
+
+def _record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     manifest, fitted = folder.manifest(), Fitted()
     plan, stages = saved_plan(folder), read_stages(folder.path, folder.identity())
     settings = plan.spec.experiment.training
