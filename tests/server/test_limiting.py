@@ -76,6 +76,22 @@ def test_no_more_is_declared_at_once_than_is_taken() -> None:
         assert any(words in note for note in error.value.__notes__), words
 
 
+@pytest.mark.parametrize(
+    ("path", "size", "words"),
+    [
+        ("data.txt", (1 << 30) + 1, "has 1,073,741,825 bytes; at most 1,073,741,824 are taken"),
+        ("release.json", (1 << 20) + 1, "has 1,048,577 bytes; at most 1,048,576 are taken"),
+        ("data.txt", -1, "has -1 bytes"),
+    ],
+)
+def test_no_file_is_declared_that_is_larger_than_is_taken(path: str, size: int, words: str) -> None:
+    files = [{**declared(name, b""), "sha256": f"{number:064x}"} for number, name in enumerate(("data.txt", "a.txt"))]
+    files = [one | {"path": path, "size": size} if one["path"] == "data.txt" else one for one in files]
+    with pytest.raises(ReleaseError) as error:
+        Declaration.of([{"folder": "dataset/acme/a/1", "files": files}], TAKEN, 2, 10)
+    assert any(words in note for note in error.value.__notes__)
+
+
 class Asked:
     """A layer before an application that answers once it is told to, asked by many at once."""
 
