@@ -43,7 +43,7 @@ COMPARED = {
     for table in metadata.sorted_tables
 }
 """All but the time of a score: what is scored anew has another."""
-CHECK_BYTES = Settings(folder=Path()).check_bytes
+CHECK_SECONDS = int(Settings(folder=Path()).check_seconds)
 ACTS = 40_000
 """Rows that a backup is given besides, so that its restore takes a while."""
 
@@ -245,7 +245,7 @@ def _count(settings: Settings) -> int:
 
 
 def scoring_below(server: int) -> list[int]:
-    """The processes below a server that have the memory of a check, while nothing is published."""
+    """The processes below a server that have the processor time of a check, while nothing is published."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -256,7 +256,7 @@ def scoring_below(server: int) -> list[int]:
 def _is_bounded(pid: int) -> bool:
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
-        return any(line.startswith("Max address space") and str(CHECK_BYTES) in line for line in lines)
+        return any(line.startswith("Max cpu time") and f" {CHECK_SECONDS} " in line for line in lines)
     return False
 
 
