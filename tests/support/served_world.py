@@ -29,7 +29,7 @@ from tests.support.serving import Served, serving
 from tests.support.specs import merged
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e https://evil.example/ javascript:x"
-JUDGES = {"hawk-eye-70b": 3.2, "night-owl-8b": 3.0, "field-mouse-1b": 1.4, "mole-mini": 0.3}
+JUDGES = {"hawk-eye-70b": 5.0, "night-owl-8b": 3.0, "field-mouse-1b": 1.4, "mole-mini": 0.3}
 """d' of each planted judge."""
 PRICES = {"hawk-eye-70b": 9.0, "night-owl-8b": 0.6, "field-mouse-1b": 0.1, "mole-mini": 0.02}
 """Dollars of a million tokens."""
@@ -211,7 +211,7 @@ def _competitions(made: World) -> None:
                 "day_limit": 5, "held_share": 0.4, "group_by": "topic"}  # fmt: skip
         answer = made.served.ask("/api/v1/competitions", "POST", body, token=made.served.tokens["alice"])
         assert answer.status == 201, answer.body
-    entered = {"dataset": {"path": "acme/riddles@1", "group_by": None}, "benchmark": "riddles/v1"}
+    entered: dict[str, Any] = {"dataset": {"path": "acme/riddles@1", "group_by": None}, "benchmark": "riddles/v1"}
     for who, judge in (("bob", "night-owl-8b"), ("mallory", "field-mouse-1b")):
         made.here(who, "install", "dataset/acme/riddles@1", "-q")
         made.publish(who, who, _judged(made, who, f"riddles-{judge.partition('-')[0]}", judge, **entered))
@@ -238,7 +238,7 @@ def _hostile(made: World) -> None:
 def _boards(served: Served) -> dict[str, str]:
     asks = Browsing(served)
     home = asks.once("/", lambda answer: b"mallory/evil" in answer.body).body.decode()
-    found = {}
+    found: dict[str, str] = {}
     for part in home.split('<a href="/board/')[1:]:
         page, _, rest = part.partition('">')
         found.setdefault(rest.partition("<")[0], f"/board/{page}")  # of two of a name, that with more rows
