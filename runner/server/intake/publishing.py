@@ -142,7 +142,9 @@ class Publishing:
         """All of it and the note that it is shown, or nothing of it."""
         try:
             with self._database.writing() as connection:
-                if not self.uploads.note_state(connection, upload.id, SEEN, [], time.time(), only=CHECKING):
+                if not self.uploads.note_state(
+                    connection, upload.id, SEEN, [], time.time(), only=CHECKING, seen=upload.declaration.folders
+                ):
                     return
                 for folder in sorted(upload.declaration.folders, key=lambda folder: folder.part):  # releases first
                     self._insert(connection, upload, viewer, folder, verdict)
