@@ -85,7 +85,10 @@ async def _posted(request: Request) -> dict[str, str]:
         body += part
         if len(body) > MOST_FORM:
             return {}
-    found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    except ValueError:  # it has more fields
+        return {}
     return {name: values[0] for name, values in found.items()}
 
 
@@ -182,7 +185,9 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
         return no_page(request, "There is no such run here.")
     try:
         wanted = [Reference(Kind.RUN, owner, name, version)]
-        made = await site_of(request).runs.made(wanted, [said["sha256"]], found.viewer, WAIT_SECONDS)
+        made = await site_of(request).runs.made(
+            wanted, [said["sha256"]], found.viewer, WAIT_SECONDS, asker=f"account {found.viewer.account}"
+        )
     except Busy:
         return busy(request)
     address = server_of(request).settings.address
