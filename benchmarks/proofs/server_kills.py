@@ -3,10 +3,10 @@
     python benchmarks/proofs/server_kills.py [--times N] [--publishers N] [--runs N] [--seed S] [--database URL]
                                              [--blobs URL]
 
-The server is killed N times (20), each at a random moment, and begun again. A publisher repeats what failed, as
-somebody repeats a command, and writes down what was acknowledged. After each kill all that was acknowledged is there;
-whatever is listed is whole; and in the end each run is there once, with its hash. With a PostgreSQL URL the records are
-there.
+The server is killed N times (20), at random moments over all of the work, and begun again. A publisher repeats what
+failed, as somebody repeats a command, and writes down what was acknowledged. After each kill all that was acknowledged
+is there; whatever is listed is whole; and in the end each run is there once, with its hash. All of that with SQLite,
+and then with a PostgreSQL of its own; or with the one database that is named.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
-from shared import ROOT, Claims, folder
+from shared import ROOT, Claims, databases, folder
+from sqlalchemy import select
 
 from runner.errors import NipRunError
+from runner.server.intake.uploads import CHECKING, OPEN
+from runner.server.store.database import Database
+from runner.server.store.schema import uploads
 from runner.transports.http import HttpTransport
 from runner.transports.patience import Patience
 from runner.transports.registry import Registry
@@ -67,7 +72,7 @@ class Reader(threading.Thread):
         self.rounds = self.read = self.unanswered = 0
 
     def run(self) -> None:
-        while not self.stopped.wait(0.05):
+        while not self.stopped.wait(0.25):
             try:
                 with Registry(HttpTransport(self._where, patience=Patience(tries=1, wait=0.05))) as registry:
                     entries = registry.entries()
@@ -93,67 +98,112 @@ def main() -> int:
     parser.add_argument("--database", metavar="URL")
     parser.add_argument("--blobs", metavar="URL")
     asked, claims = parser.parse_args(), Claims()
-    with folder() as here:
+    with folder() as here, databases(asked.database) as places:
         (here / "work").mkdir()
         release, contents = played_release(here / "work")
         names = [f"p{p}-r{r}" for p in range(asked.publishers) for r in range(asked.runs)]
         wanted = {name: named(release, contents, name).sha256 for name in names}
-        server = Served(here / "server", database=asked.database, blobs=asked.blobs)
-        os.environ["NIP_RUN_TOKEN"] = server.account("acme")
-        server.start()
-        os.environ["NIP_RUN_REGISTRY"] = server.address
-        try:
-            under_load(claims, here, server, wanted, asked)
-        finally:
-            server.stop()
+        for name, database in places.items():
+            print(f"{name}:", flush=True)
+            server = Served(here / name / "server", database=database, blobs=asked.blobs)
+            os.environ["NIP_RUN_TOKEN"] = server.account("acme")
+            server.start()
+            os.environ["NIP_RUN_REGISTRY"] = server.address
+            try:
+                Load(claims, here / "work", server, wanted, asked).run()
+            finally:
+                server.stop()
     return claims.end()
 
 
-def under_load(claims: Claims, here: Path, server: Served, wanted: dict[str, str], asked: argparse.Namespace) -> None:
-    rng, logs = random.Random(asked.seed), [here / f"acknowledged-{n}" for n in range(asked.publishers)]
-    readers = [Reader(server.address, wanted, asked.seed + n) for n in range(2)]
-    begun = time.monotonic()
-    publishers = [publisher(here, server.address, n, asked.runs, logs[n]) for n in range(asked.publishers)]
-    for reader in readers:
-        reader.start()
-    lost: list[str] = []
-    kills = 0
-    while any(one.poll() is None for one in publishers):
-        time.sleep(rng.uniform(0.3, 3.0))
-        if kills < asked.times:
-            server.kill()
-            kills += 1
-            known = acknowledged(logs)
-            server.start()
-            there = listed(server.address)
-            lost += [f"after kill {kills}: {name}" for name, sha256 in known.items() if there.get(name) != sha256]
-    errors = [one.communicate()[1].decode()[-300:] for one in publishers]
-    for reader in readers:
-        reader.stopped.set()
-        reader.join()
-    seconds = time.monotonic() - begun
-    claims(
-        all(one.returncode == 0 for one in publishers),
-        f"{len(wanted)} runs by {asked.publishers} publishers in {seconds:.0f} s, the server killed {kills} times",
-    )
-    print("".join(f"      {line}\n" for one, line in zip(publishers, errors, strict=True) if one.returncode), end="")
-    claims(kills == asked.times, f"killed {kills} of {asked.times} times under load")
-    claims(not lost, f"nothing that was acknowledged is lost {lost[:3]}")
-    wrong = [line for reader in readers for line in reader.wrong if "cannot reach" not in line and "broke" not in line]
-    rounds, read = sum(one.rounds for one in readers), sum(one.read for one in readers)
-    claims(not wrong and rounds, f"{rounds} listings and {read} releases read meanwhile: nothing half {wrong[:3]}")
-    with Registry(HttpTransport(server.address, patience=CALM)) as registry:
-        entries = registry.entries()
-        damaged = [line for entry in entries for line in registry.wrong(entry)]
-    once = sorted((entry.reference.name, entry.sha256) for entry in entries) == sorted(wanted.items())
-    claims(once and not damaged, f"all {len(entries)} are there, once and whole {damaged[:3]}")
-    left = [path.name for path in (server.folder / "incoming").iterdir()]
-    claims(not left, f"nothing is left of uploads {left[:3]}")
+class Load:
+    """Publishers and readers of one server that is killed."""
+
+    def __init__(
+        self, claims: Claims, work: Path, server: Served, wanted: dict[str, str], asked: argparse.Namespace
+    ) -> None:
+        self._claims, self._server, self._wanted, self._asked = claims, server, wanted, asked
+        self._rng = random.Random(asked.seed)
+        self._logs = [server.folder.with_name(f"acknowledged-{n}") for n in range(asked.publishers)]
+        self._publishers = [publisher(work, server.address, n, asked.runs, log) for n, log in enumerate(self._logs)]
+        self._readers = [Reader(server.address, wanted, asked.seed + n) for n in range(2)]
+        self._lost: list[str] = []
+        self._met: Counter[str] = Counter()
+        self._kills = 0
+
+    def run(self) -> None:
+        begun = time.monotonic()
+        for reader in self._readers:
+            reader.start()
+        try:
+            self._kill_it()
+            errors = [one.communicate()[1].decode()[-300:] for one in self._publishers]
+        finally:
+            for one in self._publishers:
+                one.kill()
+            for reader in self._readers:
+                reader.stopped.set()
+                reader.join()
+        self._claims(
+            all(one.returncode == 0 for one in self._publishers),
+            f"{len(self._wanted)} runs by {len(self._publishers)} publishers in {time.monotonic() - begun:.0f} s, "
+            f"the server killed {self._kills} times",
+        )
+        lines = zip(self._publishers, errors, strict=True)
+        print("".join(f"      {line}\n" for one, line in lines if one.returncode), end="")
+        self._say()
+
+    def _kill_it(self) -> None:
+        """At moments that are spread over all of the work; some come as soon as it has begun again."""
+        some = range(len(self._wanted) * 9 // 10)
+        moments = sorted(self._rng.choices(some, k=self._asked.times))
+        while any(one.poll() is None for one in self._publishers):
+            time.sleep(0.05)
+            if self._kills < len(moments) and len(acknowledged(self._logs)) >= moments[self._kills]:
+                time.sleep(self._rng.uniform(0.0, 1.0))
+                self._server.kill()
+                self._kills += 1
+                known = acknowledged(self._logs)
+                self._met += uploads_left(self._server)
+                self._server.start()
+                there = listed(self._server.address)
+                lost = [name for name, sha256 in known.items() if there.get(name) != sha256]
+                self._lost += [f"after kill {self._kills}: {name}" for name in lost]
+
+    def _say(self) -> None:
+        claims, kills, server = self._claims, self._kills, self._server
+        claims(kills == self._asked.times, f"killed {kills} of {self._asked.times} times under load")
+        claims(
+            self._met[OPEN] and self._met[CHECKING],
+            f"the kills met {self._met[OPEN]} uploads that were being sent, {self._met[CHECKING]} that were checked",
+        )
+        claims(not self._lost, f"nothing that was acknowledged is lost {self._lost[:3]}")
+        said = [line for reader in self._readers for line in reader.wrong]
+        wrong = [line for line in said if "cannot reach" not in line and "broke" not in line]
+        rounds, read = (sum(getattr(one, name) for one in self._readers) for name in ("rounds", "read"))
+        claims(not wrong and rounds, f"{rounds} listings and {read} releases read meanwhile: nothing half {wrong[:3]}")
+        with Registry(HttpTransport(server.address, patience=CALM)) as registry:
+            entries = registry.entries()
+            damaged = [line for entry in entries for line in registry.wrong(entry)]
+        once = sorted((entry.reference.name, entry.sha256) for entry in entries) == sorted(self._wanted.items())
+        claims(once and not damaged, f"all {len(entries)} are there, once and whole {damaged[:3]}")
+        left = [path.name for path in (server.folder / "incoming").iterdir()]
+        claims(not left, f"nothing is left of uploads {left[:3]}")
 
 
-def publisher(here: Path, where: str, number: int, runs: int, log: Path) -> subprocess.Popen[bytes]:
+def uploads_left(server: Served) -> Counter[str]:
+    """How many uploads are in which state, while no server runs."""
+    database = Database(server.settings.database_url)
+    try:
+        with database.reading() as connection:
+            return Counter(row.state for row in connection.execute(select(uploads.c.state)))
+    finally:
+        database.close()
+
+
+def publisher(work: Path, where: str, number: int, runs: int, log: Path) -> subprocess.Popen[bytes]:
     variables = {name: os.environ[name] for name in ("NIP_RUN_REGISTRY", "NIP_RUN_TOKEN")}
-    words = [where, str(here / "work"), str(log), str(number), str(runs)]
+    words = [where, str(work), str(log), str(number), str(runs)]
     return subprocess.Popen(
         [sys.executable, "-c", PUBLISH, *words], cwd=ROOT, env=environment(**variables), stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

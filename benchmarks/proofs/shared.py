@@ -17,6 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.support.postgresql import cluster  # noqa: E402
 from tests.support.processes import environment  # noqa: E402
 from tests.support.runs import journal_records  # noqa: E402
 
@@ -81,6 +82,19 @@ def measured(command: Sequence[str], cwd: Path) -> Measured:
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="nip-run-proof-") as name:
         yield Path(name)
+
+
+@contextmanager
+def databases(said: str | None) -> Iterator[dict[str, str | None]]:
+    """The databases that a proof of the server runs over, by name: None for SQLite in the server's folder.
+
+    Where none is said, SQLite and a PostgreSQL of the proof's own.
+    """
+    if said is not None:
+        yield {said.partition(":")[0]: said}
+        return
+    with cluster() as made:
+        yield {"SQLite": None, "PostgreSQL": made()}
 
 
 def calls_of(run: Path) -> list[tuple[Any, ...]]:

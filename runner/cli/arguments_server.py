@@ -30,6 +30,9 @@ ACTIONS = {
     "backup": "FILE: all records, of one state, while the server runs",
     "restore": "FILE: the records of a backup, into a server that has none",
     "add-competition": "ACCOUNT FILE: score the runs on a dataset by the labels in FILE; see docs/competitions.md",
+    "change-competition": "OWNER/NAME FILE: another title or limit, or a later closing",
+    "relabel-competition": "OWNER/NAME FILE: labels in the place of wrong ones; all submissions are scored again",
+    "withdraw-competition": "OWNER/NAME: without labels and scores from now on; --why",
     "check": "say which files of releases are missing",
 }
 
@@ -58,7 +61,12 @@ def server(parser: argparse.ArgumentParser) -> None:
         help="with add-token: until it expires; default: 365; 0: never",
     )
     parser.add_argument("--label", default="", metavar="TEXT", help="with add-token: what it is for, in the list")
-    parser.add_argument("--why", default="", metavar="TEXT", help="with hide, show, disable: kept in the list of acts")
+    parser.add_argument(
+        "--why",
+        default="",
+        metavar="TEXT",
+        help="with hide, show, disable, and of competitions: kept in the list of acts",
+    )
 
 
 def serve(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +89,19 @@ def serve(parser: argparse.ArgumentParser) -> None:
         "--rate", type=float, default=100.0, metavar="N",
         help="requests a second of one account or address, 20 s of them at once; default: 100; 0: any number",
     )  # fmt: skip
+    parser.add_argument(
+        "--connections", type=int, default=512, metavar="N", help="at once; default: 512; who says nothing gives way"
+    )
+    parser.add_argument(
+        "--quota", type=float, default=64.0, metavar="GIB",
+        help="that one account may have published and open, each file once; default: 64; 0: any number",
+    )  # fmt: skip
+    parser.add_argument(
+        "--check-seconds", type=float, default=300.0, metavar="N", help="what the check of one publish may take; 300"
+    )
+    parser.add_argument(
+        "--check-memory", type=int, default=2_048, metavar="MIB", help="the same of memory, in MiB; default: 2048"
+    )
     parser.add_argument(
         "--address",
         metavar="URL",

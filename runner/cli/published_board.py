@@ -8,7 +8,7 @@ from runner.cli.board_lists import show_lists
 from runner.cli.output import note, print_json, say, wrapped
 from runner.exit_codes import ExitCode
 from runner.registry.board import registry_board
-from runner.registry.board_words import SELF_REPORTED, games_learnt_from, not_shown, verifying
+from runner.registry.board_words import games_learnt_from, not_shown, tiers_in_words
 from runner.registry.marks import legend
 from runner.text import in_one_line
 from runner.transports.connect import to_read
@@ -33,7 +33,7 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     if board.rows:
         columns = [name for name in (TIER, TRAINED, MARKS) if any(row[name] for row in board.rows)]
         show_lists(board.rows, columns)
-        note(wrapped(f"{SELF_REPORTED}: {verifying(board, board.rows[0]['release'])}"))
+        note(wrapped(tiers_in_words(board)))
         if told is not None:
             note(wrapped(told))
     else:

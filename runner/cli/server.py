@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.cli import server_competition as competition
 from runner.cli.output import note, print_json, print_table, say
 from runner.cli.serve import NEEDS
-from runner.cli.server_competition import add as add_competition
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.releases.reference import Reference, parse
@@ -38,9 +38,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.database is None and not (args.folder / "registry.sqlite").is_file():
         if args.action not in _BEGINNING:
             raise UsageError(f"there is no server in {args.folder}; `nip-run serve {args.folder}` makes one")
-        from runner.storage.files import make_folders
+        from runner.server.rebuild import make_own
 
-        make_folders(args.folder)
+        make_own(args.folder)
     with closing(Database(settings.database_url)) as database:
         if args.action in _FILES:
             return _FILES[args.action](database, settings, args)
@@ -219,9 +219,14 @@ def _backup(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
 
 def _restore(database: Database, settings: Settings, args: argparse.Namespace) -> int:
+    from runner.server.boards.places import forget_boards
+    from runner.server.rebuild import alone
     from runner.server.store.backup import restore
 
-    _counted(restore(database, Path(args.names[0])), args)
+    with alone(settings):
+        counts = restore(database, Path(args.names[0]))
+        forget_boards(settings)  # of what may have been in the folder before
+    _counted(counts, args)
     return ExitCode.DONE if args.json else _check(database, settings, args)
 
 
@@ -258,11 +263,14 @@ _LISTS: Mapping[str, Callable[[Database, argparse.Namespace], int]] = {
     "accounts": _accounts, "tokens": _tokens, "acts": _acts
 }  # fmt: skip
 _FILES: Mapping[str, Callable[[Database, Settings, argparse.Namespace], int]] = {
-    "backup": _backup, "restore": _restore, "check": _check, "add-competition": add_competition
+    "backup": _backup, "restore": _restore, "check": _check, "add-competition": competition.add,
+    "change-competition": competition.change, "relabel-competition": competition.relabel,
+    "withdraw-competition": competition.withdraw,
 }  # fmt: skip
 _NAMES = {
     "add-account": 1, "add-organisation": 2, "add-member": 2, "remove-member": 2, "disable": 1, "enable": 1,
     "add-token": 1, "revoke-token": 1, "hide": 1, "show": 1, "backup": 1, "restore": 1, "add-competition": 2,
+    "change-competition": 2, "relabel-competition": 2, "withdraw-competition": 1,
 }  # fmt: skip
 """The fewest words that an action takes."""
 _ALONE = frozenset({"accounts", "acts", "check"})

@@ -1,4 +1,4 @@
-"""`nip-run server add-competition`: a competition out of a file, which has what the API is sent."""
+"""`nip-run server add-competition` and what changes one: out of files that have what the API is sent."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from runner.exit_codes import ExitCode
 from runner.storage.files import read_bounded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, RowMapping
+
     from runner.server.settings import Settings
     from runner.server.store.database import Database
 
@@ -24,13 +28,10 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     from runner.server.competitions.kept import make
     from runner.server.people.accounts import account_id, viewer_of_account
     from runner.server.people.keeping import note_act
-    from runner.server.web.api_competitions import wanted_of
+    from runner.server.web.api_competitions import CompetitionWanted, asked_in
 
     account, file = args.names[0], Path(args.names[1])
-    try:
-        wanted = wanted_of(read_bounded(file, _MOST), str(file))
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    wanted = asked_in(CompetitionWanted, _read(file), str(file)).said()
     with database.reading() as connection:
         viewer = viewer_of_account(connection, account_id(connection, account))
     try:
@@ -45,4 +46,70 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
         say(made)
         if not args.quiet:
             note(f"its board is the page /competitions/{made} of the server; the labels are in its records alone")
+    return ExitCode.DONE
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_bounded(file, _MOST)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
+    """Change a competition's title or limit, or have it close later."""
+    from runner.server.competitions import changed
+    from runner.server.web.api_competitions import CompetitionChanged, asked_in
+
+    file = Path(args.names[1])
+    wanted = asked_in(CompetitionChanged, _read(file), str(file))
+
+    def act(connection: Connection, one: RowMapping, now: float) -> dict[str, object]:
+        changed.change(connection, one, wanted.said(), now, by="", why=args.why or wanted.why)
+        return {}
+
+    return _acted(database, args, act)
+
+
+def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
+    """Replace labels; the server that runs scores all submissions again, soon."""
+    from runner.server.competitions import changed
+    from runner.server.web.api_competitions import LabelsWanted, asked_in
+
+    file = Path(args.names[1])
+    wanted = asked_in(LabelsWanted, _read(file), str(file))
+
+    def act(connection: Connection, one: RowMapping, now: float) -> dict[str, object]:
+        return {"changed": changed.relabel(connection, one, wanted.labels, now, by="", why=args.why or wanted.why)}
+
+    return _acted(database, args, act)
+
+
+def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
+    """End a competition, with all labels and scores."""
+    from runner.server.competitions import changed
+
+    if not args.why:
+        raise UsageError("say with --why what whoever took part is told")
+
+    def act(connection: Connection, one: RowMapping, now: float) -> dict[str, object]:
+        return {"is_gone": changed.withdraw(connection, one, now, by="", why=args.why)}
+
+    return _acted(database, args, act)
+
+
+def _acted(
+    database: Database, args: argparse.Namespace, act: Callable[[Connection, RowMapping, float], dict[str, object]]
+) -> int:
+    from runner.server.competitions.changed import owned
+
+    owner, _, name = args.names[0].partition("/")
+    with database.writing() as connection:
+        one = owned(connection, None, owner, name)
+        said = {"competition": f"{owner}/{name}", **act(connection, one, time.time())}
+        database.changed(connection)
+    if args.json:
+        print_json(said)
+    else:
+        say(", ".join(f"{key} {value}" for key, value in said.items()))
     return ExitCode.DONE

@@ -97,7 +97,7 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
     first = rows[0]
     facts |= {
         "refused": None,
-        "verdict": first.verdict,
+        "verdict": _begun(first.verdict, names),
         "notes": [*first.notes, *notes_of(both)],
         "forest": forest(
             [_estimate(row) for row in rows if MEASURES[row.metric].is_share],
@@ -116,6 +116,11 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
     keep(f"{slug}-pairs", packed(_pairs_data(pairs)))
     about = {"base": names[0], "other": names[1], "pairs": f"{slug}-pairs", "count": len(pairs), "route": route}
     return ComparedPages(*names, first.verdict, Section(route, rendered("compare.html", facts)), about)
+
+
+def _begun(sentence: str, names: tuple[str, str]) -> str:
+    """A sentence with a capital letter, unless it begins with the name of a run."""
+    return sentence if sentence.startswith(names) else sentence[:1].upper() + sentence[1:]
 
 
 def crossed(pairs: Sequence[GamePair]) -> dict[str, int]:

@@ -67,7 +67,7 @@ def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather
         **shared_facts(folder, manifest, here, titled=len(here) > 1, has_commands=has_commands),
         **_plan_facts(plan, manifest),
         **_game_facts(folder, manifest, games, metrics),
-        "state": state(folder, plan, manifest, games, missing, metrics=metrics),
+        "state": state(folder, plan, manifest, games, missing, metrics=metrics, tells_source=has_commands),
         "headline": headline(manifest, metrics, number, None if told is None else told.so_far),
     }
     section = Section(f"run/{manifest.run_id}", rendered("run.html", facts))

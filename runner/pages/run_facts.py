@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.errors import RunError
 from runner.models.prices import price_of
-from runner.models.settings import ModelSettings, Price
+from runner.models.settings import NOT_PUBLISHED, ModelSettings, Price
 from runner.pages.numerals import count, took
 from runner.protocols.protocol import Protocol
 from runner.registry.fetched import is_got, opened
@@ -109,7 +109,7 @@ def models(plan: Plan) -> list[dict[str, Any]]:
 def _asked_at(settings: ModelSettings) -> str:
     if not settings.traits.remote:
         return settings.provider
-    return settings.base_url or settings.provider
+    return "not published" if settings.base_url == NOT_PUBLISHED else settings.base_url or settings.provider
 
 
 def _settings(settings: ModelSettings, words: int | None) -> list[str]:

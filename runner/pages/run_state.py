@@ -63,20 +63,28 @@ def state(
     missing: Missing | None,
     *,
     metrics: Mapping[str, Any] | None,
+    tells_source: bool = True,
 ) -> list[str]:
-    """What is to be known before any number of a run is read; nothing of one that is done and whole."""
+    """What is to be known before any number of a run is read; nothing of one that is done and whole.
+
+    Without `tells_source`, where a page is that release's own, not which release it was got from.
+    """
     return [
         *_read(manifest, games),
-        *_made(folder, manifest, metrics),
+        *(_got(folder) if tells_source else ()),
+        *_made(manifest, metrics),
         *_state(folder, plan, manifest, games.told, missing),
     ]
 
 
-def _made(folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any] | None) -> Iterator[str]:
-    """What a run is that is not simply played: got, a judging, or stopped once it was decided."""
+def _got(folder: RunFolder) -> Iterator[str]:
     root = folder.path.parent
     if folder.path.name == DATA and is_got(root):
         yield f"Got from a registry, as {opened(root).release.reference}."
+
+
+def _made(manifest: Manifest, metrics: Mapping[str, Any] | None) -> Iterator[str]:
+    """What a run is that is not simply played: a judging, or stopped once it was decided."""
     if (judged := manifest.rejudge_of) is not None:
         yield f"A judging: the debates are those of {judged.run_id}; nobody but the judge was asked."
     if until := (metrics or {}).get("until"):

@@ -33,7 +33,11 @@ class ServedPage:
     """Each with its route, by which the script finds it."""
     about: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     links: Sequence[tuple[str, str]] = ()
-    """Where it stands: addresses and their names."""
+    """What it belongs to: addresses and their names."""
+    here: str = ""
+    """The address of the entry of the navigation that it is."""
+    wide: bool = False
+    """Whether it takes all of a large screen."""
     who: str | None = None
     """Who is signed in; of pages of theirs alone."""
     word: str = ""

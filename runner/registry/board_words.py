@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.registry.board import RegistryBoard
+from runner.registry.board import TIER, RegistryBoard
 from runner.text import counted
 
-SELF_REPORTED = (
+_SELF_REPORTED = (
     "self-reported: a board replays no journal; that numbers follow from their records does not show that the games "
-    "were played. Of one run this shows more"
+    "were played"
 )
+
+
+def tiers_in_words(board: RegistryBoard) -> str:
+    """What is known of the rows beyond what they say, whose word that is, and what shows more of one run."""
+    told = {row["tier"].partition(" ")[0] for row in board.rows}
+    said = [
+        f"recomputed: {board.where} says that it has computed the numbers again from the journal; that the games were "
+        "played is the publisher's word"
+        if "recomputed" in told else "",
+        f"reproduced: {board.where} says that others, as many as it counts, have published another play with the same "
+        "result, whose numbers it has computed, too"
+        if "reproduced" in told else "",
+        _SELF_REPORTED if TIER in told else "",
+    ]  # fmt: skip
+    shown = "; ".join(line for line in said if line)
+    return f"{shown}. Of one run this shows more: {verifying(board, board.rows[0]['release'])}"
 
 
 def verifying(board: RegistryBoard, release: str) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from runner.errors import NipRunError
 from runner.spec.origin import DATA
 from runner.storage.queries import of_the_machine
+
+_NO_MEMORY = re.compile("(?i)failed to map|cannot (?:allocate|map)|can't start new thread")
 
 
 def in_words(error: Exception, folder: Path | None = None) -> str:
@@ -18,14 +22,24 @@ def in_words(error: Exception, folder: Path | None = None) -> str:
     Raises:
         MemoryError: it was one, and the next release would have no memory either.
     """
-    if isinstance(error, MemoryError):
-        raise error
+    if lacks_memory(error):
+        raise MemoryError from error
     said = str(error).partition("\n")[0]
     if folder is not None:
         said = said.replace(f"{folder}/", f"{DATA}/").replace(str(folder), DATA)
     if isinstance(error, (NipRunError, OSError)) and said:
         return said
     return f"it says what cannot be ({type(error).__name__}: {said})" if said else type(error).__name__
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether too little memory is behind an error, which may say that a module or a thread cannot be begun with."""
+    return any(
+        isinstance(one, MemoryError)
+        or (isinstance(one, OSError) and one.errno == errno.ENOMEM)
+        or (isinstance(one, (ImportError, RuntimeError)) and _NO_MEMORY.search(str(one)) is not None)
+        for one in _behind(error)
+    )
 
 
 def is_passing(error: BaseException, folder: Path) -> bool:

@@ -6,6 +6,8 @@ The one place of the server that begins a process. `apart` has a piece of work d
 
 from __future__ import annotations
 
+import errno
+import math
 import multiprocessing
 import os
 import resource
@@ -23,11 +25,12 @@ from typing import Any
 
 import orjson
 
-from runner.errors import NipRunError, ReleaseError
-from runner.registry.left_out import in_words
+from runner.errors import NipRunError, ReleaseError, RunError
+from runner.registry.left_out import in_words, lacks_memory
 from runner.server.settings import Settings
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded, remove_folder
+from runner.storage.queries import kept_connections
 
 MOST = 256 << 20
 """Bytes of an answer."""
@@ -36,9 +39,18 @@ _NO_MEMORY = 77
 """How a process ends that is given no more memory."""
 _SPARE_SECONDS = 5
 """Of processor time, in which a process that has had all of its own may still say so."""
+_THE_SERVERS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+_SAID = (*map(os.strerror, _THE_SERVERS), "database or disk is full", "disk I/O error")
+"""How DuckDB and SQLite say the same."""
 
-PRELOADED = ("runner.server.intake.checking", "runner.server.boards.worker", "runner.pages.run_page", "duckdb")
-"""What processes of a server begin with: a check, a board, a page."""
+_ADDRESSES = 4
+"""So many times its memory a process may reserve: DuckDB does so with 700 MiB, of which it takes none."""
+
+PRELOADED = (
+    "runner.server.one_thread", "runner.server.intake.checking", "runner.server.boards.worker", "runner.pages.run_page",
+    "runner.transports.connect", "duckdb", "numpy", "scipy.special",
+)  # fmt: skip
+"""What processes of a server begin with, all in one thread: a check, a board, a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +58,7 @@ class Bounds:
     """What a process may take."""
 
     memory: int
-    """Bytes of addresses; see `resource.RLIMIT_AS`."""
+    """Bytes; see `resource.RLIMIT_DATA`."""
     seconds: float | None = None
     """Of wall time, and of processor time."""
     file_bytes: int | None = None
@@ -109,21 +121,29 @@ def _ending(code: int | None, result: Path, most: int) -> Ending:
     return Ending(How.TOO_MUCH) if code == _NO_MEMORY else Ending(How.DIED, why=f"ended with {code}")
 
 
+class ApartError(RunError):
+    """The server could not do it, for no reason of what was asked; it may, later."""
+
+
 def run_apart(settings: Settings, work: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
     """What `work(settings, folder, *args)` answers, within the bounds of a check.
 
     Raises:
         ReleaseError: it cannot be done, or takes more time or memory than the server gives.
-        OSError: no process can be begun.
+        ApartError: the process could not be begun, or ended otherwise, as where the disk is full or the server ends.
     """
-    ending = apart(Bounds.of(settings), settings.incoming, _said, settings, work, args)
+    try:
+        ending = apart(Bounds.of(settings), settings.incoming, _said, settings, work, args)
+    except OSError as error:
+        raise ApartError(f"the server cannot do it now: {error.strerror or error}") from error
     if ending.how is How.ANSWERED and "error" not in ending.answer:
         found: dict[str, Any] = ending.answer["answer"]
         return found
+    if ending.how is How.DIED:
+        raise ApartError(f"the server could not do it: what was to do it {ending.why}")
     why = {
         How.TOO_LONG: "it takes longer than this server gives it",
         How.TOO_MUCH: f"it takes more memory than this server gives it, which is {settings.check_bytes >> 20:,} MiB",
-        How.DIED: f"it {ending.why}; it may take more memory than this server gives",
     }
     raise ReleaseError(why.get(ending.how) or ending.answer["error"])
 
@@ -160,18 +180,33 @@ def clear(settings: Settings) -> None:
 
 def _bounded(bounds: Bounds, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
     os.nice(bounds.nice)
-    resource.setrlimit(resource.RLIMIT_AS, (bounds.memory, bounds.memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, bounds.memory))
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES * bounds.memory, _ADDRESSES * bounds.memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if bounds.seconds is not None:
-        seconds = int(bounds.seconds)
+        seconds = math.ceil(bounds.seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + _SPARE_SECONDS))
     if bounds.file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (bounds.file_bytes, bounds.file_bytes))
     Thread(target=_end_with_server, daemon=True).start()
     try:
         target(*args)
-    except MemoryError:
-        os._exit(_NO_MEMORY)
+    except Exception as error:
+        if lacks_memory(error):
+            os._exit(_NO_MEMORY)
+        raise
+
+
+def is_the_servers(error: BaseException | None) -> bool:
+    """Whether a full or broken disk, or too many open files, is behind an error."""
+    while error is not None:
+        is_databases = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
+        if isinstance(error, OSError) and error.errno in _THE_SERVERS:
+            return True
+        if is_databases and any(words in str(error) for words in _SAID):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _end_with_server() -> None:
@@ -184,11 +219,15 @@ def _end_with_server() -> None:
 
 def _answer(place: Path, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     tempfile.tempdir = str(place)
-    atomic_write(place / _RESULT, orjson.dumps(work(place, *args)))
+    with kept_connections():
+        said = work(place, *args)
+    atomic_write(place / _RESULT, orjson.dumps(said))
 
 
 def _said(place: Path, settings: Settings, work: Callable[..., dict[str, Any]], args: tuple[Any, ...]) -> Any:
     try:
         return {"answer": work(settings, place, *args)}
     except NipRunError as error:
+        if is_the_servers(error):
+            raise
         return {"error": in_words(error)}

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunDirectoryError, UsageError
+from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunDirectoryError, RunError, UsageError
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.releases.reference import Kind, Reference
@@ -25,6 +26,7 @@ from runner.server.intake.pieces import Pieces
 from runner.server.intake.publishing import check_row
 from runner.server.intake.uploads import CHECKING, OPEN
 from runner.server.people.accounts import Scope, Viewer
+from runner.server.people.keeping import HIDDEN
 from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
@@ -49,14 +51,27 @@ class Rebuilt:
     """Of releases that are damaged, which are left as they were."""
 
 
+def make_own(folder: Path) -> None:
+    """Make a server's folder, if it is not there.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    try:
+        make_folders(folder)
+    except OSError as error:
+        raise RunError(f"the server's folder {folder} cannot be written: {error.strerror}") from error
+
+
 @contextmanager
 def alone(settings: Settings) -> Iterator[None]:
     """Have the server's folder, which one process has at a time.
 
     Raises:
         UsageError: a server has it.
+        RunError: it cannot be written.
     """
-    make_folders(settings.folder)
+    make_own(settings.folder)
     try:
         with locked(settings.folder / ".serving", str(settings.folder)):
             yield
@@ -105,6 +120,8 @@ def _rebuilt(settings: Settings, database: Database, blobs: Blobs, row: Row[Any]
             connection.execute(delete(checks).where(checks.c.release_id == row.id))
             connection.execute(insert(checks), wanted)
             changed = True
+        if changed:  # with what has changed, should it go no further
+            database.changed(connection)
     found.changed += changed
 
 
@@ -119,7 +136,11 @@ def _folder(settings: Settings, blobs: Blobs, row: Row[Any], reference: Referenc
     except NotPublished as error:
         raise ReleaseError(f"{MANIFEST} is missing") from error
     release = Release.from_bytes(data, settings.limits)
-    if digest(data) != row.sha256 or release.reference != reference or release.visibility != row.visibility:
+    if (
+        digest(data) != row.sha256
+        or release.reference != reference
+        or row.visibility not in (release.visibility, HIDDEN)
+    ):
         raise ReleaseError(f"{MANIFEST} is damaged, or is that of {release.reference}")
     said = checksum(data)
     return DeclaredFolder(

@@ -50,6 +50,8 @@ class Indexed:
     yanked: bytes | None
     """What stands in its `yanked.json`; None where it has none."""
     signed: bool
+    vouched: str = ""
+    """How far the place itself says that it has checked a run; "": it says nothing."""
 
 
 class Transport(Protocol):

@@ -20,6 +20,8 @@ MOST_RELEASES = 1_000_000
 """and of releases."""
 _NOTES, _NOTE = 20, 500
 """The most notes that a server has told, and of how many characters each."""
+_TIER = re.compile("recomputed|reproduced by [1-9][0-9]{0,5}")
+"""What a server vouches for that says more than a run does itself."""
 _NAME, _OWNERS = 100, 1_000
 _ID, _HASH = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 OPEN, CHECKING, PUBLISHED, TAKEN = "open", "checking", "published", "taken"
@@ -88,8 +90,11 @@ def indexed_of(one: Any) -> Indexed:
         raise ReleaseError("a list of releases has what is no release")
     if not _HASH.fullmatch(sha256):
         raise ReleaseError("a list of releases has one without a hash")
+    told = said.get("tier")
+    vouched = told if isinstance(told, str) and _TIER.fullmatch(told) else ""
     try:
-        return Indexed(folder, sha256, None if yanked is None else yanked.encode(), said.get("signed") is True)
+        why = None if yanked is None else yanked.encode()
+        return Indexed(folder, sha256, why, said.get("signed") is True, vouched)
     except UnicodeEncodeError as error:
         raise ReleaseError("a list of releases has what is no text") from error
 

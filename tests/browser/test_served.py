@@ -1,116 +1,165 @@
-"""A server's pages in a browser: a board sorts, filters and leads to runs; what strangers wrote does nothing."""
+"""A server's pages in a browser: boards sort, filter and link; all of it by keys, and read without a script.
+
+What strangers wrote does nothing, and nothing is asked of anybody else.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.server.service import Server
-from runner.server.settings import Settings
 from tests.browser.conftest import Opens
-from tests.support.browsing import Browsing
-from tests.support.served import copy_of, put, run_bundle
-from tests.support.serving import Served, serving
+from tests.browser.test_accessibility import violations
+from tests.support.processes import environment, until
+from tests.support.served_world import ABSENT, DEBATE, EVIL, PRIVATE, World, empty, world
 
-HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e https://evil.example/"
-
-AXE = """axe.run().then((done) => done.violations.map(
-  (one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]))"""
-
-
-@dataclass(frozen=True)
-class Site:
-    served: Served
-    board: str
+SECONDS = 60_000
+"""Milliseconds for a page, on a machine with much else to do."""
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("served")
-    plain = run_bundle(folder / "plain", seed=1)
-    hostile = run_bundle(folder / "hostile", seed=2, question=HOSTILE, models={"m": {"model": HOSTILE}})
-    same = [copy_of(plain, owner=f"group{n}", name=f"run-{n}") for n in range(3)]
-    with serving(folder / "server") as served:
-        server = Server.of(Settings(folder=folder / "server"))
-        put(server, [*same, copy_of(hostile, owner="mallory", name="evil", description=HOSTILE)])
-        put(server, [copy_of(plain, owner="alice", name="own", visibility="private")])
-        server.database.close()
-        browser = Browsing(served)
-        home = browser.once("/", lambda answer: b"mallory/evil" in answer.body).body.decode()
-        board = next(part.split('"')[0] for part in home.split('href="') if part.startswith("/board/"))
-        boards = {part.split('"')[0] for part in home.split('href="') if part.startswith("/board/")}
-        lists = {path: browser.page(path) for path in boards - {"/board.duckdb"}}
-        board = next(path for path, html in lists.items() if "group1/run-1" in html)
-        for path in ("/run/group1/run-1/1", "/run/mallory/evil/1", "/compare/group1/run-1/1/group2/run-2/1"):
-            browser.page(path)
-        browser.sign_in(served.tokens["alice-reads"])
-        browser.page("/mine/run/alice/own/1")  # made once, which takes a while
-        yield Site(served, board)
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("served")) as there:
+        yield there
 
 
-def opened(watched: Opens, site: Site, path: str, **options: Any) -> Any:
+def opened(watched: Opens, made: World, path: str, **options: Any) -> Any:
+    """A page; whatever it asks of elsewhere is a problem of the test."""
     one = watched(**options)
-    one.open(f"{site.served.address}/")  # whatever is asked of elsewhere is a problem from now on
-    one.page.goto(f"{site.served.address}{path}")
+    one.context.set_default_timeout(SECONDS)
+    one.open(f"{made.served.address}{path}", own=f"{made.served.address}/")
     return one.page
 
 
-def names(page: Any) -> list[str]:
-    cells = page.locator("[data-live] tbody th.name:visible")
-    return [text.lstrip("+− ").split("\n")[0].strip() for text in cells.all_inner_texts()]
-
-
-def test_a_board_sorts_filters_and_keeps_both_in_its_address(site: Site, watched: Opens) -> None:
-    page = opened(watched, site, site.board)
+def board_of(watched: Opens, made: World) -> Any:
+    page = opened(watched, made, made.boards["claims/v1"])
     page.wait_for_selector("[data-live] tbody th.name")
+    return page
+
+
+def names(page: Any) -> list[str]:
+    return list(page.locator("[data-live] tbody th.name a").all_inner_texts())
+
+
+def test_a_permanent_link_has_what_was_sorted_searched_filtered_and_chosen(made: World, watched: Opens) -> None:
+    page = board_of(watched, made)
     everything = names(page)
-    page.fill("[aria-label='Search rows']", "run-2")
-    assert names(page) == ["group2/run-2@1"]
-    page.fill("[aria-label='Search rows']", "")
+    assert len(everything) == 6
     page.click("button[data-column='run']")
     assert names(page) == sorted(everything)
-    address = page.url
-    page.goto(address)
-    page.reload()
-    page.wait_for_selector("[data-live] tbody th.name")
-    assert names(page) == sorted(everything)
+    page.fill("[aria-label='Search rows']", "alone")
+    page.select_option("[aria-label='Protocol']", "solo_verifier")
+    page.click("summary:has-text('Columns')")
+    page.uncheck("label:has-text('Cost') input")
+    shown, heads = names(page), page.locator("[data-live] thead th").all_inner_texts()
+    assert shown == [one for one in sorted(everything) if "alone" in one]
+    assert "Cost" not in heads
+    link = page.get_attribute("a[data-permanent]", "href")
+    elsewhere = opened(watched, made, f"{made.boards['claims/v1']}{link}")
+    elsewhere.wait_for_selector("[data-live] tbody th.name")
+    assert (names(elsewhere), elsewhere.locator("[data-live] thead th").all_inner_texts()) == (shown, heads)
+    assert elsewhere.input_value("[aria-label='Search rows']") == "alone"
 
 
-def test_a_row_leads_to_its_run_and_that_to_a_game(site: Site, watched: Opens) -> None:
-    page = opened(watched, site, site.board)
-    page.click("[data-live] >> text=group1/run-1@1")
-    page.wait_for_url("**/run/group1/run-1/1")
-    page.click("a:has-text('Games (12)')")
+def test_a_board_has_all_that_is_to_be_known_of_a_row(made: World, watched: Opens) -> None:
+    heads = ["Rank", "Run", "Accuracy, 95 %", "n", "Checked", "Protocol", "Models", "Outcomes", "Cost", "Finished",
+             "Owner's runs", "Marks"]  # fmt: skip
+    board = made.boards["claims/v1"]
+    for options in ({}, {"java_script_enabled": False}):
+        page = opened(watched, made, board, **options)
+        page.wait_for_selector("table.board:visible tbody th.name")
+        told = [text for text in page.locator("table.board:visible thead th").all_inner_texts() if text[:1].isalpha()]
+        assert told == heads
+        rows = dict(
+            zip(
+                page.locator("table.board:visible tbody th.name a").all_inner_texts(),
+                page.locator("table.board:visible tbody tr").all_inner_texts(),
+                strict=True,
+            )
+        )
+        assert "4 plays each" in rows["bob/mouse-four-times@1"]
+        assert "reproduced by 1" in rows["acme/hawk-alone@1"]
+        assert "bob/mole@1" not in rows  # yanked
+        trained = opened(watched, made, made.boards["code-validation/v1"], **options)
+        trained.wait_for_selector("table.board:visible tbody th.name")
+        assert trained.locator("th:visible:has-text('Trained on')").count() == (
+            1 if "learns-t3" in trained.inner_text("main") else 0
+        )
+    rows = json.loads(made.served.ask(f"{board}.json").body)["rows"]
+    told = list(csv.DictReader(made.served.ask(f"{board}.csv").body.decode().splitlines()))
+    assert [row["release"] for row in rows] == [row["release"] for row in told]
+    assert {(row["rank"], row["rank_last"]) for row in rows} != {(place + 1, place + 1) for place in range(len(rows))}
+
+
+def test_a_row_leads_to_its_run_and_that_to_a_game_and_back(made: World, watched: Opens) -> None:
+    page = board_of(watched, made)
+    page.click("[data-live] a:text-is('acme/owl-debate@1')")
+    page.wait_for_url("**/run/acme/owl-debate/1")
+    page.click("nav.within a:has-text('Get and reproduce')")  # a place on the page
+    assert page.locator("#get").is_visible()
+    page.click("a:has-text('Games (120)')")
     page.click("table.games tbody a >> nth=0")
     page.wait_for_selector(".game")
-    assert page.locator(".turn").count() > 0
+    assert page.locator(".turn").count() > 1
+    for _ in range(2):
+        page.go_back()
+    assert page.locator("#get").is_visible()
 
 
-def test_a_board_is_used_by_keys_alone(site: Site, watched: Opens) -> None:
-    page = opened(watched, site, site.board)
-    page.wait_for_selector("[data-live] tbody th.name")
+def test_all_of_a_page_is_reached_by_keys_in_the_order_in_which_it_stands(made: World, watched: Opens) -> None:
+    reached = """() => { const one = document.activeElement, box = one.getBoundingClientRect();
+      const style = getComputedStyle(one);
+      return [one === document.body ? null : [...document.querySelectorAll('*')].indexOf(one),
+        style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2, box.width > 0 && box.height > 0]; }"""
+    all_of_it = """() => [...document.querySelectorAll('a[href], button:not([disabled]), input:not([type=hidden]),'
+      + 'select, summary, [tabindex="0"]')].filter((one) => one.checkVisibility()).length"""
+    for path in (made.boards["claims/v1"], "/run/acme/hawk-alone/1", "/", "/login"):
+        page = opened(watched, made, path)
+        page.wait_for_load_state("networkidle")
+        count = page.evaluate(all_of_it)
+        places: list[Any] = []
+        while len(places) < count + 5:
+            page.keyboard.press("Tab")
+            place, is_outlined, is_there = page.evaluate(reached)
+            if place is None:
+                break
+            assert is_outlined, (path, page.evaluate("document.activeElement.outerHTML"))
+            assert is_there, (path, page.evaluate("document.activeElement.outerHTML"))
+            places.append(place)
+        assert places == sorted(places), path
+        assert len(places) == count, path
+
+
+def test_a_board_is_searched_and_a_run_opened_by_keys_alone(made: World, watched: Opens) -> None:
+    page = board_of(watched, made)
     page.keyboard.press("/")
-    page.keyboard.type("run-2")
-    assert names(page) == ["group2/run-2@1"]
-    for _ in range(60):
+    page.keyboard.type("owl-debate")
+    assert names(page) == ["acme/owl-debate@1"]
+    for _ in range(40):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.getAttribute('href')") == "/run/group2/run-2/1":
+        if page.evaluate("document.activeElement.getAttribute('href')") == "/run/acme/owl-debate/1":
             break
     page.keyboard.press("Enter")
-    page.wait_for_url("**/run/group2/run-2/1")
+    page.wait_for_url("**/run/acme/owl-debate/1")
 
 
-def test_what_strangers_wrote_does_nothing(site: Site, watched: Opens) -> None:
-    for path in ("/", "/owner/mallory", "/run/mallory/evil/1", "/search?q=evil"):
-        page = opened(watched, site, path)
+def test_what_strangers_wrote_does_nothing(made: World, watched: Opens) -> None:
+    paths = ["/", "/owner/mallory", EVIL, "/search?q=evil", "/run/mallory/evil", *made.boards.values()]
+    for path in paths:
+        page = opened(watched, made, path)
         page.wait_for_load_state("networkidle")
         assert page.title() != "taken"
-        assert page.locator("main img, main script").count() == 0
-        assert page.locator("a[href*='evil.example']").count() == 0
-    page = opened(watched, site, "/run/mallory/evil/1")
+        assert page.locator("main img, main script, a[href*='evil.example']").count() == 0
+        assert "\u202e" not in page.inner_text("body")
+    page = opened(watched, made, EVIL)
     page.click("a:has-text('Games (12)')")
     page.click("table.games tbody a >> nth=0")
     page.wait_for_selector(".game")
@@ -118,36 +167,131 @@ def test_what_strangers_wrote_does_nothing(site: Site, watched: Opens) -> None:
     assert page.locator("main img, main script, a[href*='evil.example']").count() == 0
 
 
-def test_all_of_it_is_read_without_a_script(site: Site, watched: Opens) -> None:
-    page = opened(watched, site, site.board, java_script_enabled=False)
-    assert page.locator("tbody th.name:visible").count() >= 3
-    page.click("tbody th.name a:has-text('group1/run-1@1')")
-    page.wait_for_url("**/run/group1/run-1/1")
-    assert page.locator("text=Get and reproduce").is_visible()
-    assert page.locator("text=nip-run get run/group1/run-1@1").is_visible()
+def test_every_page_is_read_without_a_script(made: World, watched: Opens) -> None:
+    for name, path in made.pages.items():
+        page = opened(watched, made, path, java_script_enabled=False)
+        assert page.locator("h1").inner_text().strip(), name
+        assert page.locator("main").inner_text().strip(), name
+        assert page.locator("[hidden]:not(#view)").count() == 0, name
+    page = opened(watched, made, "/run/acme/learns/1", java_script_enabled=False)
+    for heading in ("Get and reproduce", "Learning curve", "Lineage", "Parameters"):
+        assert page.locator(f"h2:text-is('{heading}')").is_visible()
+    page = opened(watched, made, "/run/acme/learns-t3/1", java_script_enabled=False)
+    assert page.locator("figure svg").count() >= 2  # the lineage, and its learning curve
+    page = opened(watched, made, "/run/acme/hawk-alone/1", java_script_enabled=False)
+    for heading in ("Metrics", "Reproductions"):
+        assert page.locator(f"h2:text-is('{heading}')").is_visible()
+    assert "c0" in page.inner_text("section.unscripted")  # its first games
 
 
-def test_an_owner_signs_in_and_out(site: Site, watched: Opens) -> None:
-    page = opened(watched, site, "/mine")
-    page.fill("#token", site.served.tokens["alice-reads"])
-    page.click("button:has-text('Sign in')")
-    page.click("text=alice/own@1")
-    page.wait_for_selector("text=Shown to the accounts of alice alone.")
+def test_every_game_is_read_without_a_script(made: World, watched: Opens) -> None:
+    for start, count in ((DEBATE, 120), (EVIL, 12)):
+        page = opened(watched, made, start, java_script_enabled=False)
+        page.click("text=All games, each in full")
+        assert page.locator("tbody tr").count() == min(count, 100)
+        page.click("tbody a >> nth=0")
+        assert page.locator("article.turn").count() > 1
+        assert page.locator("article.turn .text").first.inner_text().strip()
+        page.click("a[rel='next']")
+        page.click("nav.where a:text-is('Games')")
+        assert page.url.endswith("/games?part=1")
+        assert page.locator("main img, main script, a[href*='evil.example']").count() == 0
+    page = opened(watched, made, f"{DEBATE}/games?part=2", java_script_enabled=False)
+    assert page.locator("tbody tr").count() == 20
+    for path in (
+        f"{DEBATE}/game/121",
+        f"{DEBATE}/games?part=3",
+        "/run/acme/learns/1/games",
+        "/run/bob/secret-mole/1/games",
+    ):
+        assert made.served.ask(path).status == 404, path
+
+
+def test_no_script_but_the_servers_own_runs_on_any_page(made: World, watched: Opens) -> None:
+    planted = """() => new Promise((told) => {
+      addEventListener('securitypolicyviolation', (one) => told(one.effectiveDirective));
+      const one = document.createElement('script');
+      one.textContent = 'document.title = "taken"'; document.body.append(one);
+      setTimeout(() => told(document.title), 2000); })"""
+    one = watched()
+    one.open(f"{made.served.address}/", own=f"{made.served.address}/")
+    for path in ("/", made.boards["claims/v1"], EVIL, "/login", "/nowhere"):
+        one.page.goto(f"{made.served.address}{path}")
+        assert one.page.evaluate(planted) == "script-src-elem", path
+    assert one.problems  # the browser says so, each time
+    assert not [problem for problem in one.problems if not problem.startswith("console error")]
+    one.problems.clear()
+
+
+def test_what_goes_wrong_is_a_page_for_people_and_a_fault_for_programs(made: World, watched: Opens) -> None:
+    one = watched()
+    for path in ABSENT.values():
+        one.open(f"{made.served.address}{path}", own=f"{made.served.address}/")
+        assert one.page.locator("h1").inner_text() == "Not here"
+        assert one.page.locator("a[href='/']").count() > 0
+    assert not [problem for problem in one.problems if "status of 404" not in problem]
+    one.problems.clear()
+    said = made.served.ask("/nowhere")
+    assert (said.status, said.json["code"]) == (404, "not_found")
+    answer = made.served.ask("/nowhere", Accept="text/html")
+    assert (answer.status, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert made.served.ask("/api/v1/nowhere", Accept="text/html").headers["content-type"] == "application/json"
+
+
+def test_who_signs_in_sees_what_is_private_and_signs_out(made: World, watched: Opens) -> None:
+    page = opened(watched, made, "/")
+    page.click("text=Sign in")
+    page.fill("#token", made.served.tokens["bob-reads"])
+    page.keyboard.press("Enter")
+    page.click("text=bob/secret-mole@1")
+    page.wait_for_selector("text=Shown to the accounts of bob alone.")
     page.click("button:has-text('Sign out')")
-    page.wait_for_url(f"{site.served.address}/")
-    page.goto(f"{site.served.address}/mine")
+    page.wait_for_url(f"{made.served.address}/")
+    page.goto(f"{made.served.address}/mine")
     assert page.url.endswith("/login")
 
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_fault(site: Site, watched: Opens, axe: str, width: int, scheme: str) -> None:
-    paths = ["/", site.board, "/run/group1/run-1/1", "/run/mallory/evil/1", "/run/group1/run-1", "/owner/group1",
-             "/search?q=run", "/login", "/compare/group1/run-1/1/group2/run-2/1"]  # fmt: skip
-    for path in paths:
-        page = opened(watched, site, path, viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page.wait_for_load_state("networkidle")
-        page.evaluate(axe)
-        found = page.evaluate(AXE)
-        assert found == [], (path, found)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (path, width)
+def test_axe_finds_no_fault_on_any_page(made: World, watched: Opens, axe: str, width: int, scheme: str) -> None:
+    one = watched(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    one.context.set_default_timeout(SECONDS)
+    one.context.add_cookies(made.signed_in("bob"))
+    for name, path in {**made.pages, **ABSENT, **PRIVATE}.items():
+        one.open(f"{made.served.address}{path}", own=f"{made.served.address}/")
+        one.page.wait_for_load_state("networkidle")
+        assert violations(one.page, axe) == [], name
+        assert one.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+    one.problems[:] = [problem for problem in one.problems if "status of 404" not in problem]
+
+
+def test_a_server_without_a_release_says_so(watched: Opens, tmp_path: Path, axe: str) -> None:
+    with empty(tmp_path) as served:
+        page = watched().open(f"{served.address}/", own=f"{served.address}/")
+        assert page.locator("text=No benchmark is published here yet.").is_visible()
+        assert "nip-run publish RUN" in page.inner_text("main")
+        assert violations(page, axe) == []
+
+
+def commands(page: Any) -> list[str]:
+    return list(page.locator("h2#get + dl.commands code").all_inner_texts())
+
+
+def test_the_commands_of_a_page_work_as_they_stand_in_a_shell_elsewhere(
+    made: World, watched: Opens, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "nip-run"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m runner "$@"\n', "utf-8")
+    program.chmod(0o755)
+    said = environment(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    said["PATH"] = f"{tmp_path / 'bin'}:{said['PATH']}"
+    for path in ("/run/bob/quick-a/1", "/prompts/acme/plain-claims"):
+        lines = commands(opened(watched, made, path))
+        assert len(lines) == (4 if path.startswith("/run/") else 2)
+        for line in lines:
+            done = subprocess.run(
+                ["sh", "-c", line], cwd=tmp_path, env=said, capture_output=True, text=True, timeout=300, check=False
+            )
+            assert done.returncode == 0, (line, done.stdout, done.stderr)
+    until((tmp_path / "quick-a" / "data" / "journal.jsonl").is_file, 1)

@@ -1,62 +1,156 @@
-"""Every answer is one of ours: with our headers, counted and logged by its status, whatever went wrong behind it."""
+"""What every answer says of itself, what a cookie may do, and what forms are taken; without a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
+import csv
+import io
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from urllib.parse import urlencode
 
 import pytest
+from fastapi import FastAPI
 from starlette.types import Message
 
-from runner.pages.served import ServedPage, served
+from runner.server.boards.made import as_csv
+from runner.server.people.accounts import Scope, add_account, make_token
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
-from runner.server.web.headers import ALWAYS
-from runner.storage.files import make_folders
+
+FORM = (b"content-type", b"application/x-www-form-urlencoded")
+HOST = (b"host", b"x.example")
 
 
-def scope(path: str) -> dict[str, Any]:
-    return {
-        "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
-        "scheme": "http", "server": ("x", 80), "client": ("127.0.0.1", 1), "root_path": "", "http_version": "1.1",
-        "asgi": {"version": "3.0"},
-    }  # fmt: skip
+@dataclass
+class Answer:
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def all(self, name: str) -> list[str]:
+        return [value for found, value in self.headers if found == name]
+
+    def one(self, name: str) -> str:
+        (found,) = self.all(name)
+        return found
 
 
-def broken() -> None:
-    raise RuntimeError("nobody thought of it")
+@dataclass
+class Asked:
+    """An application behind TLS, and a token of acme's there."""
+
+    app: FastAPI
+    token: str
+
+    def ask(self, method: str, path: str, *headers: tuple[bytes, bytes], body: bytes = b"") -> Answer:
+        sent: list[Message] = []
+        waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            return waiting.pop() if waiting else await asyncio.sleep(60, {"type": "http.disconnect"})
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        where, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": where, "raw_path": where.encode(), "headers": [HOST, *headers],
+            "query_string": query.encode(), "scheme": "http", "server": ("x", 80), "client": ("127.0.0.1", 1),
+            "root_path": "", "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.3"},
+        }  # fmt: skip
+        asyncio.run(asyncio.wait_for(self.app(scope, receive, send), 60))
+        said = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
+        return Answer(int(sent[0]["status"]), said, b"".join(one.get("body", b"") for one in sent[1:]))
+
+    def signed(self, word: str | None = None, *more: tuple[bytes, bytes], kind: tuple[bytes, bytes] = FORM) -> Answer:
+        """To sign in by the form; `word` in place of the form's own."""
+        page = self.ask("GET", "/login")
+        found = re.search(rb'name="word" value="([^"]+)"', page.body)
+        assert found is not None
+        said = urlencode({"word": found[1].decode() if word is None else word, "token": self.token}).encode()
+        cookie = (b"cookie", page.one("set-cookie").partition(";")[0].encode())
+        return self.ask("POST", "/login", cookie, kind, *more, body=said)
 
 
-def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    server = Server.of(Settings(folder=tmp_path_factory.mktemp("asked"), address="https://x.example"))
+    with closing(server.database):
+        with server.database.writing() as connection:
+            add_account(connection, "acme", time.time())
+            token = make_token(connection, "acme", Scope.PUBLISH, time.time(), seconds=None)
+        yield Asked(application(server), token)
+
+
+def test_what_an_answer_does_not_say_is_said_of_it(asked: Asked) -> None:
+    for path in ("/healthz", "/api/v1", "/api/v1/tree/no", "/nothing", "/board/x", "/login", "/mine", "/board.duckdb"):
+        answer = asked.ask("GET", path)
+        policy = answer.one("content-security-policy")
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "base-uri 'none'" in policy
+        assert "form-action 'none'" in policy or "form-action 'self'" in policy
+        assert not re.search("unsafe|\\*|http:|https:|script-src [^;]*data:", policy)
+        assert answer.one("x-frame-options") == "DENY"
+        assert answer.one("x-content-type-options") == "nosniff"
+        assert answer.one("cross-origin-opener-policy") == "same-origin"
+        assert answer.one("cross-origin-resource-policy") == "same-origin"
+        assert "no-store" in answer.one("cache-control"), path
+        assert not answer.all("access-control-allow-origin")
+
+
+def test_a_cookie_behind_tls_is_of_this_host_alone_and_not_for_scripts_or_other_sites(asked: Asked) -> None:
+    done = asked.signed()
+    assert (done.status, done.one("location")) == (303, "/mine")
+    said = next(one for one in done.all("set-cookie") if one.startswith("__Host-nip-run-session="))
+    assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= set(said.split("; "))
+    assert not re.search("(?i)domain=", said)
+    assert asked.token not in said
+    cookie = said.partition(";")[0]
+    page = asked.ask("GET", "/mine", (b"cookie", cookie.encode()))
+    assert (page.status, page.one("cache-control"), page.all("etag")) == (200, "private, no-store", [])
+    # Set by another host of the domain it is none.
+    assert asked.ask("GET", "/mine", (b"cookie", cookie.removeprefix("__Host-").encode())).status == 303
+    api = asked.ask("GET", "/api/v1", (b"cookie", cookie.encode()))
+    assert b'"account":null' in api.body
+
+
+@pytest.mark.parametrize(
+    ("word", "more"),
+    [
+        ("guessed", ()), ("", ()), (None, ((b"origin", b"https://evil.example"),)),
+        (None, ((b"sec-fetch-site", b"cross-site"),)), (None, ((b"sec-fetch-site", b"same-site"),)),
+        (None, ((b"origin", b"null"),)),
+    ],
+)  # fmt: skip
+def test_a_form_of_elsewhere_signs_nobody_in_or_out(
+    asked: Asked, word: str | None, more: tuple[tuple[bytes, bytes], ...]
 ) -> None:
-    settings = Settings(folder=tmp_path / "server")
-    make_folders(settings.incoming)
-    server = Server.of(settings)
-    app = application(server)
-    app.add_api_route("/broken", broken)
-    sent: list[Message] = []
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    with caplog.at_level("INFO", "nip_run.server"):
-        asyncio.run(app(scope("/broken"), receive, send))
-    server.database.close()
-    assert sent[0]["status"] == 500
-    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    assert headers.items() >= ALWAYS.items()
-    assert b"nobody thought of it" not in sent[1]["body"]
-    assert app.state.numbers.requests["GET", "/broken", 500] == 1
-    said = [one for one in caplog.records if one.name == "nip_run.server"]
-    assert [vars(one)["status"] for one in said if one.getMessage() == "request"] == [500]
-    assert any(one.exc_info for one in said)
+    refused = asked.signed(word, *more)
+    assert refused.status == 403
+    assert not [one for one in refused.all("set-cookie") if "session" in one]
+    cookie = next(one for one in asked.signed().all("set-cookie") if "session=" in one).partition(";")[0].encode()
+    page = asked.ask("GET", "/mine", (b"cookie", cookie))
+    found = re.search(rb'name="word" value="([^"]+)"', page.body)
+    assert found is not None
+    said = urlencode({"word": found[1].decode() if word is None else word}).encode()
+    assert asked.ask("POST", "/logout", (b"cookie", cookie), FORM, *more, body=said).status == 403
+    assert asked.ask("GET", "/mine", (b"cookie", cookie)).status == 200
 
 
-def test_a_page_that_is_still_made_asks_again_by_itself() -> None:
-    assert b'<meta http-equiv="refresh" content="3">' in served(ServedPage("In a moment", [], again=3))
+def test_what_is_no_form_or_a_long_one_signs_nobody_in(asked: Asked) -> None:
+    assert asked.signed(kind=(b"content-type", b"text/plain")).status == 403
+    assert asked.signed("x" * 10_000).status == 403
+
+
+def test_no_cell_of_a_boards_file_is_a_formula() -> None:
+    cells = ["=1", "+1", "-1", "@x", "\t=1", " =1", "a=1", "1"]
+    (_, *rows) = csv.reader(io.StringIO(as_csv([{"name": cell} for cell in cells])))
+    assert [row[0] for row in rows] == [*(f"'{cell}" for cell in cells[:6]), "a=1", "1"]
+    (_, row) = csv.reader(io.StringIO(as_csv([{"a": ["=1", "x"], "b": -1.5, "c": {"=": 1}}])))
+    assert row == ["'=1; x", "-1.5", '{"=":1}']

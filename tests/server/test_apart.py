@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 import tempfile
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from runner.errors import ReleaseError, UsageError
-from runner.server.apart import Bounds, Ending, How, apart, run_apart
+from runner.errors import ReleaseError, RunError, UsageError
+from runner.server.apart import ApartError, Bounds, Ending, How, apart, run_apart
 from runner.server.settings import Settings
 
 MEMORY = 4 << 30
+LITTLE = 600 << 20
 
 
 def found(place: Path, word: str) -> dict[str, Any]:
-    limits = (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
+    limits = (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
     return {
         "word": word, "temporary": tempfile.gettempdir() == str(place), "nice": os.nice(0),
         "limits": [resource.getrlimit(one) for one in limits],
@@ -40,6 +43,30 @@ def greedy(_: Path) -> int:
     return len(bytearray(2 * MEMORY))
 
 
+def many(_: Path) -> int:
+    """Takes it for stacks of threads, of which one cannot be begun."""
+    for _number in range(MEMORY >> 20):
+        Thread(target=time.sleep, args=(60,), daemon=True).start()
+    return 0
+
+
+def filled(_: Path) -> int:
+    """Takes it piece by piece, each of which is written to."""
+    return len([b"x" * (1 << 20) for _number in range(2 * LITTLE >> 20)])
+
+
+def asked(_: Path) -> int:
+    """A question to DuckDB, whose answer numpy has: each reserves more addresses than there may be memory."""
+    import numpy as np
+    import scipy.special
+
+    from runner.storage.queries import connect
+
+    with connect() as database:
+        (found,) = database.execute("SELECT sum(n) FROM range(100000) numbers(n)").fetchall()
+    return int(np.ceil(scipy.special.stdtr(3, 0) + found[0]))
+
+
 def killed(_: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -54,6 +81,18 @@ def refused(_: Settings, __: Path) -> dict[str, Any]:
 
 def refused_memory(_: Settings, __: Path) -> dict[str, Any]:
     return {"size": greedy(__)}
+
+
+def killed_for(_: Settings, __: Path) -> dict[str, Any]:
+    killed(__)
+    return {}
+
+
+def without_room(_: Settings, place: Path) -> dict[str, Any]:
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device", str(place))
+    except OSError as error:
+        raise RunError(f"cannot write {place}") from error
 
 
 def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
@@ -71,6 +110,7 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
     ("work", "seconds", "ending"),
     [
         (greedy, 60, Ending(How.TOO_MUCH)),
+        pytest.param(many, 60, Ending(How.TOO_MUCH), marks=pytest.mark.full),
         (killed, 60, Ending(How.DIED, why=f"ended with {-signal.SIGKILL}")),
         (slow, 0.5, Ending(How.TOO_LONG)),
         pytest.param(busy, 2, Ending(How.TOO_LONG), marks=pytest.mark.full),
@@ -79,6 +119,12 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
 def test_work_that_does_not_answer_says_how_it_ended(tmp_path: Path, work: Any, seconds: float, ending: Ending) -> None:
     assert apart(Bounds(memory=MEMORY, seconds=seconds), tmp_path, work) == ending
     assert not [*tmp_path.iterdir()]
+
+
+def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
+    bounds = Bounds(memory=LITTLE, seconds=60)
+    assert apart(bounds, tmp_path, filled) == Ending(How.TOO_MUCH)
+    assert apart(bounds, tmp_path, asked).how is How.ANSWERED
 
 
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
@@ -92,3 +138,15 @@ def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
 def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path, work: Any, said: str) -> None:
     with pytest.raises(ReleaseError, match=said):
         run_apart(Settings(folder=tmp_path, check_bytes=MEMORY), work)
+
+
+@pytest.mark.parametrize("work", [killed_for, without_room])
+def test_what_the_server_could_not_do_is_no_word_on_what_was_asked(tmp_path: Path, work: Any) -> None:
+    with pytest.raises(ApartError, match="the server could not do it"):
+        run_apart(Settings(folder=tmp_path), work)
+
+
+def test_a_folder_that_takes_nothing_begins_no_work(tmp_path: Path) -> None:
+    (tmp_path / "incoming").write_text("no folder")
+    with pytest.raises(ApartError, match="the server cannot do it now"):
+        run_apart(Settings(folder=tmp_path), killed_for)

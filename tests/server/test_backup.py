@@ -19,22 +19,17 @@ from runner.releases.reference import Kind
 from runner.server.store.backup import back_up, missing_blobs, restore
 from runner.server.store.blobs import DiskBlobs
 from runner.server.store.database import Database
-from runner.server.store.schema import VERSION, metadata
-from runner.server.store.upgrades import PASSING
+from runner.server.store.schema import VERSION
 from tests.server.test_keeping import keep
+from tests.support.kept import rows
 from tests.support.paths import ROOT
 from tests.support.registries import bundle
 from tests.support.serving import Served, serving
 
 SCHEMA_1 = (ROOT / "tests" / "fixtures" / "server" / "schema_1.sql").read_text("utf-8")
 """A server's database as the first schema had it, with an account, a token and a release."""
-
-
-def rows(url: str) -> dict[str, list[Any]]:
-    """All that a database has, but what is going on."""
-    with closing(Database(url)) as database, database.reading() as connection:
-        tables = [table for table in metadata.sorted_tables if table.name not in (*PASSING, "meta", "acts")]
-        return {table.name: sorted(map(tuple, connection.execute(table.select()))) for table in tables}
+SCHEMA_2 = (ROOT / "tests" / "fixtures" / "server" / "schema_2.sql").read_text("utf-8")
+"""As the second had it, with a competition, a label and a submission that waits."""
 
 
 def seen(served: Served, who: str | None) -> list[tuple[str, str]]:
@@ -75,6 +70,21 @@ def test_a_database_of_the_schema_before_is_upgraded_once_it_is_backed_up(tmp_pa
     assert [row[1] for row in found["accounts"]] == ["alice"]
     assert (len(found["tokens"]), len(found["releases"]), len(found["files"])) == (1, 1, 1)
     fresh = f"sqlite:///{tmp_path / 'fresh.sqlite'}"
+    Database(fresh).close()
+    assert shape(url) == shape(fresh)
+    restored = f"sqlite:///{tmp_path / 'restored.sqlite'}"
+    with closing(Database(restored)) as database:
+        restore(database, tmp_path / "b")
+    assert rows(restored) == found
+
+
+def test_a_competition_of_the_second_schema_is_upgraded_with_its_labels_and_submissions(tmp_path: Path) -> None:
+    url = made(tmp_path / "old.sqlite", SCHEMA_2)
+    Database(url, before_upgrade=lambda database, found: print(back_up(database, tmp_path / "b", found))).close()
+    found, fresh = rows(url), f"sqlite:///{tmp_path / 'fresh.sqlite'}"
+    assert found["competition_labels"] == [(1, "c1", 1, False)]
+    assert [row[-3:] for row in found["competitions"]] == [(None, None, None)]
+    assert [row[6:] for row in found["submissions"]] == [("waiting", "", None, None)]
     Database(fresh).close()
     assert shape(url) == shape(fresh)
     restored = f"sqlite:///{tmp_path / 'restored.sqlite'}"

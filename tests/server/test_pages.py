@@ -247,10 +247,39 @@ def test_a_yanked_run_leaves_the_board_and_keeps_its_page(site: Site) -> None:
     put(site.server, [run_copy(site, "gone")])
     browser = site.browser()
     browser.once(f"{site.board}.csv", lambda answer: b"alice/gone" in answer.body)
+    piece = piece_of(site, browser)
+    assert b"alice/gone" in gzip.decompress(browser.ask(piece).body)
     with site.served.registry("alice") as registry:
         registry.yank(reference, "it was played with the wrong key")
     browser.once(f"{site.board}.csv", lambda answer: b"alice/gone" not in answer.body)
     assert "wrong key" in browser.page("/run/alice/gone/1")
+    browser.once(piece, lambda answer: answer.status == 404)
+
+
+@pytest.mark.full
+def test_boards_of_before_answer_until_something_of_them_is_hidden(site: Site) -> None:
+    browser, keeper = site.browser(), site.served.tokens["keeper"]
+    put(site.server, [run_copy(site, "leak")])
+    browser.once(f"{site.board}.csv", lambda answer: b"alice/leak" in answer.body)
+    piece = piece_of(site, browser)
+    put(site.server, [run_copy(site, "later")])
+    browser.once(f"{site.board}.csv", lambda answer: b"alice/later" in answer.body)
+    assert piece != piece_of(site, browser)
+    assert (kept := browser.ask(piece)).status == 200
+    assert kept.headers["cache-control"] == "public, max-age=5"
+    where = "/api/v1/hidden/run/alice/leak/1"
+    assert site.served.ask(where, "PUT", {"why": "it has labels"}, token=keeper).status == 204
+    browser.once(f"{site.board}.csv", lambda answer: b"alice/leak" not in answer.body)
+    browser.once(piece, lambda answer: answer.status == 404)
+    assert browser.ask("/run/alice/leak/1").status == 404
+    left = b"".join(path.read_bytes() for path in (site.served.folder / "boards" / "made").rglob("index.sqlite"))
+    assert b"alice/leak" not in left
+
+
+def piece_of(site: Site, browser: Browsing) -> str:
+    """The first rows of the board as its script asks for them: by the name of the board as it is now."""
+    about = json.loads(re.search(r'id="about">(.*?)</script>', browser.page(site.board), re.DOTALL)[1])  # type: ignore[index]
+    return f"{about['data']}{site.board.rpartition('/')[2]}-rows-0.json.gz"
 
 
 def run_copy(site: Site, name: str) -> Bundle:

@@ -9,17 +9,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
 from runner.errors import RunError, TakenError
 from runner.releases.reference import Kind
 from runner.server.people.accounts import add_account
 from runner.server.store.backup import back_up, restore
 from runner.server.store.database import Database
-from runner.server.store.schema import accounts, meta
-from tests.server.test_backup import made as made_sqlite
-from tests.server.test_backup import rows, seen
+from runner.server.store.schema import VERSION, accounts
+from tests.server.test_backup import seen
 from tests.server.test_serve import refused
+from tests.support.kept import made_as_schema, rows
 from tests.support.postgresql import cluster
 from tests.support.registries import bundle
 from tests.support.serving import Served, serving
@@ -125,19 +125,20 @@ def test_a_backup_goes_from_either_database_into_either_and_numbers_go_on(
     assert rows(light) == rows(heavy) == rows(served.database)
 
 
-def test_the_schema_before_is_upgraded_there_too(database: Callable[[], str], tmp_path: Path) -> None:
-    """What stands in SQLite of the first schema, put into PostgreSQL as the first schema had it."""
-    old = made_sqlite(tmp_path / "old.sqlite")
-    Database(old, before_upgrade=lambda *_: None).close()
-    url = database()
-    with closing(Database(url)) as new, new.writing() as connection:
-        for table in reversed(meta.metadata.sorted_tables):
-            if table.name not in ("meta", "accounts", "members", "tokens", "releases", "files", "checks"):
-                table.drop(connection)
-        connection.execute(meta.update().where(meta.c.key == "schema").values(value="1"))
-        connection.execute(insert(accounts), {"name": "old", "folded": "old", "is_organisation": False, "created": 0.0})
-    with pytest.raises(RunError, match="has schema 1"):
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_an_earlier_schema_is_upgraded_there_too(
+    served: Served, database: Callable[[], str], tmp_path: Path, version: int
+) -> None:
+    assert served.database is not None
+    url, restored = database(), database()
+    there = made_as_schema(version, served.database, url)
+    with pytest.raises(RunError, match=f"has schema {version}"):
         Database(url)
     Database(url, before_upgrade=lambda there, found: print(back_up(there, tmp_path / "old", found))).close()
-    assert [row[1] for row in rows(url)["accounts"]] == ["old"]
-    assert set(rows(url)) == set(rows(old))
+    with closing(Database(restored)) as new:
+        restore(new, tmp_path / "old")
+    assert rows(url) == rows(restored)
+    assert rows(url, there) == rows(served.database, there)
+    assert rows(url)["tokens"]
+    with closing(Database(url)) as upgraded, upgraded.writing() as connection:  # numbers go on
+        add_account(connection, "zoe", time.time())

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.releases.bundle import Bundle
+from runner.releases.bundle import Bundle, Content, opened
 from runner.releases.manifest import Link
+from runner.server.boards.anew import JOURNAL
 from runner.server.boards.shown import Shown
 from runner.server.boards.worker import Worker
 from runner.server.people.accounts import add_account, add_member
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.storage.files import make_folders
+from runner.storage.log_lines import encode, seed_of
 from tests.support.served import copy_of, put, run_bundle
 
 pytestmark = pytest.mark.full
@@ -23,6 +27,32 @@ pytestmark = pytest.mark.full
 def anew(bundle: Bundle, original: Bundle, owner: str, name: str) -> Bundle:
     link = Link(role="reproduces", release=str(original.release.reference), sha256=original.sha256)
     return Bundle(replace(bundle.release, owner=owner, name=name, links=(link,)), bundle.contents)
+
+
+def with_small_changes(bundle: Bundle) -> Bundle:
+    """The same run with a word of each answer changed, under another id and at another time, as one who forges does."""
+    facts = dict(bundle.release.facts)
+    own = str(facts["run_id"])
+    other = own[:-4] + "beef"
+    facts |= {"run_id": other, "started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:01:00Z"}
+    contents: dict[str, Content] = {}
+    for path, content in bundle.contents.items():
+        with opened(content) as file:
+            contents[path] = file.read().replace(own.encode(), other.encode())
+    contents[JOURNAL] = b"".join(_changed(contents[JOURNAL]))
+    return Bundle.of(replace(bundle.release, facts=facts), contents)
+
+
+def _changed(journal: Content) -> Iterator[bytes]:
+    assert isinstance(journal, bytes)
+    seed = 0
+    for number, line in enumerate(journal.splitlines(keepends=True)):
+        record = json.loads(line[9:])
+        for choice in record.get("choices", ()):
+            choice[0] = choice[0].replace("result", "outcome").replace("state", "value")
+        made = encode(number, {name: value for name, value in record.items() if name != "seq"}, seed)
+        seed = seed or seed_of(made, record)
+        yield made
 
 
 def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answers(tmp_path: Path) -> None:
@@ -35,11 +65,15 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
         for name in ("alice", "bob"):
             add_account(connection, name, 0.0)
             add_member(connection, "lab", name)
+    others = run_bundle(tmp_path / "others", seed=2, size=600, protocol={"max_message_rounds": 4})
+    edited = with_small_changes(first)
     original = copy_of(first, owner="alice", name="first")
     plays = [
         anew(second, original, "alice", "by-herself"),
         anew(second, original, "bob", "by-a-colleague"),
         anew(first, original, "mallory", "the-same-answers"),
+        anew(edited, original, "mallory", "with-small-changes"),
+        anew(others, original, "mallory", "another-game"),
     ]
     put(server, [original, *plays])
     worker = Worker(settings)
@@ -52,10 +86,11 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
         return said["tier_words"], {one["release"]: one["outcome"] for one in said["reproductions"]}
 
     tier, outcomes = told("before")
-    assert tier == "recomputed"
+    assert tier == "recomputed", outcomes
     assert outcomes == {
         "run/alice/by-herself@1": "own", "run/bob/by-a-colleague@1": "own",
-        "run/mallory/the-same-answers@1": "copy",
+        "run/mallory/the-same-answers@1": "copy", "run/mallory/with-small-changes@1": "copy",
+        "run/mallory/another-game@1": "other",
     }  # fmt: skip
     put(server, [anew(second, original, "carol", "anew")])
     tier, outcomes = told("after")

@@ -57,11 +57,11 @@ class Watched:
         self.context.on("request", self._requested)
         self._own = ""
 
-    def open(self, address: str | Path, route: str = "") -> Any:
-        """The page at an address, once it has drawn what `route` says."""
+    def open(self, address: str | Path, route: str = "", *, own: str | None = None) -> Any:
+        """The page at an address, once it has drawn what `route` says; what does not begin with `own` is elsewhere."""
         url = address.as_uri() if isinstance(address, Path) else address
         bare = url.partition("#")[0]
-        self._own = bare.rpartition("/")[0] + "/" if url.startswith("http") else bare
+        self._own = own or (bare.rpartition("/")[0] + "/" if url.startswith("http") else bare)
         self.page.goto(f"{url}#/{route}" if route else url)
         return self.page
 

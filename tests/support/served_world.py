@@ -34,6 +34,11 @@ JUDGES = {"hawk-eye-70b": 3.2, "night-owl-8b": 3.0, "field-mouse-1b": 1.4, "mole
 PRICES = {"hawk-eye-70b": 9.0, "night-owl-8b": 0.6, "field-mouse-1b": 0.1, "mole-mini": 0.02}
 """Dollars of a million tokens."""
 CLAIMS = 120
+EVIL, DEBATE = "/run/mallory/evil/1", "/run/acme/owl-debate/1"
+ABSENT = {"absent": "/nowhere", "absent-run": "/run/acme/none/1", "absent-board": "/board/none"}
+"""Where there is no page."""
+PRIVATE = {"mine": "/mine", "mine-run": "/mine/run/bob/secret-mole/1"}
+"""What bob alone is shown."""
 
 
 @dataclass
@@ -48,6 +53,31 @@ class World:
     """That of the same ones on another day: what they see is drawn anew."""
     boards: Mapping[str, str] = field(default_factory=dict)
     """The page of each benchmark's task."""
+
+    @property
+    def pages(self) -> dict[str, str]:
+        """The address of a page of each kind, which anybody is shown."""
+        return {
+            "home": "/", "board": self.boards["claims/v1"], "board-trained": self.boards["code-validation/v1"],
+            "board-unlabelled": self.boards["riddles/v1"], "run": "/run/acme/hawk-alone/1",
+            "run-repeated": "/run/bob/mouse-four-times/1", "run-debate": DEBATE, "games": f"{DEBATE}/games",
+            "game": f"{DEBATE}/game/1", "run-training": "/run/acme/learns/1",
+            "run-part": "/run/acme/learns-t3/1", "run-yanked": "/run/bob/mole/1", "run-hostile": EVIL,
+            "game-hostile": f"{EVIL}/game/1",
+            "versions": "/run/acme/hawk-alone", "compare": "/compare/acme/hawk-alone/1/bob/mouse-alone/1",
+            "compare-others": "/compare/acme/hawk-alone/1/bob/quick-a/1", "component": "/prompts/acme/plain-claims",
+            "dataset": "/dataset/acme/claims", "model": "/model/acme/learns-verifier", "owner": "/owner/bob",
+            "organisation": "/owner/acme", "owner-hostile": "/owner/mallory", "search": "/search?q=claims",
+            "search-nothing": "/search?q=zebra", "competitions": "/competitions",
+            "competition-open": "/competitions/acme/winter", "competition-closed": "/competitions/acme/autumn",
+            "sign-in": "/login",
+        }  # fmt: skip
+
+    def signed_in(self, who: str) -> list[dict[str, str]]:
+        """The cookies of a browser in which somebody is signed in, as Playwright takes them."""
+        asks = Browsing(self.served)
+        asks.sign_in(self.served.tokens[f"{who}-reads"])
+        return [{"name": name, "value": value, "url": self.served.address} for name, value in asks.cookies.items()]
 
     def here(self, who: str, *words: str | Path) -> CompletedProcess[str]:
         """A command of somebody who works in a folder of their own, and has a token of the server."""
@@ -72,7 +102,8 @@ def world(folder: Path) -> Iterator[World]:
     with ExitStack() as stack:
         options = {name: {"sensitivity": sees, "states": True} for name, sees in JUDGES.items()}
         judges, again = (
-            stack.enter_context(judging(judges=options, provers={"orator-8b": 0.8}, seed=seed)) for seed in (5, 6)
+            stack.enter_context(judging(judges=options, provers={"orator-8b": 0.8}, seed=seed, reasons=True))
+            for seed in (5, 6)
         )
         served = stack.enter_context(serving(folder / "server"))
         made = World(served, folder, judges.base_url, again.base_url)
@@ -82,6 +113,11 @@ def world(folder: Path) -> Iterator[World]:
         _competitions(made)
         _hostile(made)
         made.boards = _boards(served)
+        warm = Browsing(served)
+        for path in made.pages.values():  # pages of runs are made once, which takes a while
+            warm.page(path)
+        warm.sign_in(served.tokens["bob-reads"])
+        warm.page(PRIVATE["mine-run"])
         yield made
 
 
@@ -176,7 +212,7 @@ def _competitions(made: World) -> None:
                 "day_limit": 5, "held_share": 0.4, "group_by": "topic"}  # fmt: skip
         answer = made.served.ask("/api/v1/competitions", "POST", body, token=made.served.tokens["alice"])
         assert answer.status == 201, answer.body
-    entered = {"dataset": {"path": "acme/riddles@1", "group_by": None}, "benchmark": "riddles/v1"}
+    entered: dict[str, Any] = {"dataset": {"path": "acme/riddles@1", "group_by": None}, "benchmark": "riddles/v1"}
     for who, judge in (("bob", "night-owl-8b"), ("mallory", "field-mouse-1b")):
         made.here(who, "install", "dataset/acme/riddles@1", "-q")
         made.publish(who, who, _judged(made, who, f"riddles-{judge.partition('-')[0]}", judge, **entered))
@@ -203,8 +239,8 @@ def _hostile(made: World) -> None:
 def _boards(served: Served) -> dict[str, str]:
     asks = Browsing(served)
     home = asks.once("/", lambda answer: b"mallory/evil" in answer.body).body.decode()
-    found = {}
+    found: dict[str, str] = {}
     for part in home.split('<a href="/board/')[1:]:
         page, _, rest = part.partition('">')
-        found[rest.partition("<")[0]] = f"/board/{page}"
+        found.setdefault(rest.partition("<")[0], f"/board/{page}")  # of two of a name, that with more rows
     return found

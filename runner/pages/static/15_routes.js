@@ -21,8 +21,13 @@ function address(...parts) {
   return `#/${parts.map(encodeURIComponent).join("/")}${String(words) ? `?${words}` : ""}`;
 }
 
+// Any other is a place on the page.
+function isRoute(hash) {
+  return hash.startsWith("#/");
+}
+
 function addressed() {
-  const [path, words] = location.hash.replace(/^#\/?/, "").split("?");
+  const [path, words] = (isRoute(location.hash) ? location.hash.slice(2) : "").split("?");
   return { parts: path === "" ? [] : path.split("/").map(decoded), words: new URLSearchParams(words) };
 }
 

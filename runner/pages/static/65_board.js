@@ -8,35 +8,36 @@ const whole = (value) => (value === null ? "–" : value.toLocaleString("en"));
 const rankOf = (row) => (row.rank === null ? "–" : row.rank === row.rank_last ? String(row.rank) : `${row.rank}–${row.rank_last}`);
 const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : `${row.ci_low === null ? "−∞" : decimal(row.ci_low)}–${row.ci_high === null ? "∞" : decimal(row.ci_high)}`);
 
-// Of each: its title, the fields that a file has of it, by which it sorts, and its cell. Those with `first` are shown at first.
+// Of each: its title, the fields that a file has of it, by which it sorts, and its cell. Those with `first` are shown at
+// first; with `first: "served"` on the pages of a server alone, and with `told` only where some row has it.
 const BOARD_COLUMNS = {
   rank: { title: "Rank", fields: ["rank", "rank_last"], number: true, first: true, cell: rankOf },
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
   accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [decimal(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
   bar: { title: "", fields: [], first: true, cell: (row, list) => accuracyBar(row, list.about.domain) },
-  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), row.clusters !== null && el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`)] },
+  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), Boolean(row.clusters) && el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`), row.per_datapoint > 1 && el("span", { class: "soft below" }, `${whole(row.per_datapoint)} plays each`)] },
+  tier: { title: "Checked", fields: ["tier_words", "tier"], served: true, first: true, kind: "short", cell: (row) => row.tier_words },
   protocol: { title: "Protocol", fields: ["protocol"], first: true, kind: "short", cell: (row) => row.protocol },
   models: { title: "Models", fields: ["models"], first: true, kind: "models", cell: (row) => row.models ?? "–" },
-  outcomes: { title: "Outcomes", fields: ["outcomes"], kind: "models", cell: (row) => outcomesOf(row) },
+  outcomes: { title: "Outcomes", fields: ["outcomes"], first: "served", kind: "models", cell: (row) => outcomesOf(row) },
   failures: { title: "Failures", fields: ["failures"], number: true, cell: (row) => whole(row.failures) },
   undecided: { title: "No decision", fields: ["no_decision"], number: true, cell: (row) => whole(row.no_decision) },
   cost: { title: "Cost", fields: ["cost_usd"], number: true, first: true, cell: (row) => dollarsOf(row.cost_usd) },
+  trained: { title: "Trained on", fields: ["trained_on"], published: true, first: "served", told: true, kind: "models", cell: (row) => row.trained_on ?? "–" },
   finished: { title: "Finished", fields: ["finished_at"], first: true, kind: "time", cell: (row) => (row.finished_at ?? "–").slice(0, 10) },
+  tries: { title: "Owner's runs", fields: ["owner_runs"], number: true, served: true, first: true, cell: (row) => whole(row.owner_runs) },
   started: { title: "Started (UTC)", fields: ["started_at"], kind: "time", cell: (row) => row.started_at ?? "–" },
   name: { title: "Spec", fields: ["name"], cell: (row) => row.name ?? "–" },
   point: { title: "Point of its sweep", fields: ["point"], kind: "models", cell: (row) => row.point ?? "" },
   seed: { title: "Seed", fields: ["seed"], number: true, cell: (row) => row.seed ?? "–" },
   repeats: { title: "Plays of each", fields: ["per_datapoint"], number: true, cell: (row) => whole(row.per_datapoint) },
   stderr: { title: "Standard error", fields: ["stderr"], number: true, cell: (row) => decimal(row.stderr) },
-  tier: { title: "Checked", fields: ["tier_words", "tier"], served: true, first: true, kind: "short", cell: (row) => row.tier_words },
-  tries: { title: "Runs of its owner", fields: ["owner_runs"], number: true, served: true, first: true, cell: (row) => whole(row.owner_runs) },
   owner: { title: "Owner", fields: ["owner"], published: true, cell: (row) => row.owner },
-  trained: { title: "Trained on", fields: ["trained_on"], published: true, cell: (row) => row.trained_on ?? "" },
   numbers: { title: "Numbers", fields: ["numbers"], published: true, cell: (row) => row.numbers },
   signed: { title: "Signed", fields: ["signed"], published: true, cell: (row) => (row.signed ? "signed" : "no") },
   version: { title: "nip-run", fields: ["version"], cell: (row) => row.version ?? "–" },
   hashes: { title: "Hashes", fields: ["spec_sha256", "dataset_sha256", "game_sha256", "release_sha256"], kind: "models", cell: (row) => el("code", {}, (row.spec_sha256 ?? "").slice(0, 12)) },
-  marks: { title: "Marks", fields: ["marks"], first: true, kind: "short", cell: (row) => row.kinds.map((kind, at) => el("span", { class: "mark", title: row.marks[at] }, kind === "other" ? row.marks[at] : kind)) },
+  marks: { title: "Marks", fields: ["marks"], first: true, kind: "long", cell: (row) => row.kinds.map((kind, at) => el("span", { class: "mark", title: row.marks[at] }, kind === "other" ? row.marks[at] : kind)) },
 };
 
 function dollarsOf(cost) {
@@ -79,7 +80,7 @@ class BoardList {
     this.about = about; // {slug, name, benchmark, task, count, pieces, domain}
     this.board = board; // {where, published, meanings, linked}
     this.linked = new Set(board.linked);
-    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([, one]) => (board.published || !one.published) && (board.served || !one.served))) };
+    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([name, one]) => (board.published || !one.published) && (board.served || !one.served) && (name !== "bar" || about.domain))) };
     this.open = new Set(); // runs whose details are shown
     this.element = el("div");
   }
@@ -133,7 +134,8 @@ class BoardList {
   }
 
   get first() {
-    return Object.keys(this.columns).filter((name) => this.columns[name].first);
+    const isTold = ({ told, fields }) => !told || this.rows.some((row) => (row[fields[0]] ?? null) !== null);
+    return (this.first_ ??= Object.entries(this.columns).filter(([, one]) => (one.first === true || (one.first && this.board.served)) && isTold(one)).map(([name]) => name));
   }
 
   choose() {
@@ -179,6 +181,7 @@ class BoardList {
     const all = this.rows.length.toLocaleString("en");
     this.count.textContent = this.shown.length === this.rows.length ? `${all} runs` : `${this.shown.length.toLocaleString("en")} of ${all} runs`;
     this.draw();
+    for (const link of document.querySelectorAll("a[data-permanent]")) link.href = this.address();
   }
 
   // By a column's first field; what has none comes last, whichever way.
@@ -215,8 +218,8 @@ class BoardList {
   }
 
   scale() {
-    const domain = this.about.domain;
-    return domain && el("span", { class: "scale" }, domain.map((end) => el("span", {}, end.toFixed(1))));
+    const { domain } = this.about;
+    return el("span", { class: "scale" }, domain.map((end) => el("span", {}, end.toFixed(1))));
   }
 
   line(row) {

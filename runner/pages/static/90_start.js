@@ -59,8 +59,9 @@ async function start() {
   const failed = (error) => announce(`This page cannot be shown in full: ${error.message}`);
   addEventListener("hashchange", (event) => {
     const [from, to] = [event.oldURL, event.newURL].map((url) => new URL(url).hash);
-    if (to === "#main") return; // the link that skips the navigation
-    show().then(() => { scrollTo(0, 0); lead(from, to); reachable(); }).catch(failed);
+    if (to === "#main" || (to !== "" && !isRoute(to) && !isRoute(from))) return; // a place on what is shown
+    const place = isRoute(to) ? null : document.getElementById(to.slice(1));
+    show().then(() => { place ? place.scrollIntoView() : scrollTo(0, 0); lead(from, to); reachable(); }).catch(failed);
   });
   addEventListener("resize", reachable, { passive: true });
   addEventListener("keydown", (event) => {

@@ -185,6 +185,8 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, (int, float)):  # most of them
+        return value
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
@@ -200,7 +202,7 @@ def _releases(facts: Facts, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...
         known = facts.vouched.get(entry.sha256)
         if known is not None:
             said |= {"tier": known.tier, "tier_words": known.words, "owner_runs": known.owner_runs,
-                     "reproductions": [vars(one) for one in known.reproductions]}  # fmt: skip
+                     "reproductions": [one.to_json() for one in known.reproductions]}  # fmt: skip
         words = " ".join(map(str, (where, release.description, said["benchmark"], said["models"], said["protocol"])))
         yield (
             str(where), str(where.kind), where.owner, where.name, where.version, place, entry.sha256, said["created"],

@@ -14,6 +14,18 @@ import orjson
 from runner.errors import RunError
 from runner.server.boards.made import FILE, INDEX
 
+_IS_PART = (
+    "EXISTS (SELECT 1 FROM links l JOIN releases whole ON whole.reference = l.source"
+    " WHERE l.target = r.reference AND l.role IN ('part', 'output') AND whole.owner = r.owner)"
+)
+"""Whether a release `r` came with a training run of the same owner: nobody makes a part of what is another's."""
+_OF_NAME = "l.target >= ? AND l.target < ? AND l.role != 'reproduces'"
+
+
+def _of_name(kind: str, owner: str, name: str) -> tuple[str, str]:
+    """Between what all versions of a name stand."""
+    return f"{kind}/{owner}/{name}@", f"{kind}/{owner}/{name}A"
+
 
 class Shown:
     """Read by several threads at once."""
@@ -66,17 +78,35 @@ class Shown:
         found = self._all("SELECT said, task FROM releases WHERE reference = ?", reference)
         return {**orjson.loads(found[0][0]), "page": found[0][1]} if found else None
 
+    def tiers(self, references: Sequence[str]) -> dict[str, str]:
+        """How far each of these runs is checked, of those that are public."""
+        query = "SELECT reference, json_extract(said, '$.tier_words') FROM releases WHERE reference IN"
+        found: dict[str, str] = {}
+        for at in range(0, len(references), 500):
+            some = references[at : at + 500]
+            rows = self._all(f"{query} ({','.join('?' * len(some))})", *some)
+            found |= {str(reference): str(tier) for reference, tier in rows if tier is not None}
+        return found
+
     def releases_of(self, kind: str, owner: str, name: str) -> list[dict[str, Any]]:
         """All versions of a release, the newest first."""
         query = "SELECT said FROM releases WHERE kind = ? AND owner = ? AND name = ? ORDER BY place DESC"
         return self._said(query, kind, owner, name)
 
     def newest(self, most: int) -> list[dict[str, Any]]:
-        return self._said("SELECT said FROM releases WHERE yanked IS NULL ORDER BY created DESC, place LIMIT ?", most)
+        """What was published last; of a training run not its parts and models, which came with it."""
+        query = (
+            f"SELECT said FROM releases r WHERE yanked IS NULL AND NOT {_IS_PART} ORDER BY created DESC, place LIMIT ?"
+        )
+        return self._said(query, most)
 
-    def of_owner(self, owner: str, first: int, most: int) -> list[dict[str, Any]]:
-        query = "SELECT said FROM releases WHERE owner = ? ORDER BY kind, name, place DESC LIMIT ? OFFSET ?"
-        return self._said(query, owner, most, first)
+    def of_owner(self, owner: str, first: int, most: int) -> list[tuple[dict[str, Any], bool]]:
+        """Runs first, then what they are made of, then parts of trainings; each with whether it is one of these."""
+        query = (
+            f"SELECT said, {_IS_PART} part FROM releases r WHERE owner = ?"
+            " ORDER BY part, kind != 'run', kind, name, place DESC LIMIT ? OFFSET ?"
+        )
+        return [(orjson.loads(said), bool(part)) for said, part in self._all(query, owner, most, first)]
 
     def count_of_owner(self, owner: str) -> int:
         return int(self._all("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
@@ -87,14 +117,23 @@ class Shown:
         query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"
         return self._said(query, *words, most, first)
 
-    def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[dict[str, Any]]:
-        """Releases that were made with any version of a component."""
+    def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[tuple[dict[str, Any], str]]:
+        """Releases that were made with a version of a component, each with that."""
         query = (
-            "SELECT DISTINCT r.said FROM links l JOIN releases r ON r.reference = l.source"
-            " WHERE l.target >= ? AND l.target < ? AND l.role != 'reproduces' ORDER BY r.created DESC LIMIT ? OFFSET ?"
+            "SELECT DISTINCT r.said, l.target FROM links l JOIN releases r ON r.reference = l.source"
+            f" WHERE {_OF_NAME} ORDER BY r.created DESC, r.place, l.target LIMIT ? OFFSET ?"
         )
-        start = f"{kind}/{owner}/{name}@"
-        return self._said(query, start, f"{kind}/{owner}/{name}A", most, first)
+        found = self._all(query, *_of_name(kind, owner, name), most, first)
+        return [(orjson.loads(said), str(target).rpartition("@")[2]) for said, target in found]
+
+    def uses_of(self, kind: str, owner: str, name: str) -> dict[str, int]:
+        """By how many releases each version of a component is used."""
+        query = (
+            "SELECT l.target, count(DISTINCT l.source) FROM links l JOIN releases r ON r.reference = l.source"
+            f" WHERE {_OF_NAME} GROUP BY 1"
+        )
+        found = self._all(query, *_of_name(kind, owner, name))
+        return {str(target).rpartition("@")[2]: int(count) for target, count in found}
 
     def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
         """Role, release, and whether that is public here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,12 @@ from runner.registry.board import Read
 from runner.registry.board_cache import DATA, BoardCache
 from runner.registry.fresh import outcome_of
 from runner.registry.kinship import replayed_run, reproduced_by
+from runner.registry.left_out import in_words, is_passing
 from runner.registry.records import ROLLOUTS_FILE
 from runner.releases.manifest import Release
 from runner.results.folder import RunFolder
 from runner.results.results import Results
+from runner.server.boards.anew import alike
 from runner.server.boards.registry import PublicRegistry
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, checks, members
@@ -35,8 +37,9 @@ MEANINGS = {
     SELF_REPORTED: "Its numbers are what its publisher says; this server has not computed them again.",
     RECOMPUTED: "This server has computed its numbers again from its journal. That the games were played is its "
     "publisher's word.",
-    REPRODUCED: "Others, who share no account with its publisher, have played it anew, and the difference is within "
-    "what nip-run reproduce takes as the same.",
+    REPRODUCED: "Others, who share no account or organisation with its publisher, have published a run of the same "
+    "game on the same rows: this server has computed its numbers, too, its answers are others, and its accuracy "
+    "differs by no more than nip-run reproduce takes as the same. That a model gave those answers is their word.",
 }
 
 
@@ -47,8 +50,14 @@ class Reproduction:
     release: str
     owner: str
     outcome: str
-    """`reproduced`, `drifted`, `undecided`; `own` publisher's, and `copy` of its answers, which both say nothing."""
+    """`reproduced`, `drifted`, `undecided`; of no weight: `own` publisher's, `copy` of answers, `other` game."""
     said: str
+    by: int = 0
+    """The account that published it."""
+
+    def to_json(self) -> dict[str, str]:
+        """Without the account's number, which is told to nobody."""
+        return {"release": self.release, "owner": self.owner, "outcome": self.outcome, "said": self.said}
 
 
 @dataclass(frozen=True)
@@ -59,11 +68,8 @@ class Vouched:
     reproductions: tuple[Reproduction, ...]
     owner_runs: int
     """How many runs its owner has published on its task: the best of many is no fair sample."""
-
-    @property
-    def by(self) -> int:
-        """How many others have reproduced it."""
-        return len({one.owner for one in self.reproductions if one.outcome == REPRODUCED})
+    by: int = 0
+    """How many others have reproduced it, who share no account or organisation among themselves either."""
 
     @property
     def words(self) -> str:
@@ -78,12 +84,13 @@ def vouched(database: Database, registry: PublicRegistry, kept: BoardCache, read
     entries = [entry for entry in read.releases if entry.sha256 in read.sessions]
     counted = Counter(_tried(entry, read) for entry in entries)
     again = _reproductions(database, registry, kept, read)
+    groups = _groups(database) if again else {}
     found = {}
     for entry in entries:
         tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
         plays = tuple(again.get(entry.sha256, ()))
-        is_one = tier == RECOMPUTED and any(one.outcome == REPRODUCED for one in plays)
-        found[entry.sha256] = Vouched(REPRODUCED if is_one else tier, plays, counted[_tried(entry, read)])
+        by = _apart([one for one in plays if one.outcome == REPRODUCED], groups) if tier == RECOMPUTED else 0
+        found[entry.sha256] = Vouched(REPRODUCED if by else tier, plays, counted[_tried(entry, read)], by)
     return found
 
 
@@ -114,8 +121,9 @@ def _reproductions(
         elif _is_copy(read.releases[original], read.releases[entry]):
             outcome, said = "copy", "it has the very same answers, so that nothing was played anew"
         else:
-            outcome, said = _outcome(kept, original, entry)
-        found[original.sha256].append(Reproduction(str(entry.reference), entry.reference.owner, outcome, said))
+            outcome, said = _outcome(registry, kept, (original, read.releases[original]), (entry, read.releases[entry]))
+        by = registry.listed[entry.reference].publisher
+        found[original.sha256].append(Reproduction(str(entry.reference), entry.reference.owner, outcome, said, by))
     return found
 
 
@@ -126,6 +134,21 @@ def _groups(database: Database) -> dict[int, set[int]]:
         for row in connection.execute(select(members)):
             found[row.account_id].add(row.organisation_id)
     return found
+
+
+def _apart(plays: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
+    """How many of those who played are each other's neither by account, nor by owner, nor by organisation."""
+    heads: list[tuple[set[int], set[str]]] = []
+    for one in plays:
+        who, owners = set(groups.get(one.by, {one.by})), {one.owner}
+        apart = []
+        for known, named in heads:
+            if known & who or named & owners:
+                who, owners = who | known, owners | named
+            else:
+                apart.append((known, named))
+        heads = [*apart, (who, owners)]
+    return len(heads)
 
 
 def _related(registry: PublicRegistry, one: Entry, other: Entry, groups: Mapping[int, set[int]]) -> bool:
@@ -143,20 +166,47 @@ def _is_copy(original: Release, again: Release) -> bool:
     return len(hashes) == 1 or same
 
 
-def _outcome(kept: BoardCache, original: Entry, again: Entry) -> tuple[str, str]:
-    """What `nip-run reproduce --fresh` would say of the two; kept, as neither ever changes."""
-    base, other = (RunFolder(kept.path / "kept" / entry.sha256) for entry in (original, again))
+def _outcome(
+    registry: PublicRegistry, kept: BoardCache, original: tuple[Entry, Release], again: tuple[Entry, Release]
+) -> tuple[str, str]:
+    """What `nip-run reproduce --fresh` would say of the two, where they are two plays of one game; kept, as neither
+    ever changes.
+    """
+    hashes = [original[0].sha256, again[0].sha256]
+    base, other = (RunFolder(kept.path / "kept" / sha256) for sha256 in hashes)
     if not (base.manifest_path.is_file() and other.manifest_path.is_file()):
         return "undecided", "it has no numbers that could be compared"
-    place = kept.path / "compared" / f"{tagged_hash('compared', [original.sha256, again.sha256, __version__])}.json"
+    place = kept.path / "compared" / f"{tagged_hash('compared', [*hashes, _RULE, __version__])}.json"
     if place.is_file():
         said = read_json(place)
         return str(said["outcome"]), str(said["said"])
     try:
-        pair = compare_systems([[base.path], [other.path]], Results(kept.path)).pairs[0]
-        outcome, words = outcome_of(pair, {row["agent"] for row in base.manifest().agents})
-    except NipRunError as error:
-        outcome, words = "undecided", f"cannot be compared: {error}"
+        outcome, words = _compared(registry, kept, original, again)
+    except (NipRunError, OSError) as error:
+        outcome, words = "undecided", f"cannot be compared: {in_words(error)}"
+        if isinstance(error, OSError) or is_passing(error, kept.path):
+            return outcome, words  # the next board looks again
     make_folders(place.parent)
     atomic_write(place, orjson.dumps({"outcome": outcome, "said": words}))
     return outcome, words
+
+
+_RULE = 2
+"""Of what is told here; what an earlier one said is looked at again."""
+
+
+def _compared(
+    registry: PublicRegistry, kept: BoardCache, original: tuple[Entry, Release], again: tuple[Entry, Release]
+) -> tuple[str, str]:
+    base, other = (RunFolder(kept.path / "kept" / entry.sha256) for entry, _ in (original, again))
+    first, second = base.manifest(), other.manifest()
+    if (first.game_sha256, first.dataset_sha256) != (second.game_sha256, second.dataset_sha256):
+        return "other", "it plays other rules, prompts or models, or on other rows"
+    common = alike(registry, original, again, kept.path / "compared")
+    if common.named or (common.is_enough and common.is_copy):
+        return "copy", f"{common}: it cannot be told from a copy"
+    pair = compare_systems([[base.path], [other.path]], Results(kept.path)).pairs[0]
+    outcome, words = outcome_of(pair, {row["agent"] for row in first.agents})
+    if outcome == REPRODUCED and not common.is_enough:
+        return "undecided", f"{words}; but {common}"
+    return outcome, f"{words}; {common}"

@@ -11,9 +11,10 @@ from sqlalchemy import Connection, RowMapping, Select, case, func, select
 
 from runner.errors import NotPublished
 from runner.releases.reference import Kind, Reference
+from runner.server.competitions.copies import copied_from
 from runner.server.competitions.kept import REFUSED, SCORED, counts, owns
 from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART, told
-from runner.server.people.accounts import Viewer
+from runner.server.people.accounts import ANYBODY, Viewer
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.tree import seen_by
 from runner.statistics.paired import ranges_in_order
@@ -40,19 +41,25 @@ def found(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowM
     return one
 
 
+def about(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
+    """What a competition says of itself. Raises as `found`."""
+    return _about(found(connection, viewer, owner, name), now)
+
+
 def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
     """A competition with its ranks: by the open part, and once it is closed by the part that was held out."""
     one = found(connection, viewer, owner, name)
-    about = _about(one, now)
-    held, rows = _sizes(connection, one["id"])
-    part = HELD_PART if about["is_closed"] and held else OPEN_PART
+    said = _about(one, now)
+    held, rows = _sizes(connection, one["id"])  # of one that was withdrawn, none
+    part = HELD_PART if said["is_closed"] and held else OPEN_PART
     taken = counts(connection, one["id"], viewer)
     scored = [
-        _row(row, part, is_closed=about["is_closed"], taken=taken)
+        _row(row, part, is_closed=said["is_closed"], taken=taken)
         for row in connection.execute(_submissions(one["id"], viewer).where(submissions.c.state == SCORED)).mappings()
     ]
     return {
-        **about, "rows_open": rows - held, "rows_held_out": held, "ranked_by": part, "board": _ranked(scored),
+        **said, "copied_from": copied_from(connection, viewer, one["id"]), "rows_open": rows - held,
+        "rows_held_out": held, "ranked_by": part, "board": _ranked(scored),
         "submissions": [{"owner": name, "count": count} for name, count in sorted(taken.items())],
     }  # fmt: skip
 
@@ -76,7 +83,8 @@ def submission(
     in_full = score if score is not None and owns(connection, viewer, owner) else None
     return {
         "competition": f"{owner}/{name}", "release": str(run), "owner": row["owner"], "created": row["created"],
-        "state": row["state"], "why": row["why"] or None, "open": parts.get(OPEN_PART),
+        "state": row["state"], "why": row["why"] or None, "scored": row["scored"], "relabelled": one["relabelled"],
+        "open": parts.get(OPEN_PART),
         "held_out": parts.get(HELD_PART), "in_full": in_full,
     }  # fmt: skip
 
@@ -84,18 +92,20 @@ def submission(
 def notes(connection: Connection, runs: Sequence[Reference]) -> list[str]:
     """What whoever published some runs is told of what they were submitted to by that."""
     found = []
-    query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name)
+    query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name, competitions.c.id)
     query = query.join(competitions, competitions.c.id == submissions.c.competition_id)
     query = query.join(releases, releases.c.id == submissions.c.release_id)
     for run in runs:
         mine = [getattr(releases.c, at) == getattr(run, at) for at in ("owner", "name", "version")]
         for row in connection.execute(query.where(releases.c.kind == str(Kind.RUN), *mine)):
             competition = f"{row.owner}/{row.name}"
+            first = copied_from(connection, ANYBODY, row.id)
+            copy = f", which {row.owner} made on the rows of {first}" if first else ""
             if row.state == REFUSED:
-                found.append(f"{run} is no submission to {competition}: {row.why}")
+                found.append(f"{run} is no submission to {competition}{copy}: {row.why}")
             else:
                 at = f"/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
-                found.append(f"{run} is submitted to {competition}, and its score stands at {at}")
+                found.append(f"{run} is submitted to {competition}{copy}, and its score stands at {at}")
     return found
 
 
@@ -119,6 +129,9 @@ def _about(one: RowMapping, now: float) -> dict[str, Any]:
         "created": one["created"],
         "closes": one["closes"],
         "is_closed": now >= one["closes"],
+        "relabelled": one["relabelled"],
+        "withdrawn": one["withdrawn"],
+        "why": one["why"],
     }
 
 
@@ -132,7 +145,7 @@ def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
 
 def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     shown = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
-    return {part: told(score[part], is_closed=is_closed) for part in shown if score[part] is not None}
+    return {part: told(score[part]) for part in shown if score[part] is not None}
 
 
 def _row(row: RowMapping, part: str, *, is_closed: bool, taken: Mapping[str, int]) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +18,7 @@ from secrets import SystemRandom
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, or_, select, update
 
 from runner.datasets.load import load_dataset
 from runner.datasets.settings import DatasetSettings
@@ -85,10 +87,7 @@ def make(
         raise UsageError("a competition is of one release, OWNER/NAME@VERSION")
     if wrong := wrong_word(wanted.name):
         raise UsageError(wrong)
-    if wanted.closes <= now:
-        raise UsageError("it would be closed already; give a time that is to come")
-    if wanted.closes > now + LONGEST:
-        raise UsageError("it would be open for more than ten years; give an earlier time")
+    check_closing(wanted.closes, now)
     with database.reading() as connection:
         release = _release(connection, viewer, reference)
         if not owns(connection, viewer, reference.owner):
@@ -110,6 +109,14 @@ def make(
         connection.execute(insert(competition_labels), labels)
         database.changed(connection)
     return f"{reference.owner}/{wanted.name}"
+
+
+def check_closing(closes: float, now: float) -> None:
+    """Raises: UsageError: no competition closes then."""
+    if closes <= now:
+        raise UsageError("it would be closed already; give a time that is to come")
+    if closes > now + LONGEST:
+        raise UsageError("it would be open for more than ten years; give an earlier time")
 
 
 def _check_name(connection: Connection, owner: str, name: str) -> None:
@@ -166,13 +173,7 @@ def _read_rows(settings: Settings, place: Path, named: str, group_by: str | None
 
 def _held_out(wanted: Wanted, groups: Mapping[str, str], lot: random.Random) -> set[str]:
     """The ids of the part that is held out; see also that all rows have a label, and no others."""
-    for what, ids in (
-        ("no label is given of", groups.keys() - wanted.labels),
-        ("no row is", wanted.labels - groups.keys()),
-    ):
-        if ids:
-            shown = comma_join(sorted(ids)[:_SHOWN])
-            raise UsageError(f"{what} {shown}{f' and {len(ids) - _SHOWN} more' if len(ids) > _SHOWN else ''}")
+    check_labels(wanted.labels.keys(), groups.keys())
     held = set(wanted.held_out)
     if held and wanted.held_share:
         raise UsageError("say which rows are held out, or their share, and not both")
@@ -188,11 +189,22 @@ def _held_out(wanted: Wanted, groups: Mapping[str, str], lot: random.Random) -> 
     return held
 
 
+def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
+    """Raises: UsageError: a row has no label, or a label no row."""
+    for what, ids in (("no label is given of", rows - labelled), ("no row is", labelled - rows)):
+        if ids:
+            shown = comma_join(sorted(ids)[:_SHOWN])
+            raise UsageError(f"{what} {shown}{f' and {len(ids) - _SHOWN} more' if len(ids) > _SHOWN else ''}")
+
+
 # Submissions
 
 
 def enter(connection: Connection, viewer: Viewer, rows: str, *, release: int, owner: str, now: float) -> None:
-    """Take a run that is published as a submission to each competition of its rows, or say there why it is none."""
+    """Take a run that is published as a submission to each competition of its rows, or say there why it is none.
+
+    `now` is when its publisher ended sending it: how long a check waits and takes makes nobody late.
+    """
     query = select(competitions).join(releases, releases.c.id == competitions.c.release_id)
     # One at a time for each competition, so that the limit holds where several are published at once.
     query = query.where(competitions.c.rows_sha256 == rows, seen_by(viewer)).with_for_update(of=competitions)
@@ -206,6 +218,8 @@ def enter(connection: Connection, viewer: Viewer, rows: str, *, release: int, ow
 
 
 def _hindrance(connection: Connection, one: RowMapping, owner: str, account: int | None, now: float) -> str:
+    if one["withdrawn"] is not None:
+        return f"{one['owner']}/{one['name']} was withdrawn at {shown_time(one['withdrawn'])}: {one['why']}"
     if now >= one["closes"]:
         return f"{one['owner']}/{one['name']} closed at {shown_time(one['closes'])}, and takes no more submissions"
     for column, value, who in (
@@ -213,8 +227,8 @@ def _hindrance(connection: Connection, one: RowMapping, owner: str, account: int
         (submissions.c.account_id, account, "this account"),
     ):
         query = select(submissions.c.created).where(
-            submissions.c.competition_id == one["id"], submissions.c.state != REFUSED, column == value,
-            submissions.c.created > now - DAY,
+            submissions.c.competition_id == one["id"], column == value, submissions.c.created > now - DAY,
+            or_(submissions.c.state != REFUSED, submissions.c.scored.is_not(None)),  # what took a score to refuse, too
         )  # fmt: skip
         times = sorted(row.created for row in connection.execute(query))
         if len(times) >= one["day_limit"]:
@@ -233,24 +247,51 @@ def shown_time(seconds: float) -> str:
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def score_waiting(settings: Settings, database: Database) -> None:
-    """Score the submissions that wait for it, those too that a server left which was killed."""
-    query = select(submissions.c.id).where(submissions.c.state == WAITING).order_by(submissions.c.id)
+def waiting(database: Database) -> dict[int, int]:
+    """The submissions that wait for their score, those too that a server left which was killed, each with its account.
+
+    The oldest first.
+    """
+    query = select(submissions.c.id, submissions.c.account_id).where(submissions.c.state == WAITING)
     with database.reading() as connection:
-        waiting = [row.id for row in connection.execute(query)]
-    for submission in waiting:
-        try:
-            found = run_apart(settings, scored, submission)
-        except ReleaseError as error:
-            found = {"refused": str(error)}
-        refused = found.get("refused", "")
-        values: dict[str, Any] = {"state": REFUSED if refused else SCORED, "why": refused}
-        if not refused:
-            values["score"] = orjson.dumps(found).decode()
-        with database.writing() as connection:
-            chosen = submissions.c.id == submission, submissions.c.state == WAITING
-            connection.execute(update(submissions).where(*chosen).values(**values))
-            database.changed(connection)
+        return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
+
+
+def score(settings: Settings, database: Database, submission: int) -> None:
+    """Score one that waits, and note what came of it; once, however often it is asked for.
+
+    Raises:
+        ApartError: the server could not, and it waits as before.
+    """
+    while not _scored(settings, database, submission):
+        pass  # its labels were replaced in the meantime
+
+
+def _scored(settings: Settings, database: Database, submission: int) -> bool:
+    """Score one; False where that was by labels that are no more."""
+    query = select(competitions.c.relabelled, submissions.c.state)
+    query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
+    query = query.where(submissions.c.id == submission)
+    with database.reading() as connection:
+        before = connection.execute(query).one_or_none()
+    if before is None or before.state != WAITING:
+        return True
+    try:
+        found = run_apart(settings, scored, submission)
+    except ReleaseError as error:
+        found = {"refused": str(error)}
+    refused = found.get("refused", "")
+    values: dict[str, Any] = {"state": REFUSED if refused else SCORED, "why": refused, "scored": time.time()}
+    if not refused:
+        values["score"] = orjson.dumps(found).decode()
+    with database.writing() as connection:
+        now = connection.execute(query).one_or_none()
+        if now is not None and now.relabelled != before.relabelled:
+            return False
+        chosen = submissions.c.id == submission, submissions.c.state == WAITING
+        connection.execute(update(submissions).where(*chosen).values(**values))
+        database.changed(connection)
+    return True
 
 
 def counts(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:

@@ -6,7 +6,6 @@ what is wrong, or what the server vouches for. However it ends, the server goes 
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +15,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunError, UsageError
 from runner.registry.differences import Note
-from runner.registry.left_out import in_words
+from runner.registry.left_out import in_words, lacks_memory
 from runner.registry.verify import wrong_in_release
 from runner.releases.bundle import Content
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.releases.reference import Kind, Reference, parse
-from runner.server.apart import Bounds, How, apart
+from runner.server.apart import Bounds, How, apart, is_the_servers
 from runner.server.competitions.rows import rows_of_run
 from runner.server.intake.declared import Declaration, DeclaredFolder
 from runner.server.intake.pieces import Pieces
@@ -99,24 +98,15 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
                     rows[folder.path] = played
             else:
                 problems += _wrong_addition(registry, incoming, folder)
-        except (MemoryError, SQLAlchemyError):
-            raise  # they are the server's own
+        except SQLAlchemyError:
+            raise  # it is the server's own
         except Exception as error:
-            if _is_the_servers(error):
+            if is_the_servers(error) or lacks_memory(error):
                 raise
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
             break
     return Verdict(problems[:MOST_PROBLEMS], notes, rows)
-
-
-def _is_the_servers(error: BaseException | None) -> bool:
-    """Whether a full or broken disk, or too many open files, is behind an error."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolder, settings: Settings) -> Iterator[str]:

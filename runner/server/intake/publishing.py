@@ -119,7 +119,7 @@ class Publishing:
             path = self.uploads.pieces.whole(found.id, sha256)
             if path is not None:
                 self._blobs.put(sha256, path)
-        self._show(found, viewer, verdict)
+        self._show(found, verdict)
         self.scoring.wake()
         self.uploads.pieces.clear(found.id)
 
@@ -138,29 +138,37 @@ class Publishing:
         wrong = sorted(owner for owner in owners if not viewer.publishes_as(owner))
         return Verdict([f"you may not publish as {owner} any more" for owner in wrong]) if wrong else None
 
-    def _show(self, upload: Upload, viewer: Viewer, verdict: Verdict) -> None:
+    def _show(self, upload: Upload, verdict: Verdict) -> None:
         """All of it and the note that it is shown, or nothing of it."""
         try:
             with self._database.writing() as connection:
-                if not self.uploads.note_state(
+                viewer = viewer_of_account(connection, upload.account_id)
+                if (wrong := self._wrong_owner(viewer, upload)) is not None:  # since its check began
+                    now = time.time()
+                    self.uploads.note_state(connection, upload.id, REFUSED, wrong.problems, now, only=CHECKING)
+                    return
+                sent = self.uploads.touched(connection, upload.id)
+                is_seen = self.uploads.note_state(
                     connection, upload.id, SEEN, [], time.time(), only=CHECKING, seen=upload.declaration.folders
-                ):
+                )
+                if sent is None or not is_seen:
                     return
                 for folder in sorted(upload.declaration.folders, key=lambda folder: folder.part):  # releases first
-                    self._insert(connection, upload, viewer, folder, verdict)
+                    self._insert(connection, upload, viewer, folder, verdict, sent=sent)
                 self._database.changed(connection)
         except (IntegrityError, _Taken):
             taken = ["a name and version of it was published by somebody else in the meantime"]
             self.uploads.set_state(upload.id, TAKEN, taken, time.time(), only=CHECKING)
 
     def _insert(
-        self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: Verdict
-    ) -> None:
+        self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: Verdict,
+        *, sent: float,
+    ) -> None:  # fmt: skip
         where = folder.reference
         if folder.part == "":
             made = self._insert_release(connection, upload, folder, verdict)
             if (played := verdict.rows.get(folder.path)) is not None:
-                enter(connection, viewer, played, release=made, owner=where.owner, now=time.time())
+                enter(connection, viewer, played, release=made, owner=where.owner, now=sent)
         else:
             mine = [getattr(releases.c, name) == getattr(where, name) for name in ("kind", "owner", "name", "version")]
             # Held until the end: two who add a part to it at once do so one after the other.

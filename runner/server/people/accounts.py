@@ -50,6 +50,8 @@ class Viewer:
     owners: frozenset[str] = frozenset()
     """The account, and the organisations that it is in: whose private releases it sees, and as whom it publishes."""
     scope: Scope = Scope.READ
+    token: str = ""
+    """The id of the token that was given."""
 
     def sees(self, owner: str, visibility: str) -> bool:
         return visibility == "public" or owner in self.owners
@@ -67,6 +69,9 @@ def folded(name: str) -> str:
     return re.sub("-+", "", alike).replace("rn", "m").replace("vv", "w")
 
 
+_RESERVED = {folded(word): word for word in RESERVED_NAMES}
+
+
 def add_account(connection: Connection, name: str, now: float, *, organisation: bool = False) -> int:
     """Make an account, or an organisation.
 
@@ -76,8 +81,8 @@ def add_account(connection: Connection, name: str, now: float, *, organisation: 
     """
     if wrong := wrong_word(name):
         raise UsageError(wrong)
-    if name in RESERVED_NAMES:
-        raise UsageError(f"{name!r} is a reserved word")
+    if (word := _RESERVED.get(folded(name))) is not None:
+        raise UsageError(f"{name!r} is a reserved word" if name == word else f"{name!r} cannot be told from {word!r}")
     there = connection.execute(select(accounts.c.name).where(accounts.c.folded == folded(name))).scalar()
     if there is not None:
         raise TakenError(
@@ -131,15 +136,16 @@ def viewer_of(connection: Connection, token: str, now: float) -> Viewer | None:
         return None
     if row.expires is not None and row.expires <= now:
         return None
-    return Viewer(
-        row.account_id, row.name, frozenset((row.name, *_organisations(connection, row.account_id))), Scope(row.scope)
-    )
+    owners = frozenset((row.name, *_organisations(connection, row.account_id)))
+    return Viewer(row.account_id, row.name, owners, Scope(row.scope), row.id)
 
 
 def viewer_of_account(connection: Connection, account: int) -> Viewer:
     """Who an account is, for what it asked for before and is done now."""
-    name = str(connection.execute(select(accounts.c.name).where(accounts.c.id == account)).scalar_one())
-    return Viewer(account, name, frozenset((name, *_organisations(connection, account))), Scope.PUBLISH)
+    row = connection.execute(select(accounts.c.name, accounts.c.disabled).where(accounts.c.id == account)).one()
+    if row.disabled is not None:
+        return Viewer(account, row.name)  # who owns nothing, and publishes as nobody
+    return Viewer(account, row.name, frozenset((row.name, *_organisations(connection, account))), Scope.PUBLISH)
 
 
 def _organisations(connection: Connection, account: int) -> Iterator[str]:
@@ -152,7 +158,7 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
     """Let an account publish as an organisation; an owner may say who else does.
 
     Raises:
-        UsageError: one of them is not there, or is of the other kind.
+        UsageError: one of them is not there, or is of the other kind; or it was the last owner, and would be none.
     """
     kinds = {
         row.name: row.is_organisation
@@ -162,8 +168,18 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
         raise UsageError(f"{account!r} cannot be in {organisation!r}: an account belongs into an organisation")
     pair = {"organisation_id": account_id(connection, organisation), "account_id": account_id(connection, account)}
     there = members.c.organisation_id == pair["organisation_id"], members.c.account_id == pair["account_id"]
+    if not is_owner:
+        check_not_last(connection, organisation, account)
     if connection.execute(update(members).where(*there).values(is_owner=is_owner)).rowcount == 0:
         connection.execute(insert(members), {**pair, "is_owner": is_owner})
+
+
+def check_not_last(connection: Connection, organisation: str, account: str) -> None:
+    """Raises: UsageError: the account is the last owner of the organisation."""
+    of, who = account_id(connection, organisation), account_id(connection, account)
+    owners = select(members.c.account_id).where(members.c.organisation_id == of, members.c.is_owner)
+    if {row.account_id for row in connection.execute(owners)} == {who}:
+        raise UsageError(f"{account!r} is the last owner of {organisation!r}; make somebody else one first")
 
 
 def _hash(secret: str) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from runner.errors import NotPublished, UsageError
 from runner.releases.reference import Reference
-from runner.server.people.accounts import account_id
+from runner.server.people.accounts import account_id, check_not_last
 from runner.server.store.schema import accounts, acts, members, releases, tokens
 
 HIDDEN, PUBLIC = "hidden", "public"
@@ -91,9 +91,7 @@ def set_disabled(connection: Connection, name: str, at: float | None) -> None:
 def remove_member(connection: Connection, organisation: str, account: str) -> None:
     """Raises: UsageError: it is no member, or the last owner."""
     of, who = account_id(connection, organisation), account_id(connection, account)
-    owners = select(members.c.account_id).where(members.c.organisation_id == of, members.c.is_owner)
-    if {row.account_id for row in connection.execute(owners)} == {who}:
-        raise UsageError(f"{account!r} is the last owner of {organisation!r}; make somebody else one first")
+    check_not_last(connection, organisation, account)
     done = connection.execute(delete(members).where(members.c.organisation_id == of, members.c.account_id == who))
     if done.rowcount == 0:
         raise UsageError(f"{account!r} is no member of {organisation!r}")

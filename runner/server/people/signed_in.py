@@ -1,4 +1,4 @@
-"""A browser that is signed in: a word in its cookie, whose hash is kept, for a while, and for reading alone."""
+"""A browser that is signed in: a word in its cookie, whose hash is kept for a while. It may what its token may."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class SignedIn:
     viewer: Viewer
     word: str
     """Stands in the forms of this browser's pages: a page of another site does not know it."""
+    token: str
+    """The id of the token that it was signed in with, which says what its forms may change."""
 
 
 def sign_in(connection: Connection, token: str, now: float) -> str | None:
@@ -54,7 +56,7 @@ def signed_in(connection: Connection, cookie: str, now: float) -> SignedIn | Non
     if row.revoked is not None or row.disabled is not None or (row.until is not None and row.until <= now):
         return None
     viewer = replace(viewer_of_account(connection, row.account_id), scope=Scope.READ)
-    return SignedIn(row.id, viewer, _hash(f"form {shape['secret']}")[:40])
+    return SignedIn(row.id, viewer, _hash(f"form {shape['secret']}")[:40], row.token_id)
 
 
 def sign_out(connection: Connection, found: SignedIn) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 2
+VERSION = 3
 """Of the schema; a database of an earlier one is upgraded (`upgrades.py`), and one of a later one is refused."""
 
 metadata = MetaData()
@@ -51,6 +51,15 @@ members = Table(
     Column("account_id", ForeignKey("accounts.id"), primary_key=True),
     Column("is_owner", Boolean, nullable=False),  # may say who else is a member; every member may publish
 )
+
+invitations = Table(
+    "invitations",
+    metadata,
+    Column("organisation_id", ForeignKey("accounts.id"), primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), primary_key=True),
+    Column("is_owner", Boolean, nullable=False),  # what it would be
+    Column("created", Float, nullable=False),
+)  # nobody is in an organisation by another's word alone
 
 tokens = Table(
     "tokens",
@@ -125,6 +134,9 @@ competitions = Table(
     Column("day_limit", Integer, nullable=False),
     Column("created", Float, nullable=False),
     Column("closes", Float, nullable=False),
+    Column("relabelled", Float),  # when its labels were last replaced
+    Column("withdrawn", Float),
+    Column("why", Text),  # it was withdrawn
     UniqueConstraint("owner", "name"),
 )
 
@@ -149,6 +161,7 @@ submissions = Table(
     Column("state", String(10), nullable=False, index=True),
     Column("why", Text, nullable=False),  # of one that is refused
     Column("score", Text),  # JSON: the metrics of each part in full, of which the API tells less
+    Column("scored", Float),
     UniqueConstraint("competition_id", "release_id"),
     Index("submissions_by_time", "competition_id", "created"),
 )

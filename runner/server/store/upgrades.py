@@ -6,14 +6,14 @@ is of the same tables. A table that only takes part in what is going on (`PASSIN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, inspect, update
+from sqlalchemy import Column, Connection, Float, Table, Text, inspect, text, update
 
 from runner.errors import RunError
-from runner.server.store.schema import VERSION, meta, metadata, uploads
+from runner.server.store.schema import VERSION, competitions, invitations, meta, metadata, submissions, uploads
 
 PASSING = frozenset({"browsers", "uploads"})
 """Tables of what is going on: who was cut off declares the upload again, and who was signed in signs in again."""
@@ -38,11 +38,38 @@ def _to_2(connection: Connection) -> None:
     """Acts, browsers and competitions are new; an upload says how large it is."""
     if inspect(connection).has_table("uploads"):
         uploads.drop(connection)
-    # Right as long as 2 is the newest: with 3, the tables that it changes are written out here as 2 had them.
-    metadata.create_all(connection)
+    # Tables that are made here have what later steps add to them, which these then leave alone.
+    metadata.create_all(connection, [table for table in metadata.sorted_tables if table is not invitations])
 
 
-STEPS: Mapping[int, Step] = {1: Step(_to_2)}
+_NEW_IN_3: Mapping[Table, Sequence[str]] = {
+    competitions: ("relabelled", "withdrawn", "why"),
+    submissions: ("scored",),
+}
+
+
+def _to_3(connection: Connection) -> None:
+    """Invitations are new; a competition says whether it was changed or withdrawn, a submission when it was scored."""
+    invitations.create(connection, checkfirst=True)
+    for table, names in _NEW_IN_3.items():
+        there = {str(column["name"]) for column in inspect(connection).get_columns(table.name)}
+        for name in names:
+            if name not in there:
+                _add(connection, table, table.c[name])
+
+
+def _add(connection: Connection, table: Table, column: Column[Any]) -> None:
+    assert column.nullable
+    kind = {Float: "FLOAT", Text: "TEXT"}[type(column.type)]
+    connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+
+
+def _row_of_3(table: str, row: Row) -> Row:
+    added = next((names for one, names in _NEW_IN_3.items() if one.name == table), ())
+    return {**dict.fromkeys(added), **row}
+
+
+STEPS: Mapping[int, Step] = {1: Step(_to_2), 2: Step(_to_3, _row_of_3)}
 """By the version that a step begins with."""
 
 

@@ -6,31 +6,26 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from runner.errors import NotPublished
 from runner.releases.reference import Reference
 from runner.server.people.keeping import note_act, set_hidden
 from runner.server.web.asking import Keeper, keeping, server_of
-from runner.server.web.bodies import described, json_of
-from runner.server.web.faults import Fault
+from runner.server.web.bodies import json_of
+from runner.server.web.shapes import TEXT, Asked, faults
 
 router = APIRouter(prefix="/api/v1/hidden", tags=["admin"])
 
 Name = Annotated[str, Path(max_length=400, description="KIND/OWNER/NAME/VERSION")]
 
 
-class Why(BaseModel):
-    why: Annotated[str, Field(min_length=1, max_length=2_000)]
+class Why(Asked):
+    why: Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
     """Kept in the server's list of acts."""
 
 
-@router.put(
-    "/{release:path}",
-    status_code=204,
-    responses={c: {"model": Fault} for c in (403, 404)},
-    openapi_extra=described(Why),
-)
+@router.put("/{release:path}", status_code=204, responses=faults(403, 404))
 def hide(request: Request, viewer: Keeper, release: Name, body: Annotated[Why, json_of(Why, keeping)]) -> None:
     """Have a public release be seen by its owner alone. Its name and version stay taken."""
     server, reference = server_of(request), _reference(release)
@@ -40,7 +35,7 @@ def hide(request: Request, viewer: Keeper, release: Name, body: Annotated[Why, j
         server.database.changed(connection)
 
 
-@router.delete("/{release:path}", status_code=204, responses={c: {"model": Fault} for c in (403, 404)})
+@router.delete("/{release:path}", status_code=204, responses=faults(403, 404))
 def show(request: Request, viewer: Keeper, release: Name) -> None:
     """Have a release that was hidden be seen by everybody again."""
     server, reference = server_of(request), _reference(release)

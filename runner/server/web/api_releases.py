@@ -8,17 +8,19 @@ from typing import IO, Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from runner.errors import NotPublished
 from runner.releases.bundle import PIECE
+from runner.releases.reference import Reference
 from runner.server.people.accounts import Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.tree import PAGE, ServerTree
 from runner.server.web.asking import Asking, server_of
-from runner.server.web.bodies import described, json_of
-from runner.server.web.faults import fault
+from runner.server.web.bodies import json_of
+from runner.server.web.faults import Fault, fault
+from runner.server.web.shapes import BYTES, Asked, Told, faults
 from runner.transports.http_ahead import BYTES_AT_ONCE, LARGEST_AT_ONCE, MOST_AT_ONCE
 from runner.version import __version__
 
@@ -27,7 +29,7 @@ _FROM = re.compile(r"bytes=([0-9]{1,15})-")
 router = APIRouter(prefix="/api/v1", tags=["releases"])
 
 
-class About(BaseModel):
+class About(Told):
     """What answers, and what it takes."""
 
     name: str = "nip-run registry"
@@ -42,12 +44,12 @@ class About(BaseModel):
     """The most that is taken of one release."""
 
 
-class Listed(BaseModel):
+class Listed(Told):
     path: str
     size: int
 
 
-class Tree(BaseModel):
+class Tree(Told):
     """Some files of the registry, in the order of their paths."""
 
     files: list[Listed]
@@ -80,7 +82,7 @@ def tree(
     return Tree(files=[Listed(path=one.path, size=one.size or 0) for one in found], next=following)
 
 
-class IndexedRelease(BaseModel):
+class IndexedRelease(Told):
     """One release, and what became of it."""
 
     folder: str
@@ -90,9 +92,12 @@ class IndexedRelease(BaseModel):
     yanked: str | None
     """What stands in its `yanked.json`."""
     signed: bool
+    tier: str | None
+    """How far this server has checked a public run: `self-reported`, `recomputed`, `reproduced by N`. Null: not yet, or
+    it is none."""
 
 
-class Index(BaseModel):
+class Index(Told):
     """Some releases of the registry, in the order in which they were published."""
 
     releases: list[IndexedRelease]
@@ -111,9 +116,10 @@ def releases(
     """List the releases whose folder, with a slash behind it, begins with `prefix`, the first published first."""
     found = _tree(request, viewer).index_page(prefix, after, limit)
     following = found[-1][0] if len(found) == limit else None
+    tiers = _tiers(request, [one.folder for _, one in found])
     said = [
         IndexedRelease(
-            folder=one.folder, sha256=one.sha256, signed=one.signed,
+            folder=one.folder, sha256=one.sha256, signed=one.signed, tier=tiers.get(one.folder),
             yanked=None if one.yanked is None else one.yanked.decode(),
         )
         for _, one in found
@@ -121,13 +127,20 @@ def releases(
     return Index(releases=said, next=following)
 
 
-class Wanted(BaseModel):
+def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
+    """What the newest board says of runs, by their folders."""
+    shown = request.app.state.site.boards.shown
+    named = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
+    return {} if shown is None else {named[one]: tier for one, tier in shown.tiers(list(named)).items()}
+
+
+class Wanted(Asked):
     """Files that are wanted at once."""
 
     paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE, fail_fast=True)]
 
 
-@router.post("/files", response_class=Response, openapi_extra=described(Wanted))
+@router.post("/files", response_class=Response, responses={200: BYTES})
 def several(request: Request, viewer: Asking, wanted: Annotated[Wanted, json_of(Wanted)]) -> Response:
     """Small files, many at a time: of each a line of JSON (`path`, `size`), then its bytes, in the order asked for.
 
@@ -159,7 +172,17 @@ def _several(blobs: Blobs, paths: list[str], known: Mapping[str, tuple[str, int]
     yield bytes(gathered)
 
 
-@router.get("/tree/{path:path}", response_class=Response)
+@router.get(
+    "/tree/{path:path}",
+    response_class=Response,
+    responses={
+        200: BYTES,
+        206: {**BYTES, "description": "From the byte on that `Range` says."},
+        304: {"description": "It is the file that `If-None-Match` names."},
+        416: {"model": Fault, "description": "The file has no such byte."},
+        **faults(404),
+    },
+)
 def file(request: Request, viewer: Asking, path: str) -> Response:
     """A file of a release, as it was published; with a header `Range: bytes=N-`, from there on."""
     found = _tree(request, viewer).find(path)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, HTTPException, Path, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
+from runner.releases.paths import MAX_PATH
 from runner.releases.reference import Kind
 from runner.server.competitions.board import notes
 from runner.server.intake.declared import Declaration
@@ -18,65 +19,72 @@ from runner.server.intake.pieces import Receiving
 from runner.server.intake.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
 from runner.server.settings import Settings
 from runner.server.web.asking import Publisher, publishing, server_of
-from runner.server.web.bodies import described, json_of
-from runner.server.web.faults import Fault, fault
+from runner.server.web.bodies import json_of
+from runner.server.web.faults import fault
+from runner.server.web.shapes import Asked, Told, faults
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
 
 _GATHERED = 1 << 18
 """Bytes that are written at once."""
 
+_PART = "[A-Za-z0-9_]([A-Za-z0-9._-]{0,98}[A-Za-z0-9_-])?"
+_PATH = f"^{_PART}(/{_PART}){{0,7}}$"
+_NAME = "[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?"
+_FOLDER = f"^({'|'.join(Kind)})/{_NAME}/{_NAME}/{_NAME}(/(yanked|signature))?$"
+
 Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 
-class FileOfUpload(BaseModel):
-    path: Annotated[str, Field(max_length=240)]
+class FileOfUpload(Asked):
+    path: Annotated[str, Field(max_length=MAX_PATH, pattern=_PATH)]
     """Inside its folder."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
-class FolderOfUpload(BaseModel):
-    folder: Annotated[str, Field(max_length=500)]
+class FolderOfUpload(Asked):
+    folder: Annotated[str, Field(max_length=500, pattern=_FOLDER)]
     """`KIND/OWNER/NAME/VERSION`, or below it `yanked` or `signature`."""
-    files: Annotated[list[FileOfUpload], Field(max_length=5_000, fail_fast=True)]
+    files: Annotated[list[FileOfUpload], Field(min_length=1, max_length=5_000, fail_fast=True)]
 
 
-class Declared(BaseModel):
+class Declared(Asked):
     """What is seen whole, or not at all."""
 
-    folders: Annotated[list[FolderOfUpload], Field(max_length=1_000, fail_fast=True)]
+    folders: Annotated[list[FolderOfUpload], Field(min_length=1, max_length=1_000, fail_fast=True)]
 
 
-class Missing(BaseModel):
+class Missing(Told):
     sha256: str
     size: int
     have: int
     """Bytes that are there: send what follows them."""
 
 
-class UploadState(BaseModel):
+class UploadState(Told):
     id: str
-    state: str
-    """open, checking, published, refused or taken."""
+    state: Literal["open", "checking", "published", "refused", "taken"]
     problems: list[str]
     missing: list[Missing]
-    notes: list[str] = []
+    notes: list[str] = Field(default_factory=list)
     """What else became of it, once it is published: such as what it was submitted to."""
 
 
-class Received(BaseModel):
+class Received(Told):
     have: int
     """Bytes of the blob that are there for good."""
 
 
-_FAULTS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Fault} for code in (400, 401, 403, 404, 408, 409, 413, 422, 429, 507)
+_OF_UPLOAD = {
+    operation: {"operationId": operation, "parameters": {"upload": "$response.body#/id"}}
+    for operation in ("upload_state", "upload_commit", "upload_abandon")
 }
+"""What may be done with an upload that was declared."""
 
 
-@router.post("", responses=_FAULTS, openapi_extra=described(Declared))
+@router.post("", responses={**faults(400, 403, 409, 507), 200: {"links": _OF_UPLOAD}})
 def begin(
     request: Request, viewer: Publisher, declared: Annotated[Declared, json_of(Declared, publishing)]
 ) -> UploadState:
@@ -88,7 +96,7 @@ def begin(
     return _state(request, server.publishing.uploads.begin(viewer, declaration, time.time()))
 
 
-@router.get("/{upload}", responses=_FAULTS)
+@router.get("/{upload}", operation_id="upload_state", responses=faults(403, 404))
 def state(request: Request, viewer: Publisher, upload: Id) -> UploadState:
     """What became of an upload."""
     return _state(request, server_of(request).publishing.uploads.find(viewer, upload))
@@ -96,7 +104,7 @@ def state(request: Request, viewer: Publisher, upload: Id) -> UploadState:
 
 @router.patch(
     "/{upload}/blobs/{sha256}",
-    responses=_FAULTS,
+    responses=faults(403, 404, 409, 507),
     openapi_extra={
         "requestBody": {
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
@@ -150,7 +158,12 @@ async def _received(request: Request, into: Receiving, settings: Settings) -> No
                 await asyncio.to_thread(into.write, bytes(gathered))
 
 
-@router.post("/{upload}/commit", responses={**_FAULTS, 202: {"model": UploadState}})
+@router.post(
+    "/{upload}/commit",
+    operation_id="upload_commit",
+    response_model=UploadState,
+    responses={**faults(403, 404, 409), 202: {"model": UploadState, "description": "It is being checked."}},
+)
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     """Have an upload be checked and then seen. 202: it is being checked; ask again what became of it."""
     server = server_of(request)
@@ -158,7 +171,7 @@ def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     return _ended(request, server.publishing.uploads.find(viewer, upload))
 
 
-@router.delete("/{upload}", status_code=204, responses=_FAULTS)
+@router.delete("/{upload}", operation_id="upload_abandon", status_code=204, responses=faults(403))
 def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
     """Forget an upload, and what was sent of it."""
     server_of(request).publishing.uploads.abandon(viewer, upload)
@@ -175,7 +188,8 @@ def _ended(request: Request, upload: Upload) -> Response:
 def _state(request: Request, upload: Upload) -> UploadState:
     missing = [Missing(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
     told = _notes(request, upload) if upload.state == SEEN else []
-    return UploadState(id=upload.id, state=upload.state, problems=list(upload.problems), missing=missing, notes=told)
+    said = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": told}
+    return UploadState.model_validate({**said, "missing": missing})
 
 
 def _notes(request: Request, upload: Upload) -> list[str]:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, HTTPException, Request, Security
+from fastapi.security import HTTPBearer
 
 from runner.server.people.accounts import ANYBODY, Scope, Viewer, viewer_of
 from runner.server.service import Server
+
+bearer = HTTPBearer(
+    scheme_name="token",
+    description="`nip-run server add-token` makes one, or who has one: `POST /api/v1/tokens`.",
+    auto_error=False,
+)
+"""For the document alone: `asking` reads the header."""
+_Wanted = Annotated[object, Security(bearer)]
 
 
 def server_of(request: Request) -> Server:
@@ -31,7 +40,14 @@ def asking(request: Request) -> Viewer:
     return viewer
 
 
-def publishing(viewer: Annotated[Viewer, Depends(asking)]) -> Viewer:
+def known(viewer: Annotated[Viewer, Depends(asking)], _: _Wanted) -> Viewer:
+    """Who asks, with any token."""
+    if viewer.account_id is None:
+        raise HTTPException(401, "a token is needed")
+    return viewer
+
+
+def publishing(viewer: Annotated[Viewer, Depends(asking)], _: _Wanted) -> Viewer:
     """Who asks, with a token that may publish."""
     if viewer.account_id is None:
         raise HTTPException(401, "a token is needed to publish")
@@ -40,7 +56,7 @@ def publishing(viewer: Annotated[Viewer, Depends(asking)]) -> Viewer:
     return viewer
 
 
-def keeping(viewer: Annotated[Viewer, Depends(asking)]) -> Viewer:
+def keeping(viewer: Annotated[Viewer, Depends(asking)], _: _Wanted) -> Viewer:
     """Who asks, with a token of who keeps the server."""
     if viewer.account_id is None:
         raise HTTPException(401, "a token is needed that may administer")
@@ -50,5 +66,6 @@ def keeping(viewer: Annotated[Viewer, Depends(asking)]) -> Viewer:
 
 
 Asking = Annotated[Viewer, Depends(asking)]
+Known = Annotated[Viewer, Depends(known)]
 Publisher = Annotated[Viewer, Depends(publishing)]
 Keeper = Annotated[Viewer, Depends(keeping)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -26,8 +26,8 @@ from runner.server.web.faults import fault
 SHORT, NAMES = 16 << 10, 512 << 10
 """The most bytes of a request that declares nothing; and of one that names files."""
 MOST_WRONG = 1_000
-_DECLARING = ("/api/v1/uploads", "/api/v1/competitions")
-_NAMING = ("/api/v1/files",)
+_DECLARING = re.compile(r"/api/v1/(uploads|competitions|competitions/[^/]+/[^/]+/labels)/?")
+_NAMING = re.compile(r"/api/v1/files/?")
 _PIECE = re.compile(r"/api/v1/uploads/[0-9a-f]{32}/blobs/[0-9a-f]{64}")
 
 
@@ -39,14 +39,17 @@ class Bodies:
 
     def __init__(self, app: ASGIApp, declared: int, seconds: float) -> None:
         self._app, self._seconds = app, seconds
-        self._most = dict.fromkeys(_DECLARING, declared) | dict.fromkeys(_NAMING, min(NAMES, declared))
-        self._short = min(SHORT, declared)
+        self._most = (
+            (_DECLARING, declared),
+            (_NAMING, min(NAMES, declared)),
+            (re.compile(".*", re.DOTALL), min(SHORT, declared)),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"] == "PATCH" and _PIECE.fullmatch(scope["path"])):
             await self._app(scope, receive, send)
             return
-        most = self._most.get(scope["path"].rstrip("/"), self._short)
+        most = next(most for path, most in self._most if path.fullmatch(scope["path"]))
         said = dict(scope["headers"]).get(b"content-length", b"")
         if said.isdigit() and int(said[:20]) > most:
             await fault(413, "too_large", _words(most))(scope, receive, send)
@@ -81,12 +84,17 @@ def _words(most: int) -> str:
 M = TypeVar("M", bound=BaseModel)
 
 
+BODY = "body_of_request"
+"""Where such a dependency has its model, for the document of the API."""
+
+
 def json_of(model: type[M], who: Callable[..., Viewer] = asking) -> Any:
     """A dependency that is the body of a request, read once it is known who sends it, and parsed in a thread."""
 
     async def read(request: Request, _: Viewer = Depends(who)) -> M:  # noqa: B008 - `who` is known here alone
         return await run_in_threadpool(_parsed, model, await request.body())
 
+    setattr(read, BODY, model)
     return Depends(read)
 
 
@@ -99,25 +107,3 @@ def _parsed(model: type[M], data: bytes) -> M:
             raise RequestValidationError([many]) from None
         wrong = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in wrong]) from None
-
-
-def described(model: type[BaseModel]) -> dict[str, Any]:
-    """What the description of an operation says of such a body; `describe` adds the schemas that it names."""
-    there = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
-    return {"requestBody": {"content": {"application/json": there}, "required": True}}
-
-
-def describe(app: FastAPI, models: Sequence[type[BaseModel]]) -> None:
-    """Have the description of the API say what these models are."""
-    usual = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        said = usual()
-        schemas = said.setdefault("components", {}).setdefault("schemas", {})
-        for model in models:
-            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[model.__name__] = schema
-        return said
-
-    app.openapi = openapi  # type: ignore[method-assign]  # the way that FastAPI documents

@@ -12,10 +12,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
 from runner.server.intake.pieces import NoRoomError, OffsetError
+from runner.server.store.database import is_full
 
 LOG = logging.getLogger("nip_run.server")
 
@@ -61,29 +61,6 @@ def fault(
     return response
 
 
-class Broken:
-    """Answers with a fault what a request sets off that nobody thought of, so that it is an answer as others are."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
-
-        async def sent(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sent)
-        except Exception:
-            if has_begun or scope["type"] != "http":
-                raise  # who reads sees that it ends before its end
-            LOG.exception("a request broke", extra={"method": scope["method"], "path": scope["path"]})
-            await fault(500, "failed", "the server failed at this request; its log says how")(scope, receive, send)
-
-
 def handle_faults(app: FastAPI) -> None:
     """Answer with a `Fault` whatever goes wrong."""
 
@@ -92,11 +69,22 @@ def handle_faults(app: FastAPI) -> None:
         problems = getattr(error, "__notes__", ())
         return fault(status, code, str(error), problems, have=error.have if isinstance(error, OffsetError) else None)
 
-    async def theirs(_: Request, error: Exception) -> JSONResponse:
+    async def theirs(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        return fault(error.status_code, str(error.detail).lower().replace(" ", "_"), str(error.detail))
+        code = str(error.detail).lower().replace(" ", "_")
+        headers = dict(error.headers or {})
+        if error.status_code == 405 and (methods := _methods(app, request)):
+            headers["allow"] = ", ".join(methods)  # of all operations there, and not of the one route that was found
+        return fault(error.status_code, code, str(error.detail), headers=headers)
+
+    async def unforeseen(_: Request, error: Exception) -> JSONResponse:
+        del error  # which is logged by whoever runs the application
+        return fault(500, "failed", "the server failed; tell who runs it")
 
     async def storing(_: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, OperationalError) and is_full(error):
+            LOG.error("the disk of the database takes no more", exc_info=error)
+            return fault(507, "full", "the server has no room for it now; tell who runs it")
         LOG.error("the database does not answer", exc_info=error)
         response = fault(503, "busy", "the server's database does not answer; try again later")
         response.headers["retry-after"] = "2"
@@ -112,4 +100,11 @@ def handle_faults(app: FastAPI) -> None:
     app.add_exception_handler(OperationalError, storing)
     app.add_exception_handler(PoolTimeout, storing)
     app.add_exception_handler(HTTPException, theirs)
+    app.add_exception_handler(Exception, unforeseen)
     app.add_exception_handler(RequestValidationError, invalid)
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """The methods of the operations of the document at the address that was asked for."""
+    path = getattr(request.scope.get("route"), "path_format", "")
+    return sorted(method.upper() for method in app.openapi()["paths"].get(path, ()))

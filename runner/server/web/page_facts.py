@@ -17,6 +17,8 @@ from runner.pages.charts.estimates import Estimate
 from runner.pages.charts.lineage import Link, Node, lineage
 from runner.releases.reference import Kind
 
+MOST_SAID = 160
+"""Characters of a description in a list; the release's own page has all of it."""
 MOST_DRAWN = 40
 """Runs of a lineage; the table below the drawing has all."""
 
@@ -58,7 +60,7 @@ def board_line(row: Mapping[str, Any], domain: Sequence[float] | None) -> dict[s
         "rank": rank(row), "href": row["href"], "run": row["run"], "point": row["short_point"] or "",
         "accuracy": decimal(row["accuracy"]), "interval": interval(row), "bar": bar(row, domain),
         "n": "–" if row["n"] is None else f"{row['n']:,}",
-        "clusters": "–" if row["clusters"] is None else f"{row['clusters']:,}",
+        "clusters": f"{row['clusters']:,}" if row["clusters"] else "",
         "repeats": row["per_datapoint"] if (row["per_datapoint"] or 1) != 1 else "",
         "tier": row["tier_words"], "protocol": row["protocol"], "models": row["models"] or "–",
         "outcomes": outcomes_in_words(row["outcomes"]), "cost": dollars(row["cost_usd"]),
@@ -89,8 +91,22 @@ def release_line(said: Mapping[str, Any], href: str | None = None) -> dict[str, 
         "what": ", ".join(str(one) for one in what if one),
         "accuracy": decimal(accuracy.get("value")) if isinstance(accuracy, dict) else "–",
         "published": day(said["created"]), "tier": said.get("tier_words") or "–", "yanked": said["yanked"],
-        "description": said["description"],
+        "description": _begins(said["description"]),
     }  # fmt: skip
+
+
+def version_line(said: Mapping[str, Any], used: Mapping[str, int]) -> dict[str, Any]:
+    """One release of a name, where all of them are listed."""
+    return {
+        "version": said["version"], "published": day(said["created"]), "used": f"{used.get(said['version'], 0):,}",
+        "licence": said["licence"], "signed": said["signed"], "sha256": said["sha256"], "yanked": said["yanked"],
+        "description": _begins(said["description"]),
+        "href": href_of(said["reference"]) if said["kind"] == Kind.RUN else None,
+    }  # fmt: skip
+
+
+def _begins(text: str) -> str:
+    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID].rstrip()}…"
 
 
 def commands_of(reference: str, kind: str, address: str) -> list[tuple[str, str]]:
@@ -100,12 +116,24 @@ def commands_of(reference: str, kind: str, address: str) -> list[tuple[str, str]
         return shlex.join(["nip-run", *words, "--from", address])
 
     if kind != Kind.RUN:
-        return [("Install it", line("install", reference)), ("Every hash and record of it", line("verify", reference))]
+        return [
+            ("Install it, for specs that name it", line("install", reference)),
+            ("Check every hash of it", line("verify", reference)),
+        ]
     return [
-        ("All that it was made of, every file checked, as a folder", line("get", reference)),
-        ("Every number again, from its transcripts; nobody is called", line("reproduce", reference)),
-        ("Played anew with your key, and compared", line("reproduce", reference, "--fresh")),
-        ("Every hash and record of it", line("verify", reference)),
+        ("Get all that it was made of as a folder, every file checked", line("get", reference)),
+        ("Make every number again from its transcripts; nobody is called", line("reproduce", reference)),
+        ("Play it anew with your key, and compare", line("reproduce", reference, "--fresh")),
+        ("Check every hash and record of it", line("verify", reference)),
+    ]
+
+
+def home_commands(address: str) -> list[tuple[str, str]]:
+    at = shlex.quote(address)
+    return [
+        ("Publish a run", f"nip-run publish RUN --as OWNER --licence MIT --to {at}"),
+        ("Get one, with all that it was made of", f"nip-run get OWNER/NAME@VERSION --from {at}"),
+        ("The boards in a terminal", f"nip-run leaderboard --from {at}"),
     ]
 
 

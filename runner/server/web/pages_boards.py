@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Request
+from markupsafe import Markup
 from starlette.responses import FileResponse, Response
 
 from runner.pages.board_marks import MEANINGS
@@ -17,7 +18,8 @@ from runner.server.boards.tiers import MEANINGS as TIERS
 from runner.server.web.answers import FOR_EVER, PUBLIC, answer, packed_file, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
-from runner.server.web.page_facts import board_commands, board_line, release_line, task_line
+from runner.server.web.page_facts import board_commands, board_line, home_commands, release_line, task_line
+from runner.server.web.shapes import BYTES, Told, faults
 
 if TYPE_CHECKING:
     from runner.server.web.site import Site
@@ -28,6 +30,23 @@ data = APIRouter(tags=["boards"])
 ROWS = 100
 """Of a page that is read without a script; with one the list has all."""
 NEWEST = 20
+
+_CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
+
+
+class TaskOfBoard(Told):
+    page: str
+    benchmark: str
+    task: str | None
+    selection: str | None
+
+
+class BoardFile(Told):
+    """A board as a program reads it; what a row has is described in docs/pages.md."""
+
+    task: TaskOfBoard
+    rows: list[dict[str, Any]]
+
 
 TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
@@ -40,18 +59,19 @@ def site_of(request: Request) -> Site:
 def no_page(request: Request, what: str) -> Response:
     """That there is no such page, or none that whoever asks may see: the same words for both."""
     said = "If it was published just now, it is here in a few seconds. What is private is shown to its owners alone."
-    section = rendered(
-        "served/listed.html", {"lead": [what, said], "tables": [], "before": None, "after": None, "commands": []}
-    )
-    return page_answer(request, ServedPage("Not here", [("missing", section)]), status=404, cache="no-store")
+    page = ServedPage("Not here", [("missing", words_alone(what, said))])
+    return page_answer(request, page, status=404, cache="no-store")
+
+
+def words_alone(*lines: str) -> Markup:
+    """A section that says something, and lists nothing."""
+    facts: dict[str, Any] = {"lead": lines, "tables": [], "before": None, "after": None, "commands": [], "owner": None}
+    return rendered("served/listed.html", facts)
 
 
 def no_board(request: Request) -> Response:
     """That the first board of a server is still being made."""
-    words = ["The boards are being made for the first time; this page asks again by itself."]
-    section = rendered(
-        "served/listed.html", {"lead": words, "tables": [], "before": None, "after": None, "commands": []}
-    )
+    section = words_alone("The boards are being made for the first time; this page asks again by itself.")
     page = ServedPage("In a moment", [("making", section)], again=3)
     made = page_answer(request, page, status=503, cache="no-store")
     made.headers["retry-after"] = "3"
@@ -74,17 +94,18 @@ def _home(shown: Shown, address: str) -> ServedPage:
         f"{count:,} {kind}{'' if count == 1 or kind == 'prompts' else 's'}"
         for kind, count in sorted(shown.counts.items())
     )
+    busiest = sorted(shown.tasks, key=lambda task: (-task["owners"], -task["rows"], task["benchmark"]))
     facts = {
-        "tasks": [task_line(task) for task in shown.tasks],
+        "tasks": [task_line(task) for task in busiest],
         "newest": [release_line(one) for one in shown.newest(NEWEST)],
         "refused": shown.info("left_out")[:50],
-        "address": address,
+        "commands": home_commands(address),
         "counts": counts,
     }
-    return ServedPage("Boards", [("home", rendered("served/home.html", facts))])
+    return ServedPage("Boards", [("home", rendered("served/home.html", facts))], here="/")
 
 
-@data.get("/board.duckdb", response_class=FileResponse)
+@data.get("/board.duckdb", response_class=FileResponse, responses={200: BYTES})
 def board_file(request: Request) -> Response:
     """The whole public board as a DuckDB file; its tables are described in docs/pages.md."""
     shown = site_of(request).boards.shown
@@ -94,13 +115,13 @@ def board_file(request: Request) -> Response:
     return FileResponse(shown.file, media_type="application/octet-stream", headers=headers)
 
 
-@data.get("/board/{page}.json")
+@data.get("/board/{page}.json", response_model=BoardFile, responses=faults(404))
 def board_json(request: Request, page: TaskName) -> Response:
     """A board's rows, and what is ranked in it."""
     return _download(request, page, "json", "application/json")
 
 
-@data.get("/board/{page}.csv")
+@data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **faults(404)})
 def board_csv(request: Request, page: TaskName) -> Response:
     """A board's rows for a spreadsheet."""
     return _download(request, page, "csv", "text/csv; charset=utf-8")
@@ -144,6 +165,7 @@ def _board(shown: Shown, page: str, number: int, address: str) -> ServedPage:
         "task": task,
         "rows": [board_line(row, domain) for row in rows],
         "domain": domain and [f"{end:.1f}" for end in domain],
+        "trained": any(row["trained_on"] for row in rows),
         "first": first + 1,
         "last": first + len(rows),
         "before": f"/board/{page}?part={number - 1}" if number > 1 else None,
@@ -167,12 +189,10 @@ def _board(shown: Shown, page: str, number: int, address: str) -> ServedPage:
         "board": told,
     }
     section = rendered("served/board.html", facts)
-    return ServedPage(task["benchmark"], [(f"board/{page}", section)], about, [("/", "Boards")])
+    return ServedPage(task["benchmark"], [(f"board/{page}", section)], about, [("/", "Boards")], wide=True)
 
 
-def _drawn(svg: str) -> object:
-    from markupsafe import Markup
-
+def _drawn(svg: str) -> Markup:
     return Markup(svg)  # noqa: S704 - drawn by the process that makes boards, and escaped there
 
 

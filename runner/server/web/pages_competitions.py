@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,12 +14,11 @@ from runner.errors import NotPublished
 from runner.pages.page import rendered
 from runner.pages.served import ServedPage
 from runner.server.competitions import board as boards
-from runner.server.competitions.kept import shown_time
 from runner.server.people.accounts import ANYBODY
 from runner.server.web.answers import page_answer
 from runner.server.web.api_competitions import Word
 from runner.server.web.asking import server_of
-from runner.server.web.page_facts import href_of
+from runner.server.web.page_facts import href_of, label_of
 from runner.server.web.pages_boards import no_page
 
 pages = APIRouter(include_in_schema=False)
@@ -30,7 +31,7 @@ def listed(request: Request) -> Response:
     with server_of(request).database.reading() as connection:
         found = boards.listed(connection, ANYBODY, time.time(), "", MOST)
     section = rendered("served/competitions.html", {"competitions": [_with_times(one) for one in found]})
-    return page_answer(request, ServedPage("Competitions", [("competitions", section)], links=[("/", "Boards")]))
+    return page_answer(request, ServedPage("Competitions", [("competitions", section)], here="/competitions"))
 
 
 @pages.get("/competitions/{owner}/{name}")
@@ -42,21 +43,49 @@ def one(request: Request, owner: Word, name: Word) -> Response:
             found = boards.board(connection, ANYBODY, owner, name, time.time())
     except NotPublished:
         return no_page(request, "There is no such competition here.")
-    shown = {**_with_times(found), "board": [_row(row) for row in found["board"]]}
-    section = rendered("served/competition.html", {"one": shown, "address": server.settings.address})
-    links = [("/", "Boards"), ("/competitions", "Competitions")]
-    return page_answer(request, ServedPage(f"{owner}/{name}", [("competition", section)], links=links))
+    counted = sum(one["count"] for one in found["submissions"])
+    shown = {**_with_times(found), "board": [_row(row) for row in found["board"]], "submissions": f"{counted:,}"}
+    commands = _commands(found, server.settings.address)
+    section = rendered("served/competition.html", {"one": shown, "commands": commands})
+    title = found["title"] or f"{owner}/{name}"
+    links = [("/competitions", "Competitions")]
+    return page_answer(request, ServedPage(title, [("competition", section)], links=links))
 
 
 def _with_times(one: dict[str, Any]) -> dict[str, Any]:
-    return {**one, "closing": f"{'closed' if one['is_closed'] else 'closes'} {shown_time(one['closes'])}"}
+    dataset = one["dataset"]
+    times = {"closing": one["closes"], "withdrawing": one["withdrawn"], "relabelling": one["relabelled"]}
+    return {
+        **one,
+        **{name: at and _minute(at) for name, at in times.items()},
+        "rows_href": href_of(dataset),
+        "rows_label": label_of(dataset),
+    }
+
+
+def _minute(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _commands(one: dict[str, Any], address: str) -> list[tuple[str, str]]:
+    """What takes part; of one that is closed, what gets its rows."""
+    at = shlex.quote(address)
+    rows = ("Get the rows", f"nip-run install {one['dataset']} --from {at}")
+    if one["is_closed"] or one["withdrawn"] is not None:
+        return [rows]
+    path = one["dataset"].partition("/")[2]
+    return [
+        rows,
+        ("Play a run on them", f"nip-run SPEC dataset.path={path} fine_tune=null --run-id mine"),
+        ("Submit it", f"nip-run publish mine --as OWNER --licence MIT --to {at}"),
+    ]
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     ranks = str(row["rank"]) if row["rank"] == row["rank_last"] else f"{row['rank']}–{row['rank_last']}"
-    between = "–" if row["ci_low"] is None else f"{row['ci_low']:g} to {row['ci_high']:g}"
+    between = "" if row["ci_low"] is None else f"{row['ci_low']:g}–{row['ci_high']:g}"
     accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:g}"
     return {
-        **row, "href": href_of(row["release"]), "ranks": ranks, "between": between, "accuracy": accuracy,
-        "time": shown_time(row["created"]),
+        **row, "href": href_of(row["release"]), "label": label_of(row["release"]), "ranks": ranks, "between": between,
+        "accuracy": accuracy, "time": _minute(row["created"]),
     }  # fmt: skip

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
-import re
 import secrets
 import time
 from typing import Any
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from sqlalchemy import select
@@ -21,22 +18,22 @@ from runner.registry.listed_facts import listed_facts
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind, Reference
-from runner.server.people.accounts import Viewer
+from runner.server.people.accounts import Viewer, viewer_of
 from runner.server.people.signed_in import SECONDS, SignedIn, sign_in, sign_out, signed_in
 from runner.server.store.schema import releases
 from runner.server.tree import ServerTree, seen_by
 from runner.server.web.answers import PRIVATE, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
+from runner.server.web.forms import from_here, posted, same
 from runner.server.web.page_facts import release_line
 from runner.server.web.pages_boards import no_page, site_of
-from runner.server.web.pages_releases import busy, run_page
+from runner.server.web.pages_runs import busy, run_page
 from runner.server.web.run_pages import Busy
 from runner.transports.listing import small_file
 
 pages = APIRouter(include_in_schema=False)
 
-MOST_FORM = 4_096
 WAIT_SECONDS = 25.0
 _NAME = "nip-run-session"
 _BEFORE = "nip-run-form"
@@ -70,45 +67,17 @@ def login(request: Request) -> Response:
 def _form(request: Request, wrong: str, status: int) -> Response:
     word = secrets.token_urlsafe(24)
     section = rendered("served/login.html", {"wrong": wrong, "word": word})
-    page = ServedPage("Sign in", [("login", section)], links=[("/", "Boards")])
+    page = ServedPage("Sign in", [("login", section)], here="/mine")
     made = page_answer(request, page, status=status, cache=PRIVATE)
     _set(request, made, _BEFORE, word, 3600)
     return made
 
 
-async def _posted(request: Request) -> dict[str, str]:
-    """The fields of a form; nothing where it is too large or is none."""
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
-        return {}
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_FORM:
-            return {}
-    try:
-        found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
-    except ValueError:  # it has more fields
-        return {}
-    return {name: values[0] for name, values in found.items()}
-
-
-def _from_here(request: Request) -> bool:
-    """Whether a form was sent from a page of ours, as far as the browser says."""
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    origin = request.headers.get("origin")
-    host = request.headers.get("host", "")
-    return site in ("same-origin", "none") and (origin is None or re.sub(r"^https?://", "", origin) == host)
-
-
-def _same(one: str, other: str) -> bool:
-    return bool(one) and hmac.compare_digest(one.encode(), other.encode())
-
-
 @pages.post("/login")
 async def log_in(request: Request) -> Response:
     """Sign a browser in."""
-    said = await _posted(request)
-    if not _from_here(request) or not _same(said.get("word", ""), request.cookies.get(_cookie(request, _BEFORE), "")):
+    said = await posted(request)
+    if not from_here(request) or not same(said.get("word", ""), request.cookies.get(_cookie(request, _BEFORE), "")):
         return _form(request, "This form was open for too long, or came from elsewhere; try again.", 403)
     cookie = await run_in_threadpool(_signed, request, said.get("token", "").strip())
     if cookie is None:
@@ -120,17 +89,22 @@ async def log_in(request: Request) -> Response:
 
 
 def _signed(request: Request, token: str) -> str | None:
-    with server_of(request).database.writing() as connection:
+    """The cookie of who has this token. Nothing is written, and no writer waits, where it is none."""
+    database = server_of(request).database
+    with database.reading() as connection:
+        if viewer_of(connection, token, time.time()) is None:
+            return None
+    with database.writing() as connection:
         return sign_in(connection, token, time.time())
 
 
 @pages.post("/logout")
 async def log_out(request: Request) -> Response:
     """Sign a browser out, here and for good."""
-    said = await _posted(request)
+    said = await posted(request)
     found = await run_in_threadpool(who, request)
     if found is not None:
-        if not _from_here(request) or not _same(said.get("word", ""), found.word):
+        if not from_here(request) or not same(said.get("word", ""), found.word):
             return _form(request, "This form came from elsewhere; nothing was done.", 403)
         await run_in_threadpool(_out, request, found)
     made = RedirectResponse("/", 303, {"cache-control": PRIVATE})
@@ -159,11 +133,10 @@ def mine(request: Request) -> Response:
     ]
     lead = ["Nobody else sees these." if lines else "There is nothing private of yours here."]
     lead.append(f"You are in: {', '.join(sorted(found.viewer.owners))}.")
-    facts = {"lead": lead, "tables": [("Private releases", lines)], "before": None, "after": None, "commands": []}
+    facts = {"lead": lead, "tables": [("", lines)], "before": None, "after": None, "commands": [], "owner": None,
+             "links": [("/mine/account", "Your tokens and organisations")]}  # fmt: skip
     section = rendered("served/listed.html", facts)
-    page = ServedPage(
-        "Private runs", [("mine", section)], links=[("/", "Boards")], who=found.viewer.account, word=found.word
-    )
+    page = ServedPage("Private releases", [("mine", section)], here="/mine", who=found.viewer.account, word=found.word)
     return page_answer(request, page, cache=PRIVATE)
 
 
@@ -180,7 +153,7 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
     found = await run_in_threadpool(who, request)
     if found is None:
         return RedirectResponse("/login", 303, {"cache-control": PRIVATE})
-    said = await run_in_threadpool(_private_run, request, found.viewer, owner, name, version)
+    said = await run_in_threadpool(private_run, request, found.viewer, owner, name, version)
     if said is None:
         return no_page(request, "There is no such run here.")
     try:
@@ -196,7 +169,7 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
     return page_answer(request, page, cache=PRIVATE)
 
 
-def _private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
+def private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
     """What is said of a private run, where it is the viewer's."""
     named = (
         releases.c.kind == "run",
@@ -227,7 +200,7 @@ def _private_run(request: Request, viewer: Viewer, owner: str, name: str, versio
 def my_piece(request: Request, owner: str, name: str, version: str, piece: str) -> Response:
     """Games of a private run for the script of its page."""
     found = who(request)
-    said = found and _private_run(request, found.viewer, owner, name, version)
+    said = found and private_run(request, found.viewer, owner, name, version)
     made = site_of(request).runs.there([said["sha256"]]) if said else None
     path = made and made.piece(piece)
     return piece_file(path, PRIVATE) if path else fault(404, "missing", "there is no such piece")

@@ -26,7 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runner.errors import NotPublished
 from runner.hashing import tagged_hash
-from runner.registry.left_out import in_words
+from runner.registry.left_out import in_words, is_passing
 from runner.releases.reference import Reference
 from runner.server.apart import Bounds, How, apart
 from runner.server.people.accounts import Viewer
@@ -212,23 +212,22 @@ def _make(place: Path, settings: Settings, references: Sequence[Reference], view
     os.chdir(place)
     try:
         said = _said(settings, references, viewer, keep)
-    except MemoryError:
-        raise
     except Exception as error:  # noqa: BLE001 - it is what strangers sent
-        if _is_for_now(error):
+        if _is_for_now(error, place):
             return in_words(error, place)
         said = {"wrong": in_words(error, place)}
     _write(into, {**said, "pieces": pieces})
     return None
 
 
-def _is_for_now(error: BaseException | None) -> bool:
+def _is_for_now(error: Exception, place: Path) -> bool:
     """Whether an error follows from how the server is now, or from what it shows, and not from bytes that stay."""
-    while error is not None:
-        if isinstance(error, NotPublished | SQLAlchemyError | OSError):
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, NotPublished | SQLAlchemyError):
             return True
-        error = error.__cause__ or error.__context__
-    return False
+        behind = behind.__cause__ or behind.__context__
+    return is_passing(error, place)
 
 
 def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, keep: Any) -> dict[str, Any]:
