@@ -15,6 +15,7 @@ from runner.errors import RunError
 from runner.registry.board import read_board
 from runner.registry.left_out import in_words, lacks_memory
 from runner.releases.reference import Kind
+from runner.server.apart import is_the_servers
 from runner.server.boards.made import Facts, write_folder
 from runner.server.boards.places import Places
 from runner.server.boards.registry import PublicRegistry, Remembering
@@ -25,7 +26,6 @@ from runner.server.store.database import Database
 from runner.server.store.stores import blobs_of
 from runner.storage.atomic import atomic_write, fsync_dir, read_json
 from runner.storage.files import make_folders, open_to_read, remove_folder
-from runner.storage.queries import of_the_machine
 from runner.transports.listing import Entry
 
 T = TypeVar("T")
@@ -116,13 +116,7 @@ class Worker:
 
 
 def _is_the_servers(error: Exception) -> bool:
-    """Whether a full disk, a database that is busy, or too little memory is behind an error, and no release."""
-    behind: BaseException | None = error
-    while behind is not None:
-        if isinstance(behind, OSError | SQLAlchemyError) or of_the_machine(behind):
-            return True
-        behind = behind.__cause__ or behind.__context__
-    return lacks_memory(error)
+    return isinstance(error, SQLAlchemyError) or is_the_servers(error) or lacks_memory(error)
 
 
 def culprits(found: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:

@@ -26,20 +26,23 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runner.errors import NotPublished
 from runner.hashing import tagged_hash
-from runner.registry.left_out import in_words, is_passing
+from runner.registry.left_out import in_words
 from runner.releases.reference import Reference
-from runner.server.apart import Bounds, How, apart
+from runner.server.apart import Bounds, How, apart, is_the_servers
 from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
 from runner.server.store.database import Database
+from runner.server.store.stores import blobs_of
 from runner.server.tree import ServerTree
 from runner.storage.files import create, make_folders, read_bounded, remove_folder
+from runner.transports.registry import Registry
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 
 PAGE = "page.json"
 TOO_MUCH = "it takes more time, memory or room than this server gives to a page"
+NOT_NOW = "this server cannot make its page now; its log says why"
 PARAMETERS = "parameters.yaml"
 MOST_PARAMETERS = 1 << 18
 LANES = ("one", "two")
@@ -148,7 +151,8 @@ class RunPages:
             )
             if ending.how is not How.ANSWERED:
                 LOG.warning("a page: %s %s", ending.how.value, ending.why)
-                return self._not_made(place, TOO_MUCH, AGAIN_SECONDS)
+                why, seconds = (NOT_NOW, self._soon) if ending.how is How.DIED else (TOO_MUCH, AGAIN_SECONDS)
+                return self._not_made(place, why, seconds)
             if ending.answer is not None:
                 return self._not_made(place, str(ending.answer), self._soon)
             if _bytes(beside) > self._settings.pages_bytes:
@@ -201,7 +205,11 @@ def _read_at(path: Path) -> float:
 
 
 def _make(place: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path) -> str | None:
-    """Write a page and its pieces into a folder, in a process of its own. Or say what is wrong, if that may change."""
+    """Write a page and its pieces into a folder, in a process of its own. Or say what is not there now.
+
+    Raises:
+        RunError, SQLAlchemyError, OSError: the server's database, blobs or disk are at fault.
+    """
     pieces: list[str] = []
 
     def keep(name: str, data: bytes) -> None:
@@ -209,28 +217,32 @@ def _make(place: Path, settings: Settings, references: Sequence[Reference], view
             file.write(data)
         pieces.append(name)
 
+    tree = ServerTree(Database(settings.database_url), blobs_of(settings), viewer, where=settings.address)
     os.chdir(place)
     try:
-        said = _said(settings, references, viewer, keep)
-    except Exception as error:  # noqa: BLE001 - it is what strangers sent
-        if _is_for_now(error, place):
+        said = _said(Registry(tree, settings.limits), references, keep)
+    except SQLAlchemyError:
+        raise
+    except Exception as error:
+        if is_the_servers(error):
+            raise
+        if _is_not_there(error):
             return in_words(error, place)
         said = {"wrong": in_words(error, place)}
     _write(into, {**said, "pieces": pieces})
     return None
 
 
-def _is_for_now(error: Exception, place: Path) -> bool:
-    """Whether an error follows from how the server is now, or from what it shows, and not from bytes that stay."""
-    behind: BaseException | None = error
-    while behind is not None:
-        if isinstance(behind, NotPublished | SQLAlchemyError):
+def _is_not_there(error: BaseException | None) -> bool:
+    """Whether an error follows from what the server shows, which may be hidden and shown again, and not from bytes."""
+    while error is not None:
+        if isinstance(error, NotPublished):
             return True
-        behind = behind.__cause__ or behind.__context__
-    return is_passing(error, place)
+        error = error.__cause__ or error.__context__
+    return False
 
 
-def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, keep: Any) -> dict[str, Any]:
+def _said(registry: Registry, references: Sequence[Reference], keep: Any) -> dict[str, Any]:
     from runner.comparison.systems import Reading
     from runner.pages.compare_page import METRICS, compare_page
     from runner.pages.games import FORMAT
@@ -238,12 +250,8 @@ def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, k
     from runner.pages.site import Site
     from runner.registry.fetched import get
     from runner.results.folder import RunFolder
-    from runner.server.store.stores import blobs_of
     from runner.spec.origin import DATA
-    from runner.transports.registry import Registry
 
-    tree = ServerTree(Database(settings.database_url), blobs_of(settings), viewer, where=settings.address)
-    registry = Registry(tree, settings.limits)
     folders = []
     for place, reference in enumerate(references):
         name = reference.name if len(references) == 1 else f"{place + 1}-{reference.name}"
