@@ -20,7 +20,10 @@ async def posted(request: Request) -> dict[str, str]:
         body += part
         if len(body) > MOST_FORM:
             return {}
-    found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    except ValueError:  # it has more fields
+        return {}
     return {name: re.sub(r"[\x00-\x1f\x7f]", "", values[0]) for name, values in found.items()}
 
 
