@@ -161,7 +161,7 @@ class AtOnce:
             return
 
         async def sent(message: Message) -> None:
-            if scope.get(GONE):  # a large file is not read to its end for nobody
+            if scope.get(GONE) and message.get("more_body"):  # a large file is not read to its end for nobody
                 raise ClientDisconnect
             await send(message)
 
