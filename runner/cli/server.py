@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ _MOST_ACTS = 200
 def execute(args: argparse.Namespace) -> int:
     try:
         from runner.server.settings import Settings
+        from runner.server.store.closed import closed_to_others
         from runner.server.store.database import Database
     except ImportError as error:
         raise UsageError(NEEDS.format(error)) from error
@@ -35,13 +36,12 @@ def execute(args: argparse.Namespace) -> int:
     least = _NAMES.get(args.action, 0)
     if len(args.names) < least or (args.action in _ALONE and args.names):
         raise UsageError(f"`server {args.action}` takes {least or 'no'} names after DIR, not {len(args.names)}")
-    if args.database is None and not (args.folder / "registry.sqlite").is_file():
-        if args.action not in _BEGINNING:
-            raise UsageError(f"there is no server in {args.folder}; `nip-run serve {args.folder}` makes one")
-        from runner.server.rebuild import make_own
-
-        make_own(args.folder)
-    with closing(Database(settings.database_url)) as database:
+    if args.database is None and not (args.folder / "registry.sqlite").is_file() and args.action not in _BEGINNING:
+        raise UsageError(f"there is no server in {args.folder}; `nip-run serve {args.folder}` makes one")
+    with ExitStack() as own:
+        if args.database is None or args.folder.is_dir():
+            own.enter_context(closed_to_others(settings.folder))
+        database = own.enter_context(closing(Database(settings.database_url)))
         if args.action in _FILES:
             return _FILES[args.action](database, settings, args)
         if args.action in _LISTS:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from runner.registry.edges import MINTED, Edge, Edges, Maker, Proof, Use
-from runner.registry.session_facts import EFFORT, Effort, Group
+from runner.registry.links import EFFORT
+from runner.registry.session_facts import Effort, Group
 from runner.registry.sessions import Session
 
 

@@ -28,6 +28,7 @@ import orjson
 from runner.errors import NipRunError, ReleaseError, RunError
 from runner.registry.left_out import in_words, lacks_memory
 from runner.server.settings import Settings
+from runner.server.store.blobs import BlobsError
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded, remove_folder
 from runner.storage.queries import kept_connections
@@ -198,8 +199,10 @@ def _bounded(bounds: Bounds, target: Callable[..., Any], args: tuple[Any, ...]) 
 
 
 def is_the_servers(error: BaseException | None) -> bool:
-    """Whether a full or broken disk, or too many open files, is behind an error."""
+    """Whether a full or broken disk, too many open files, or a store of blobs that fails, is behind an error."""
     while error is not None:
+        if isinstance(error, BlobsError):
+            return True
         is_databases = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
         if isinstance(error, OSError) and error.errno in _THE_SERVERS:
             return True

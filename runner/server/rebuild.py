@@ -8,14 +8,13 @@ What does not follow from them stays: which releases there are and whose, who ya
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunDirectoryError, RunError, UsageError
+from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunDirectoryError, UsageError
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.releases.reference import Kind, Reference
@@ -29,10 +28,10 @@ from runner.server.people.accounts import Scope, Viewer
 from runner.server.people.keeping import HIDDEN
 from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
+from runner.server.store.closed import closed_to_others
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, releases, uploads
 from runner.server.store.stores import blobs_of
-from runner.storage.files import make_folders
 from runner.storage.locks import locked
 from runner.transports.listing import small_file
 
@@ -51,32 +50,21 @@ class Rebuilt:
     """Of releases that are damaged, which are left as they were."""
 
 
-def make_own(folder: Path) -> None:
-    """Make a server's folder, if it is not there.
-
-    Raises:
-        RunError: it cannot be made.
-    """
-    try:
-        make_folders(folder)
-    except OSError as error:
-        raise RunError(f"the server's folder {folder} cannot be written: {error.strerror}") from error
-
-
 @contextmanager
 def alone(settings: Settings) -> Iterator[None]:
     """Have the server's folder, which one process has at a time.
 
     Raises:
         UsageError: a server has it.
-        RunError: it cannot be written.
+        RunError: it cannot be made, or read.
     """
-    make_own(settings.folder)
-    try:
-        with locked(settings.folder / ".serving", str(settings.folder)):
-            yield
-    except RunDirectoryError as error:
-        raise UsageError(f"{error}; end that server first") from error
+    with ExitStack() as own:
+        own.enter_context(closed_to_others(settings.folder))
+        try:
+            own.enter_context(locked(settings.folder / ".serving", str(settings.folder)))
+        except RunDirectoryError as error:
+            raise UsageError(f"{error}; end that server first") from error
+        yield
 
 
 def rebuild(settings: Settings, tell: Callable[[str], None]) -> Rebuilt:

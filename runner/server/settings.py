@@ -62,6 +62,13 @@ class Settings:
     check_tries: int = 3
     """How often a check is begun that the server itself could not bring to an end."""
 
+    def __post_init__(self) -> None:
+        # Pages and checks are made in folders of their own, from which a relative name would lead elsewhere.
+        object.__setattr__(self, "folder", self.folder.absolute())
+        dialect, _, file = (self.database or "").partition(":///")
+        if dialect.partition("+")[0] == "sqlite" and file and not file.startswith(("/", ":memory:", "file:")):
+            object.__setattr__(self, "database", f"{dialect}:///{Path(file).absolute()}")
+
     @property
     def connections_of_one(self) -> int:
         """The most of one address, and of requests of it that are open."""

@@ -239,7 +239,7 @@ def _hostile(made: World) -> None:
 def _boards(served: Served) -> dict[str, str]:
     asks = Browsing(served)
     home = asks.once("/", lambda answer: b"mallory/evil" in answer.body).body.decode()
-    found = {}
+    found: dict[str, str] = {}
     for part in home.split('<a href="/board/')[1:]:
         page, _, rest = part.partition('">')
         found.setdefault(rest.partition("<")[0], f"/board/{page}")  # of two of a name, that with more rows

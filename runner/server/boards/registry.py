@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from sqlalchemy import Select, select
 
@@ -51,6 +53,12 @@ class PublicRegistry(Registry):
             self.listed[reference] = Listed(row.id, row.publisher_id, row.created)
             found.append(self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts))
         self._entries = sorted(found, key=_order)
+
+    def only(self, entries: Iterable[Entry]) -> Self:
+        """The same with some of its releases alone."""
+        some, wanted = copy(self), set(entries)
+        some._entries = [entry for entry in self._entries if entry in wanted]  # noqa: SLF001 - its own
+        return some
 
     def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> Entry:
         try:

@@ -18,6 +18,10 @@ from runner.storage.files import create_only, make_folders, open_to_read, same_f
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
+class BlobsError(ReleaseError):
+    """What keeps the blobs does not do as it should, for no reason of what they are."""
+
+
 class Blobs(Protocol):
     """Where blobs are. No name is ever made of what somebody sent: only of a hash."""
 
@@ -28,13 +32,13 @@ class Blobs(Protocol):
         """Keep a file, whose bytes have this hash; it may be moved away. Once this returns, it stays.
 
         Raises:
-            ReleaseError: it cannot be kept.
+            BlobsError: it cannot be kept.
         """
 
     def open(self, sha256: str) -> IO[bytes]:
         """Raises:
         NotPublished: it is not there.
-        ReleaseError: it cannot be read.
+        BlobsError: it cannot be read.
         """
 
     def stored(self) -> Iterator[str]:
@@ -71,7 +75,7 @@ class DiskBlobs:
             fsync_dir(place.parent)
             fsync_dir(self._folder)
         except OSError as error:
-            raise ReleaseError(f"a file of the upload cannot be kept: {error.strerror}") from error
+            raise BlobsError(f"a file of the upload cannot be kept: {error.strerror}") from error
 
     @staticmethod
     def _link(source: IO[bytes], file: Path, place: Path) -> None:
@@ -95,7 +99,7 @@ class DiskBlobs:
         except FileNotFoundError as error:
             raise NotPublished(f"no blob {sha256[:12]} is there") from error
         except OSError as error:
-            raise ReleaseError(f"the blob {sha256[:12]} cannot be read: {error.strerror}") from error
+            raise BlobsError(f"the blob {sha256[:12]} cannot be read: {error.strerror}") from error
 
     def stored(self) -> Iterator[str]:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):

@@ -11,7 +11,8 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from runner.errors import NotPublished, ReleaseError, UsageError
+from runner.errors import NotPublished, UsageError
+from runner.server.store.blobs import BlobsError
 
 
 class ObjectBlobs:
@@ -36,7 +37,7 @@ class ObjectBlobs:
         except FileNotFoundError:
             return False
         except BaseError as error:
-            raise ReleaseError(f"the store of blobs does not answer: {error}") from error
+            raise BlobsError(f"the store of blobs does not answer: {error}") from error
         return True
 
     def put(self, sha256: str, file: Path) -> None:
@@ -45,7 +46,7 @@ class ObjectBlobs:
         try:
             obstore.put(self._store, self._key(sha256), file)
         except (BaseError, OSError) as error:
-            raise ReleaseError(f"a file of the upload cannot be kept: {error}") from error
+            raise BlobsError(f"a file of the upload cannot be kept: {error}") from error
 
     def open(self, sha256: str) -> IO[bytes]:
         try:
@@ -53,7 +54,7 @@ class ObjectBlobs:
         except FileNotFoundError as error:
             raise NotPublished(f"no blob {sha256[:12]} is there") from error
         except BaseError as error:
-            raise ReleaseError(f"the blob {sha256[:12]} cannot be read: {error}") from error
+            raise BlobsError(f"the blob {sha256[:12]} cannot be read: {error}") from error
 
     def stored(self) -> Iterator[str]:
         for batch in obstore.list(self._store):

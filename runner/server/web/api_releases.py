@@ -18,6 +18,7 @@ from runner.server.people.accounts import Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.tree import PAGE, ServerTree
 from runner.server.web.asking import Asking, server_of
+from runner.server.web.bodies import json_of
 from runner.server.web.faults import Fault, fault
 from runner.server.web.shapes import BYTES, Asked, Told, faults
 from runner.transports.http_ahead import BYTES_AT_ONCE, LARGEST_AT_ONCE, MOST_AT_ONCE
@@ -136,11 +137,11 @@ def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
 class Wanted(Asked):
     """Files that are wanted at once."""
 
-    paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE)]
+    paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE, fail_fast=True)]
 
 
 @router.post("/files", response_class=Response, responses={200: BYTES})
-def several(request: Request, viewer: Asking, wanted: Wanted) -> Response:
+def several(request: Request, viewer: Asking, wanted: Annotated[Wanted, json_of(Wanted)]) -> Response:
     """Small files, many at a time: of each a line of JSON (`path`, `size`), then its bytes, in the order asked for.
 
     `size` is null where there is no such file, or it is too large to come so. After some MiB no more are sent.

@@ -81,7 +81,7 @@ def _watch(app: FastAPI, server: Server) -> None:
 
     settings = server.settings
     proxies, most, most_of_one = settings.proxies, settings.connections, settings.connections_of_one
-    app.add_middleware(Bodies, most=settings.declared_bytes, seconds=settings.body_seconds)
+    app.add_middleware(Bodies, declared=settings.declared_bytes, seconds=settings.body_seconds)
     app.add_middleware(Limiting, rate=settings.rate, proxies=proxies, is_good=is_good)
     if not settings.any_name:
         app.add_middleware(Hosts, address=settings.address)

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from runner.errors import ReleaseError
 from runner.pages.page import rendered
 from runner.pages.served import ServedPage
+from runner.registry.listed_facts import listed_facts
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind, Reference
@@ -189,11 +190,8 @@ def private_run(request: Request, viewer: Viewer, owner: str, name: str, version
         )
     except ReleaseError:
         return None
-    models = release.facts.get("models")
-    told = ", ".join(f"{agent}={model}" for agent, model in models.items()) if isinstance(models, dict) else None
-    more = {"description": release.description, "licence": release.licence, "signed": False,
-            "benchmark": release.facts.get("benchmark"), "models": told, "version": version}  # fmt: skip
-    return {**_said(row), **more}
+    more = {"description": release.description, "licence": release.licence, "signed": False, "version": version}
+    return {**listed_facts(release), **_said(row), **more}
 
 
 @pages.get("/mine/run/{owner}/{name}/{version}/data/{piece}.json.gz")

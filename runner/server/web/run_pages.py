@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from sqlalchemy.exc import SQLAlchemyError
 
+from runner.errors import NotPublished
 from runner.hashing import tagged_hash
 from runner.registry.left_out import in_words
 from runner.releases.reference import Reference
-from runner.server.apart import Bounds, How, apart
+from runner.server.apart import Bounds, How, apart, is_the_servers
 from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
 from runner.server.store.database import Database
+from runner.server.store.stores import blobs_of
 from runner.server.tree import ServerTree
 from runner.storage.files import create, make_folders, read_bounded, remove_folder
+from runner.transports.registry import Registry
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -112,6 +116,10 @@ class RunPages:
             )
             if ending.how is not How.ANSWERED:
                 LOG.warning("a page: %s %s", ending.how.value, ending.why)
+            if ending.how is How.DIED:  # which is not the release's fault, and so is tried again
+                said = {"wrong": "this server cannot make its page now; its log says why", "pieces": []}
+                return Made(self._folder / key, said)
+            if ending.how is not How.ANSWERED:
                 _write(beside, {"wrong": "it takes more time or memory than this server gives to a page", "pieces": []})
             with suppress(OSError):  # another process of this server was quicker
                 beside.rename(self._folder / key)
@@ -129,7 +137,11 @@ class RunPages:
 
 
 def _make(place: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path) -> None:
-    """Write a page and its pieces into a folder; in a process of its own."""
+    """Write a page and its pieces into a folder; in a process of its own.
+
+    Raises:
+        RunError, NotPublished, SQLAlchemyError, OSError: the server's database, blobs or disk are at fault.
+    """
     pieces: list[str] = []
 
     def keep(name: str, data: bytes) -> None:
@@ -137,15 +149,20 @@ def _make(place: Path, settings: Settings, references: Sequence[Reference], view
             file.write(data)
         pieces.append(name)
 
+    tree = ServerTree(Database(settings.database_url), blobs_of(settings), viewer, where=settings.address)
     os.chdir(place)
     try:
-        said = _said(settings, references, viewer, keep)
-    except Exception as error:  # noqa: BLE001 - it is what strangers sent
+        said = _said(Registry(tree, settings.limits), references, keep)
+    except (NotPublished, SQLAlchemyError):
+        raise
+    except Exception as error:
+        if is_the_servers(error):
+            raise
         said = {"wrong": in_words(error, place)}
     _write(into, {**said, "pieces": pieces})
 
 
-def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, keep: Any) -> dict[str, Any]:
+def _said(registry: Registry, references: Sequence[Reference], keep: Any) -> dict[str, Any]:
     from runner.comparison.systems import Reading
     from runner.pages.compare_page import METRICS, compare_page
     from runner.pages.games import FORMAT
@@ -153,12 +170,8 @@ def _said(settings: Settings, references: Sequence[Reference], viewer: Viewer, k
     from runner.pages.site import Site
     from runner.registry.fetched import get
     from runner.results.folder import RunFolder
-    from runner.server.store.stores import blobs_of
     from runner.spec.origin import DATA
-    from runner.transports.registry import Registry
 
-    tree = ServerTree(Database(settings.database_url), blobs_of(settings), viewer, where=settings.address)
-    registry = Registry(tree, settings.limits)
     folders = []
     for place, reference in enumerate(references):
         name = reference.name if len(references) == 1 else f"{place + 1}-{reference.name}"

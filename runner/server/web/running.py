@@ -12,12 +12,13 @@ from dataclasses import replace
 import uvicorn
 
 from runner.errors import RunError, UsageError
-from runner.server.rebuild import alone, make_own
+from runner.server.rebuild import alone
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
 from runner.server.web.connections import bounded
 from runner.server.web.seeing import log_to_stderr
+from runner.storage.files import make_folders
 
 ENDING_SECONDS = 20
 """That requests have to end in, once the server is told to."""
@@ -106,8 +107,11 @@ def _check_proxies(settings: Settings, address: str | None) -> None:
 @contextmanager
 def _own(settings: Settings) -> Iterator[None]:
     """Be the one server of a folder."""
-    make_own(settings.incoming)
     with alone(settings):
+        try:
+            make_folders(settings.incoming)
+        except OSError as error:
+            raise RunError(f"the server's folder {settings.folder} cannot be written: {error.strerror}") from error
         yield
 
 
