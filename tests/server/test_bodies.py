@@ -66,7 +66,8 @@ OPERATIONS = (
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_no_body_is_read_before_it_is_known_whose_it_is(served: Served, method: str, path: str) -> None:
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
+    kind = "Content-Type: application/json\r\nContent-Length: 9000"
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n{kind}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
         connection.sendall(head.encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
