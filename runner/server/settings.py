@@ -74,7 +74,7 @@ class Settings:
     @property
     def connections_of_one(self) -> int:
         """The most of one address, and of requests of it that are open."""
-        return max(1, self.connections // 4)
+        return max(1, self.connections // 2)
 
     @property
     def incoming(self) -> Path:
