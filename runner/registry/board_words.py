@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.registry.board import RegistryBoard
+from runner.releases.reference import Kind, Reference
 from runner.text import counted
+from runner.transports.registry import Registry
 
 SELF_REPORTED = (
     "self-reported: a board replays no journal; that numbers follow from their records does not show that the games "
     "were played. Of one run this shows more"
 )
+
+
+_TIERS = {
+    "recomputed": "it has computed the numbers again from the journal",
+    "reproduced": "others, too, have published a play of the same game with the same result",
+}
+
+
+def said_by_server(tiers: Iterable[str], where: str) -> str | None:
+    """What tiers mean that a server says of its runs, and that it is the server that says so; None of none."""
+    found = {tier.partition(" ")[0] for tier in tiers}
+    meanings = [f"{tier}: {meaning}" for tier, meaning in _TIERS.items() if tier in found]
+    if not meanings:
+        return None
+    return f"the tier is what {where} says, and nothing that was checked here; {'; '.join(meanings)}"
+
+
+def tier_in_words(registry: Registry, reference: Reference, sha256: str) -> str | None:
+    """How far a server says that it has checked one run; None where it says nothing, or is no server."""
+    if reference.kind != Kind.RUN:
+        return None
+    tier = registry.vouched(f"{str(reference).replace('@', '/')}/").get(sha256)
+    return None if tier is None else f"{tier}, says {registry.where}"
 
 
 def verifying(board: RegistryBoard, release: str) -> str:

@@ -92,6 +92,20 @@ class Transport(Protocol):
 
 
 @runtime_checkable
+class Vouching(Protocol):
+    """A transport to what has looked at its runs itself: its word, which nothing here has checked."""
+
+    def vouched(self, prefix: str = "") -> Mapping[str, str]:
+        """How far runs whose folder begins so are checked there, by the hashes of their releases.
+
+        `self-reported`, `recomputed` or `reproduced by N`; of a run that is not named, nothing is said.
+
+        Raises:
+            ReleaseError: it cannot be read.
+        """
+
+
+@runtime_checkable
 class Swift(Protocol):
     """A transport whose place answers at once what would be asked file by file. What it says is no truer than files."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256 as hashing
@@ -22,6 +23,7 @@ SENT_AT_ONCE = 8 << 20
 _NOTES, _NOTE = 20, 500
 """The most notes that a server has told, and of how many characters each."""
 _MOST_FILES = 10_000_000
+_TIER = re.compile("self-reported|recomputed|reproduced by [0-9]{1,9}")
 _CHANGED = "a file changed while it was published, or on its way; publish again"
 
 
@@ -61,7 +63,12 @@ class HttpTransport:
         asked: dict[str, Any] = {"prefix": prefix}
         count = 0
         while True:
-            said = self._http.json("GET", path, params=asked)
+            try:
+                said = self._http.json("GET", path, params=asked)
+            except NotPublished as error:
+                raise ReleaseError(
+                    f"no registry of nip-run answers at {self.where}; its address has no path"
+                ) from error
             page = _list(said, key)
             yield from page
             count += len(page)
@@ -71,6 +78,14 @@ class HttpTransport:
             if not page or count > _MOST_FILES or not isinstance(following, str | int):
                 raise ReleaseError(f"{self.where} lists {key} without an end")
             asked["after"] = following
+
+    def vouched(self, prefix: str = "") -> Mapping[str, str]:
+        found = {}
+        for one in self._pages("/vouched", "runs", prefix):
+            said = one if isinstance(one, dict) else {}
+            if isinstance(said.get("words"), str) and _TIER.fullmatch(said["words"]):
+                found[str(said.get("sha256"))] = str(said["words"])
+        return found
 
     def expect(self, paths: Sequence[str]) -> None:
         self._ahead.expect(paths)

@@ -78,6 +78,12 @@ class Shown:
         found = self._all("SELECT said, task FROM releases WHERE reference = ?", reference)
         return {**orjson.loads(found[0][0]), "page": found[0][1]} if found else None
 
+    def runs_after(self, prefix: str, after: str, most: int) -> list[dict[str, Any]]:
+        """The next runs whose folder, with a slash behind it, begins so, by their names."""
+        folder = "replace(reference, '@', '/') || '/'"
+        query = f"SELECT said FROM releases WHERE kind = 'run' AND reference > ? AND substr({folder}, 1, ?) = ?"
+        return self._said(f"{query} ORDER BY reference LIMIT ?", after, len(prefix), prefix, most)
+
     def releases_of(self, kind: str, owner: str, name: str) -> list[dict[str, Any]]:
         """All versions of a release, the newest first."""
         query = "SELECT said FROM releases WHERE kind = ? AND owner = ? AND name = ? ORDER BY place DESC"

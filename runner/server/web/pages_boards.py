@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from markupsafe import Markup
 from starlette.responses import FileResponse, Response
 
@@ -15,6 +16,7 @@ from runner.pages.page import rendered
 from runner.pages.served import ServedPage, static
 from runner.server.boards.shown import Shown
 from runner.server.boards.tiers import MEANINGS as TIERS
+from runner.server.tree import PAGE
 from runner.server.web.answers import FOR_EVER, PUBLIC, answer, packed_file, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
@@ -58,15 +60,22 @@ def site_of(request: Request) -> Site:
 
 def no_page(request: Request, what: str) -> Response:
     """That there is no such page, or none that whoever asks may see: the same words for both."""
-    said = "If it was published just now, it is here in a few seconds. What is private is shown to its owners alone."
+    said = "If it was published just now, it is here in a few seconds. What is private is at /mine, for its owners."
     page = ServedPage("Not here", [("missing", words_alone(what, said))])
     return page_answer(request, page, status=404, cache="no-store")
 
 
+def listing(lead: Sequence[str], **more: Any) -> Markup:
+    """A section that says something and lists releases: all that its template asks for, and `more` of it."""
+    facts: dict[str, Any] = {
+        "lead": lead, "tables": [], "before": None, "after": None, "commands": [], "owner": None, "links": [],
+    }  # fmt: skip
+    return rendered("served/listed.html", facts | more)
+
+
 def words_alone(*lines: str) -> Markup:
     """A section that says something, and lists nothing."""
-    facts: dict[str, Any] = {"lead": lines, "tables": [], "before": None, "after": None, "commands": [], "owner": None}
-    return rendered("served/listed.html", facts)
+    return listing(lines)
 
 
 def no_board(request: Request) -> Response:
@@ -103,6 +112,42 @@ def _home(shown: Shown, address: str) -> ServedPage:
         "counts": counts,
     }
     return ServedPage("Boards", [("home", rendered("served/home.html", facts))], here="/")
+
+
+class VouchedRun(Told):
+    """How far a public run is checked by this server."""
+
+    release: str
+    """run/OWNER/NAME@VERSION."""
+    sha256: str
+    tier: Literal["self-reported", "recomputed", "reproduced"]
+    words: str
+    """The tier, with by how many others it is reproduced."""
+
+
+class VouchedRuns(Told):
+    """Some public runs, by their names."""
+
+    runs: list[VouchedRun]
+    next: str | None
+    """What to give as `after` for those that follow; null: these are the last."""
+
+
+@data.get("/api/v1/vouched")
+def vouched(
+    request: Request,
+    prefix: Annotated[str, Query(max_length=800)] = "",
+    after: Annotated[str, Query(max_length=800)] = "",
+    limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
+) -> VouchedRuns:
+    """List what this server vouches for of public runs whose folder begins with `prefix`: of none before a board."""
+    shown = site_of(request).boards.shown
+    found = [] if shown is None else shown.runs_after(prefix, after, limit)
+    runs = [
+        VouchedRun(release=one["reference"], sha256=one["sha256"], tier=one["tier"], words=one["tier_words"])
+        for one in found
+    ]
+    return VouchedRuns(runs=runs, next=runs[-1].release if len(runs) == limit else None)
 
 
 @data.get("/board.duckdb", response_class=FileResponse, responses={200: BYTES})
