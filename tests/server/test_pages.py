@@ -25,6 +25,7 @@ from runner.server.settings import Settings
 from runner.server.tree import ServerTree
 from runner.transports.registry import Registry
 from tests.support.browsing import Browsing, Links, hidden_word, is_ours
+from tests.support.processes import nip_run
 from tests.support.served import copy_of, put, run_bundle
 from tests.support.serving import Served, serving
 
