@@ -26,6 +26,8 @@ from common import child, footer, table, temporary_folder
 
 MOST = 0.3
 LARGE = 10_000
+OTHER = "another/v1"
+"""The benchmark of a board of one row."""
 
 
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
@@ -59,7 +61,7 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
 
 
 def multiplied(worker: object, places: object, count: int) -> dict[str, object]:
-    """Write a board of so many rows: those that were read, again and again, under other names."""
+    """Write a board of so many rows: those that were read, again and again, renamed; beside it one of one row."""
     from runner.registry.board import Read, RegistryBoard
     from runner.server.boards.made import Facts, write_folder
     from runner.server.boards.registry import PublicRegistry
@@ -73,7 +75,7 @@ def multiplied(worker: object, places: object, count: int) -> dict[str, object]:
     known = vouched(worker._database, registry, kept, read)
     entries, rows = list(read.releases), {row["release_sha256"]: row for row in read.board.rows}
     releases, sessions, listed, told = {}, {}, [], {}
-    for place in range(count):
+    for place in range(count + 1):
         entry = entries[place % len(entries)]
         name = f"{entry.reference.name}-{place}"
         other = replace(entry, reference=replace(entry.reference, name=name), sha256=f"{place:064x}")
@@ -82,7 +84,8 @@ def multiplied(worker: object, places: object, count: int) -> dict[str, object]:
         sessions[other.sha256] = replace(read.sessions[entry.sha256], key=str(other.reference))
         row = rows[entry.sha256]
         ranks = {"rank": place + 1, "rank_last": count}
-        listed.append({**row, **ranks, "release": str(other.reference), "release_sha256": other.sha256})
+        task = {} if place < count else {"benchmark": OTHER, "task": "0" * 64, "list": OTHER}
+        listed.append({**row, **ranks, **task, "release": str(other.reference), "release_sha256": other.sha256})
         told[other.sha256] = known[entry.sha256]
     folder = places.made / f"{registry.revision}-{count:08x}"
     folder.mkdir()
@@ -115,7 +118,11 @@ def pages_of(folder: Path, name: str, count: int, repeat: int, drawn: list[list[
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
         connection.request("GET", "/")
         home = connection.getresponse().read().decode()
-        board = next(part.split('"')[0] for part in home.split('href="') if part.startswith("/board/"))
+        links = [part for part in home.split('href="') if part.startswith("/board/")]
+        (other,), (board, *_) = (
+            [part.split('"')[0] for part in links if (OTHER in part) is is_it] for is_it in (True, False)
+        )
+        asked(served.port, other)  # what a server does once, whatever the board
         parts = range(1, min(repeat, max(count // 100, 1)) + 1)
         fresh = [asked(served.port, f"{board}?part={part}") for part in parts]
         again = min(asked(served.port, board)[0] for _ in range(max(repeat, 5)))

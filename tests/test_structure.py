@@ -149,6 +149,7 @@ HOMES = {
         "runner.server.store.backup",
         "runner.server.boards.file",
         "runner.server.boards.made",
+        "runner.server.boards.anew",
         "runner.server.boards.tiers",
         "runner.server.competitions.board",
         "runner.server.competitions.rows",

@@ -36,6 +36,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python", type=Path, metavar="PATH", help="of an environment that has mlflow and nip-run")
     parser.add_argument("--apart", type=int, default=9, metavar="N", help="requests from kill to kill; default: 9")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="of whole, refused, fitted and the others in `main`")
     parser.add_argument("--shot", type=Path, metavar="FILE", help="keep a picture of the learning curve")
     args = parser.parse_args()
     claims = Claims()
@@ -51,17 +52,23 @@ def main() -> int:
         ended(tool.nip_run(str(small), "-q", "training.iterations=1"))
         for size, results in ((4, tool.results), (2, here / "other")):
             ended(tool.nip_run(*benchmark, f"dataset.limit={size}", "--run-id", "twin", results=results))
+        served: dict[str, Callable[[], None]] = {
+            "whole": lambda: whole(claims, tool, uri, args.shot),
+            "refused": lambda: refused(claims, tool, uri, port),
+            "fitted": lambda: fitted(claims, tool, uri),
+            "damaged": lambda: damaged(claims, tool, uri),
+            "twins": lambda: twins(claims, tool, uri),
+            "followed": lambda: followed(claims, tool, uri, port),
+            "trained": lambda: trained(claims, tool, uri),
+            "at_once": lambda: at_once(claims, tool, uri),
+            "kills": lambda: kills(claims, tool, uri, port, args.apart),
+        }
         with server(tool, port):
-            whole(claims, tool, uri, args.shot)
-            refused(claims, tool, uri, port)
-            fitted(claims, tool, uri)
-            damaged(claims, tool, uri)
-            twins(claims, tool, uri)
-            followed(claims, tool, uri, port)
-            trained(claims, tool, uri)
-            at_once(claims, tool, uri)
-            kills(claims, tool, uri, port, args.apart)
-        away(claims, tool, uri, port)
+            for name, part in served.items():
+                if name in (args.only or served):
+                    part()
+        if "away" in (args.only or ["away"]):
+            away(claims, tool, uri, port)
     return claims.end()
 
 
@@ -156,8 +163,8 @@ def refused(claims: Claims, tool: Tool, uri: str, port: int) -> None:
     between.fails_from = 0
     for what, (between.said, wanted, words) in ANSWERS.items():
         say(what, between.uri, "x", wanted, words)
-    between.fails_from, between.said, between.asked = 40, ANSWERS["HTTP 500"][0], 0
-    say("HTTP 500 from the 40th request on", between.uri, "failing", 1, "goes on where it stopped")
+    between.fails_from, between.said, between.asked = 20, ANSWERS["HTTP 500"][0], 0
+    say("HTTP 500 from the 20th request on", between.uri, "failing", 1, "goes on where it stopped")
     ended(tool.export(uri, "failing", "quickstart"))
     held(claims, tool, uri, "failing", "quickstart")
 

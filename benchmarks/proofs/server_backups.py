@@ -4,7 +4,7 @@
 
 A server has runs, of which some are private, hidden or yanked, and a competition with submissions. Its records go into
 a backup and from there into SQLite and into PostgreSQL, where all that follows is made again; and they are upgraded
-from what the schema before had of them. Each time all rows are as they were, and so is the board's DuckDB file, made
+from what earlier schemas had of them. Each time all rows are as they were, and so is the board's DuckDB file, made
 anew. Then backups are made while publishers go on: each has all that was acknowledged before it began, and nothing
 half. All of that with SQLite, and then with a PostgreSQL of its own; or with the one database that is named.
 """
@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from shared import Claims, databases, folder
 from sqlalchemy import delete
@@ -28,10 +27,10 @@ from runner.releases.reference import Kind
 from runner.server.settings import Settings
 from runner.server.store.backup import missing_blobs
 from runner.server.store.database import Database
-from runner.server.store.schema import checks, files
+from runner.server.store.schema import VERSION, checks, files
 from runner.server.store.stores import blobs_of
 from tests.support.filled import PUBLISHED, SUBMISSIONS, fill
-from tests.support.kept import board, content, made_as_schema_1, rows
+from tests.support.kept import board, content, made_as_schema, rows
 from tests.support.postgresql import cluster
 from tests.support.processes import nip_run, until
 from tests.support.registries import bundle
@@ -50,7 +49,8 @@ def main() -> int:
             (here / name).mkdir()
             kept = Kept(claims, here / name, database, made)
             kept.moved()
-            kept.upgraded()
+            for version in range(1, VERSION):
+                kept.upgraded(version)
             kept.under_load()
     return claims.end()
 
@@ -104,22 +104,21 @@ class Kept:
             self._claims(done.returncode == 0, f"made again there: {done.stdout.strip()} {done.stderr.strip()[:300]}")
             self._same(new, "made again from manifests and files")
 
-    def upgraded(self) -> None:
-        """A database of the schema before, which has no competitions."""
-        new = self._new("upgraded", self._of_its_kind())
-        made_as_schema_1(self._settings.database_url, new.database_url)
-        downloaded = self._here / "downloaded.duckdb"
+    def upgraded(self, version: int) -> None:
+        new, schema = self._new(f"upgraded-{version}", self._of_its_kind()), f"upgraded from schema {version}"
+        there = made_as_schema(version, self._settings.database_url, new.database_url)
+        before = rows(self._settings.database_url, there)
+        downloaded = self._here / f"downloaded-{version}.duckdb"
         with serving(new.folder, database=new.database, people=False) as served:
             until(lambda: served.ask("/board.duckdb").status == 200, 300)
             downloaded.write_bytes(served.ask("/board.duckdb").body)
-        before = _without_competitions(self._rows)
-        self._claims(rows(new.database_url) == before, "upgraded from schema 1: every row is as it was")
-        self._claims(board(new) == self._board, "upgraded from schema 1: the board's file is as it was")
+        self._claims(rows(new.database_url, there) == before, f"{schema}: every row that it had is as it was")
+        self._claims(board(new) == self._board, f"{schema}: the board's file is as it was")
         self._claims(content(downloaded) == self._board, "and so is the one that the upgraded server gives out")
-        (file,) = new.folder.glob("before-upgrade-1-*.backup")
-        again = self._new("from-before", self._of_its_kind())
+        (file,) = new.folder.glob(f"before-upgrade-{version}-*.backup")
+        again = self._new(f"from-before-{version}", self._of_its_kind())
         done = self._do("server", "restore", again.folder, file, on=again)
-        same = rows(again.database_url) == before and board(again) == self._board
+        same = rows(again.database_url) == rows(new.database_url) and board(again) == self._board
         self._claims(done.returncode == 0 and same, "and so it is from the backup that was made before the upgrade")
 
     def under_load(self) -> None:
@@ -166,10 +165,6 @@ class Kept:
             f"it has all {len(known)} that were acknowledged before, {len(names)} of {in_all} in all, each whole: "
             f"{again.stdout.strip()} {sorted(known - names)[:2]} {missing[:2]} {done.stderr.strip()[:200]}",
         )
-
-
-def _without_competitions(told: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return {name: [] if name.startswith(("competition", "submission")) else found for name, found in told.items()}
 
 
 if __name__ == "__main__":

@@ -45,9 +45,10 @@ def main() -> int:
     with folder() as here, databases(asked.database) as places:
         for name, database in places.items():
             print(f"{name}:", flush=True)
-            said = {"database": database, "blobs": asked.blobs}
-            given = {key: value for key, value in said.items() if value is not None}
-            with serving(here / name / "server", people=False, **given) as server, cutting(server.port) as proxy:
+            with (
+                serving(here / name / "server", database=database, blobs=asked.blobs, people=False) as server,
+                cutting(server.port) as proxy,
+            ):
                 os.environ |= {"NIP_RUN_REGISTRY": proxy.address, "NIP_RUN_TOKEN": server.account("acme")}
                 cut_for_good(claims, proxy)
                 by_command(claims, here / name, server, proxy, asked.times)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.api.given import loaded, results_at
 from runner.api.shown import RunResult, Transcript
 from runner.errors import UsageError, Waiting
 from runner.models.keys import all_allowed
+from runner.results.results import Results
 from runner.runs import result as played
 from runner.runs.accounting import Progress
 from runner.runs.as_begun import as_begun
@@ -17,7 +18,7 @@ from runner.runs.run import RunOptions
 from runner.runs.which import ReplayOf, WhichRun
 from runner.spec.load import Spec, SpecSource
 from runner.training.any_run import ToRun, name_of, run_all, run_spec
-from runner.training.plan import plan_of
+from runner.training.plan import AnyPlan, plan_of
 from runner.training.sweep_budgets import shared_budgets
 from runner.training.trust import check_trust
 
@@ -70,13 +71,7 @@ def run(
         RunError: disk, journal, server or leaderboard; the message says what to do.
     """
     folder = results_at(results)
-    source = None
-    if replay is None and until_round is not None:
-        raise UsageError("until_round needs replay: the run whose answers are taken before that round")
-    if replay is not None:
-        source = ReplayOf(
-            (replay.folder if isinstance(replay, played.RunResult) else folder.find(str(replay))).path, until_round
-        )
+    source = _replayed(replay, until_round, folder)
     options = RunOptions(
         replay=source,
         watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
@@ -85,6 +80,17 @@ def run(
         allowed_keys=all_allowed(allow_keys, allow_commands, allow_hosts),
     )
     return RunResult.of(run_spec(loaded(spec, folder), folder, options, WhichRun(run_id, again, source)))
+
+
+def _replayed(
+    replay: played.RunResult | str | Path | None, until_round: int | None, results: Results
+) -> ReplayOf | None:
+    if replay is None:
+        if until_round is not None:
+            raise UsageError("until_round needs replay: the run whose answers are taken before that round")
+        return None
+    folder = replay.folder if isinstance(replay, played.RunResult) else results.find(str(replay))
+    return ReplayOf(folder.path, until_round)
 
 
 def run_sweep(
@@ -112,16 +118,11 @@ def run_sweep(
         SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, Waiting, RunError: as `run`, of the point
             that failed first.
     """
-    folder, which = results_at(results), WhichRun(again=again)
-    plans = [plan_of(spec) for spec in specs]
-    own = {plan.run_id for plan in plans}
-    begun = [as_begun(plan, folder, which, others=own - {plan.run_id}) for plan in plans]
-    names: list[str] = []
-    for plan, _ in begun:
-        names.append(name_of(plan, folder, which, given=names))
+    folder = results_at(results)
+    points = _points(specs, folder, WhichRun(again=again))
     allowed = all_allowed(allow_keys, allow_commands, allow_hosts)
-    for plan, _ in begun:
-        check_trust(plan, None, allowed)
+    for point in points:
+        check_trust(point.plan, None, allowed)
     done: list[RunResult] = []
     waiting: list[Waiting] = []
 
@@ -129,29 +130,56 @@ def run_sweep(
         if isinstance(result, Waiting):
             waiting.append(result)
         else:
-            notes = [note for note in begun[place][1:] if note is not None]
-            done.append(RunResult.of(replace(result, notes=(*notes, *result.notes))))
+            done.append(RunResult.of(replace(result, notes=(*points[place].notes, *result.notes))))
 
     def watch(spec: Spec) -> Callable[[Progress], None] | None:
         return None if on_progress is None else lambda progress: on_progress(spec, progress.snapshot())
 
-    of_spec = [(str(spec.path), spec.experiment.budget) for spec in specs]
-    named = [(key, plan, name) for key, (plan, _), name in zip(of_spec, begun, names, strict=True)]
-    with shared_budgets(named, folder) as budgets:
+    with shared_budgets([(point.key, point.plan, point.name) for point in points], folder) as budgets:
         runs = [
             ToRun(
-                plan,
-                name,
+                point.plan,
+                point.name,
                 RunOptions(
-                    budget=budgets.of.get(key), locked=name in budgets.locked, watch=watch(spec), allowed_keys=allowed
+                    budget=budgets.of.get(point.key),
+                    locked=point.name in budgets.locked,
+                    watch=watch(point.spec),
+                    allowed_keys=allowed,
                 ),
             )
-            for (key, plan, name), spec in zip(named, specs, strict=True)
+            for point in points
         ]
         run_all(runs, folder, ended)
     if waiting:
         raise waiting[0]
     return done
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point of a sweep, as it was begun: its plan, the run that it is, and what is to be said of that."""
+
+    spec: Spec
+    plan: AnyPlan
+    name: str
+    notes: Sequence[str]
+
+    @property
+    def key(self) -> Hashable:
+        """What points have alike that share a budget."""
+        return str(self.spec.path), self.spec.experiment.budget
+
+
+def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_Point]:
+    plans = [plan_of(spec) for spec in specs]
+    own = {plan.run_id for plan in plans}
+    names: list[str] = []
+    points = []
+    begun = [as_begun(plan, results, which, others=own - {plan.run_id}) for plan in plans]
+    for spec, (plan, note) in zip(specs, begun, strict=True):
+        names.append(name_of(plan, results, which, given=names))
+        points.append(_Point(spec, plan, names[-1], [] if note is None else [note]))
+    return points
 
 
 def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:

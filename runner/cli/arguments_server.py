@@ -93,6 +93,10 @@ def serve(parser: argparse.ArgumentParser) -> None:
         "--connections", type=int, default=512, metavar="N", help="at once; default: 512; who says nothing gives way"
     )
     parser.add_argument(
+        "--quota", type=float, default=64.0, metavar="GIB",
+        help="that one account may have published and open, each file once; default: 64; 0: any number",
+    )  # fmt: skip
+    parser.add_argument(
         "--check-seconds", type=float, default=300.0, metavar="N", help="what the check of one publish may take; 300"
     )
     parser.add_argument(

@@ -30,7 +30,7 @@ def execute(args: argparse.Namespace) -> int:
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     with to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
-        vouched = tier_in_words(registry, got.release.reference, got.sha256)
+        vouched = tier_in_words(registry.find(got.release.reference), registry.where)
     takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
     if lacks_rows(got):
         got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), what_is_needed(got)))

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from runner.cli.board_lists import show_lists
 from runner.cli.output import note, print_json, say, wrapped
 from runner.exit_codes import ExitCode
-from runner.registry.board import TIER as REPORTED
 from runner.registry.board import registry_board
-from runner.registry.board_words import SELF_REPORTED, games_learnt_from, not_shown, said_by_server, verifying
+from runner.registry.board_words import games_learnt_from, not_shown, tiers_in_words
 from runner.registry.marks import legend
 from runner.text import in_one_line
 from runner.transports.connect import to_read
@@ -23,10 +22,6 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     """The board of a registry, on stdout; what it leaves out, on stderr."""
     with to_read(where) as registry:
         board = registry_board(registry, benchmark)
-        vouched = registry.vouched() if board.rows else {}
-    for row in board.rows:
-        row["tier_by"] = board.where if row["release_sha256"] in vouched else None
-        row["tier"] = vouched.get(row["release_sha256"], row["tier"])
     if as_json:
         print_json(board.to_json())
         return ExitCode.DONE
@@ -38,11 +33,7 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     if board.rows:
         columns = [name for name in (TIER, TRAINED, MARKS) if any(row[name] for row in board.rows)]
         show_lists(board.rows, columns)
-        if (said := said_by_server((row[TIER] for row in board.rows), board.where)) is not None:
-            note(wrapped(f"{said}: {verifying(board, board.rows[0]['release'])}"))
-        reported = [row for row in board.rows if row[TIER] == REPORTED]
-        if reported:
-            note(wrapped(f"{SELF_REPORTED}: {verifying(board, reported[0]['release'])}"))
+        note(wrapped(tiers_in_words(board)))
         if told is not None:
             note(wrapped(told))
     else:

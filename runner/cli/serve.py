@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from runner.server.settings import Settings
 
 MAX_PORT = 65_535
+MAX_QUOTA = 1 << 30
 NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
 
 
 def execute(args: argparse.Namespace) -> int:
     if not args.rate >= 0:
         raise UsageError(f"--rate {args.rate}: requests a second; 0 for any number")
+    if not 0 <= args.quota < MAX_QUOTA:
+        raise UsageError(f"--quota {args.quota}: GiB that one account may have; 0 for any number")
     if args.connections < 1:
         raise UsageError(f"--connections {args.connections}: at least 1 at once")
     if not args.check_seconds > 0 or args.check_memory < 1:
@@ -35,6 +38,7 @@ def execute(args: argparse.Namespace) -> int:
     settings = Settings(
         folder=args.folder, database=args.database, blobs=args.blobs, proxies=tuple(args.behind_proxy), rate=args.rate,
         connections=args.connections, check_seconds=args.check_seconds, check_bytes=args.check_memory << 20,
+        account_bytes=int(args.quota * (1 << 30)),
     )  # fmt: skip
 
     if args.rebuild or args.collect:

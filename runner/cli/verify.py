@@ -94,7 +94,7 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         with to_read(args.where) as registry:
             entry = registry.find(named)
             wrong = list(wrong_in_release(registry, entry, args.signer_key))
-            if (said := tier_in_words(registry, entry.reference, entry.sha256)) and not (args.quiet or args.json):
+            if (said := tier_in_words(entry, registry.where)) and not (args.quiet or args.json):
                 note(f"{entry.reference}: {said}; what follows was checked here")
             return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong
     _check_no_signer_key(args)

@@ -24,7 +24,7 @@ from runner.models.policy import Retry
 from runner.models.providers.dummy import DummyModel, examples_behind
 from runner.models.providers.openai_body import as_sent
 from runner.models.providers.table import ProviderName
-from runner.models.servers import Servers, connections_of, server_of
+from runner.models.servers import Servers, Told, connections_of, server_of
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
@@ -108,15 +108,7 @@ def connect(
         complete = within_budget(complete, budget, costs)
     # By server, so that each is told of once, however many groups ask it.
     told = {one: shared.breaker(one, policy, events.server_down) for one in set(map(server_of, live.values()))}
-    retried = with_retries(
-        complete,
-        policy.transient,
-        events,
-        timed=lambda request: not groups[request.group].batch,
-        breaker_of=lambda request: told[server_of(live[request.group])].breaker if request.group in live else None,
-        sleep=sleep,
-    )
-    complete = _live_retried(complete, retried, groups)
+    complete = _live_retried(complete, groups, policy, events=events, told=told, sleep=sleep)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
     judged = judging_refusals(complete, policy.breaker.failures, answered)
@@ -131,8 +123,26 @@ def connect(
     return Connection(judged.complete, closers, judged.check)
 
 
-def _live_retried(complete: Complete, retried: Complete, groups: Mapping[str, ModelSettings]) -> Complete:
+def _live_retried(
+    complete: Complete,
+    groups: Mapping[str, ModelSettings],
+    policy: Retry,
+    *,
+    events: CallEvents,
+    told: Mapping[str, Told],
+    sleep: Sleep,
+) -> Complete:
     """Retries where there is a network: a replay's failures are what they are, the dummy has none."""
+    retried = with_retries(
+        complete,
+        policy.transient,
+        events,
+        timed=lambda request: not groups[request.group].batch,
+        breaker_of=lambda request: (
+            told[server_of(groups[request.group])].breaker if groups[request.group].called_live else None
+        ),
+        sleep=sleep,
+    )
 
     async def complete_by_provider(request: Request) -> Completion:
         remote = groups[request.group].traits.remote

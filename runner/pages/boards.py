@@ -16,7 +16,7 @@ from typing import Any
 from runner.pages.board_marks import Mark, mark_of
 from runner.pages.board_sweeps import Sweep, published_sweeps, short_names, sweeps_of
 from runner.registry.board import RegistryBoard
-from runner.registry.board_words import SELF_REPORTED, games_learnt_from, not_shown, verifying
+from runner.registry.board_words import games_learnt_from, not_shown, tiers_in_words
 from runner.registry.marks import legend
 from runner.results.local_board import lists_of, local_rows, selection_in_words, told_reason, without_board
 from runner.results.points import point_of
@@ -161,7 +161,7 @@ def published_board(
         ("Every hash and record of it", f"nip-run verify REF{place}"),
         ("Two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
     ]
-    said = [f"{SELF_REPORTED}: {verifying(board, board.rows[0]['release'])}", *([meaning] if meaning else []), *hidden]
+    said = [tiers_in_words(board), *([meaning] if meaning else []), *hidden]
     return Board(board.where, True, place, told, board.left_out, said, commands)
 
 

@@ -18,7 +18,7 @@ from runner.registry.left_out import in_words
 from runner.registry.lineage import Ancestry, Lineage
 from runner.registry.marks import edge_json, marks_of, total_json
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.sessions import Session, session_of_release
+from runner.registry.sessions import Session
 from runner.registry.withheld import MARK as WITHHELD
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
@@ -28,7 +28,8 @@ from runner.text import comma_join, did_you_mean
 from runner.transports.registry import Entry, Registry
 
 TIER = "self-reported"
-"""What every row is: a board replays no journal, and whoever publishes may write records that agree with each other."""
+"""What every row is of which the registry says no more: a board replays no journal, and whoever publishes may write
+records that agree with each other."""
 RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
 """How far a row's numbers were looked at."""
 
@@ -120,7 +121,7 @@ def _sessions(
 ) -> Iterator[tuple[str, Session]]:
     for entry, release in releases.items():
         try:
-            session = session_of_release(entry, release)
+            session = kept.session(entry, release)
             if session.trains and entry.reference.kind == Kind.RUN and not session.private:
                 kept.check_training(registry, entry, release)
         except Exception as error:  # noqa: BLE001 - as above
@@ -253,7 +254,7 @@ def _with_lineage(
         "effort": total_json(ancestry),
         "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
         "lineage": [edge_json(edge) for edge in ancestry.edges],
-        "tier": TIER,
+        "tier": entry.vouched or TIER,
         "numbers": AS_PUBLISHED
         if any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in kept.marks)
         else RECOMPUTED,

@@ -21,7 +21,7 @@ from runner.registry.board_numbers import checked_run
 from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words, is_passing
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.sessions import content_hashes
+from runner.registry.sessions import Session, content_hashes, session_of_release
 from runner.releases.bundle import checked_copy
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import FileEntry, Release, digest
@@ -97,6 +97,10 @@ class BoardCache:
         release, data = registry.read(entry)
         atomic_write(path, data)
         return release
+
+    def session(self, entry: Entry, release: Release) -> Session:
+        """A published run or model by its manifest. Raises as `session_of_release`."""
+        return session_of_release(entry, release)
 
     def has_manifest(self, entry: Entry) -> bool:
         """Whether its manifest is here."""

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from runner.registry.board import RegistryBoard
-from runner.releases.reference import Kind, Reference
+from runner.registry.board import TIER, RegistryBoard
 from runner.text import counted
-from runner.transports.registry import Registry
+from runner.transports.listing import Entry
 
-SELF_REPORTED = (
+_SELF_REPORTED = (
     "self-reported: a board replays no journal; that numbers follow from their records does not show that the games "
-    "were played. Of one run this shows more"
+    "were played"
 )
 
 
-_TIERS = {
-    "recomputed": "it has computed the numbers again from the journal",
-    "reproduced": "others, too, have published a play of the same game with the same result",
-}
+def tiers_in_words(board: RegistryBoard) -> str:
+    """What is known of the rows beyond what they say, whose word that is, and what shows more of one run."""
+    told = {row["tier"].partition(" ")[0] for row in board.rows}
+    said = [
+        f"recomputed: {board.where} says that it has computed the numbers again from the journal; that the games were "
+        "played is the publisher's word"
+        if "recomputed" in told else "",
+        f"reproduced: {board.where} says that others, as many as it counts, have published another play with the same "
+        "result, whose numbers it has computed, too"
+        if "reproduced" in told else "",
+        _SELF_REPORTED if TIER in told else "",
+    ]  # fmt: skip
+    shown = "; ".join(line for line in said if line)
+    return f"{shown}. Of one run this shows more: {verifying(board, board.rows[0]['release'])}"
 
 
-def said_by_server(tiers: Iterable[str], where: str) -> str | None:
-    """What tiers mean that a server says of its runs, and that it is the server that says so; None of none."""
-    found = {tier.partition(" ")[0] for tier in tiers}
-    meanings = [f"{tier}: {meaning}" for tier, meaning in _TIERS.items() if tier in found]
-    if not meanings:
-        return None
-    return f"the tier is what {where} says, and nothing that was checked here; {'; '.join(meanings)}"
-
-
-def tier_in_words(registry: Registry, reference: Reference, sha256: str) -> str | None:
+def tier_in_words(entry: Entry, where: str) -> str | None:
     """How far a server says that it has checked one run; None where it says nothing, or is no server."""
-    if reference.kind != Kind.RUN:
-        return None
-    tier = registry.vouched(f"{str(reference).replace('@', '/')}/").get(sha256)
-    return None if tier is None else f"{tier}, says {registry.where}"
+    return f"{entry.vouched}, says {where}" if entry.vouched else None
 
 
 def verifying(board: RegistryBoard, release: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from runner.registry.edges import MINTED, Edge, Edges, Maker, Proof, Use
+from runner.registry.links import EFFORT
 from runner.registry.session_facts import Effort, Group
 from runner.registry.sessions import Session
 
@@ -63,7 +64,7 @@ class Ancestry:
     def total(self) -> Total:
         known: dict[str, int | float] = {}
         at_least = set()
-        for name in (one.name for one in fields(Effort)):
+        for name in EFFORT:
             values = [getattr(games.effort, name) for games in self.trained.values()]
             known[name] = sum(value for value in values if value is not None)
             if self.unknown or None in values:

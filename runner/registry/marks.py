@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from runner.registry.edges import MINTED, Edge, Maker, Proof
@@ -105,7 +104,7 @@ def total_json(ancestry: Ancestry) -> dict[str, Any]:
     """What all training behind a run took, for machines."""
     total = ancestry.total
     return {
-        **asdict(total.effort),
+        **vars(total.effort),
         "at_least": sorted(total.at_least),
         "runs": ancestry.runs,
         "iterations": len(ancestry.trained),

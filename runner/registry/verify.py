@@ -24,6 +24,7 @@ from runner.registry.differences import (
 from runner.registry.fetched import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
 from runner.registry.kinds import wrong_kind
 from runner.registry.left_out import in_words
+from runner.registry.listed_facts import wrong_facts
 from runner.registry.missing_rows import lacks_rows
 from runner.registry.recompute import recomputed
 from runner.registry.records import ROLLOUTS_FILE
@@ -67,6 +68,8 @@ def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None =
         yield from () if signed is None else (Note(signed),)
     except ReleaseError as error:
         wrong.append(str(error))
+    if not wrong:
+        wrong += wrong_facts(entry, registry.read(entry)[0])
     yield from dict.fromkeys(wrong)
     if entry.reference.kind not in (Kind.RUN, Kind.PROMPTS) or wrong:
         return

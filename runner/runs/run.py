@@ -126,12 +126,7 @@ def opened(
     changes = _checked_size(plan, folder, manifest) if part is None else []
     check_debates(plan, folder)
     results.board.check()
-    mark_as_fetched(plan.spec, folder)
-    if not folder.manifest_path.is_file():
-        write_beginning(plan.spec, folder)
-    write_inputs(plan, folder)
-    if compared is not None:
-        compared.write(folder)
+    _write_inputs(plan, folder, compared)
     manifest = replace(
         updated_manifest(manifest, plan).recording("replay_of", "cache"),
         replay_of=source,
@@ -153,6 +148,16 @@ def opened(
     )
     session.notes.extend(changes)
     return session
+
+
+def _write_inputs(plan: Plan, folder: RunFolder, compared: Compared | None) -> None:
+    """What a run is played from, into its folder, where it is not there."""
+    mark_as_fetched(plan.spec, folder)
+    if not folder.manifest_path.is_file():
+        write_beginning(plan.spec, folder)
+    write_inputs(plan, folder)
+    if compared is not None:
+        compared.write(folder)
 
 
 def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:

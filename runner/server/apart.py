@@ -41,6 +41,8 @@ _NO_MEMORY = 77
 _SPARE_SECONDS = 5
 """Of processor time, in which a process that has had all of its own may still say so."""
 _THE_SERVERS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+_SAID = (*map(os.strerror, _THE_SERVERS), "database or disk is full", "disk I/O error")
+"""How DuckDB and SQLite say the same."""
 
 _ADDRESSES = 4
 """So many times its memory a process may reserve: DuckDB does so with 700 MiB, of which it takes none."""
@@ -134,12 +136,12 @@ def run_apart(settings: Settings, work: Callable[..., dict[str, Any]], *args: An
     try:
         ending = apart(Bounds.of(settings), settings.incoming, _said, settings, work, args)
     except OSError as error:
-        raise ApartError(f"no process can be begun for it: {error}") from error
+        raise ApartError(f"the server cannot do it now: {error.strerror or error}") from error
     if ending.how is How.ANSWERED and "error" not in ending.answer:
         found: dict[str, Any] = ending.answer["answer"]
         return found
     if ending.how is How.DIED:
-        raise ApartError(f"the process that did it {ending.why}")
+        raise ApartError(f"the server could not do it: what was to do it {ending.why}")
     why = {
         How.TOO_LONG: "it takes longer than this server gives it",
         How.TOO_MUCH: f"it takes more memory than this server gives it, which is {settings.check_bytes >> 20:,} MiB",
@@ -201,7 +203,10 @@ def is_the_servers(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, BlobsError):
             return True
+        is_databases = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
         if isinstance(error, OSError) and error.errno in _THE_SERVERS:
+            return True
+        if is_databases and any(words in str(error) for words in _SAID):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -25,6 +25,7 @@ from runner.server.intake.pieces import Pieces
 from runner.server.intake.publishing import check_row
 from runner.server.intake.uploads import CHECKING, OPEN
 from runner.server.people.accounts import Scope, Viewer
+from runner.server.people.keeping import HIDDEN
 from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
 from runner.server.store.closed import closed_to_others
@@ -123,7 +124,11 @@ def _folder(settings: Settings, blobs: Blobs, row: Row[Any], reference: Referenc
     except NotPublished as error:
         raise ReleaseError(f"{MANIFEST} is missing") from error
     release = Release.from_bytes(data, settings.limits)
-    if digest(data) != row.sha256 or release.reference != reference or release.visibility != row.visibility:
+    if (
+        digest(data) != row.sha256
+        or release.reference != reference
+        or row.visibility not in (release.visibility, HIDDEN)
+    ):
         raise ReleaseError(f"{MANIFEST} is damaged, or is that of {release.reference}")
     said = checksum(data)
     return DeclaredFolder(

@@ -29,6 +29,8 @@ class Settings:
     """Requests a second that one account, or one address without a token, may make; 0: any number."""
     connections: int = 512
     """At once; who comes then is told to come again."""
+    any_name: bool = False
+    """It may be asked by any name, and not by that of its address alone."""
     limits: Limits = TAKEN
     releases_at_once: int = 500
     """The most of one publish, seen whole or not at all: a training run comes with its parts and models."""
@@ -38,8 +40,10 @@ class Settings:
     """The most of one account that are sent or checked."""
     open_bytes: int = 16 << 30
     """The most that those have in all."""
+    account_bytes: int = 64 << 30
+    """The most that one account may have published and have open, each file once; 0: any number."""
     spare_bytes: int = 256 << 20
-    """What stays free on the disk: an upload that would take of it is refused."""
+    """What stays free on the disk once all that is open is sent: an upload that would take of it is refused."""
     declared_bytes: int = 16 << 20
     """Of a request that is no piece of a file."""
     body_seconds: float = 120.0
@@ -64,6 +68,11 @@ class Settings:
         dialect, _, file = (self.database or "").partition(":///")
         if dialect.partition("+")[0] == "sqlite" and file and not file.startswith(("/", ":memory:", "file:")):
             object.__setattr__(self, "database", f"{dialect}:///{Path(file).absolute()}")
+
+    @property
+    def connections_of_one(self) -> int:
+        """The most of one address, and of requests of it that are open."""
+        return max(1, self.connections // 4)
 
     @property
     def incoming(self) -> Path:

@@ -50,6 +50,8 @@ class Indexed:
     yanked: bytes | None
     """What stands in its `yanked.json`; None where it has none."""
     signed: bool
+    vouched: str = ""
+    """How far the place itself says that it has checked a run; "": it says nothing."""
 
 
 class Transport(Protocol):
@@ -89,20 +91,6 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Let go of connections and of what was copied."""
-
-
-@runtime_checkable
-class Vouching(Protocol):
-    """A transport to what has looked at its runs itself: its word, which nothing here has checked."""
-
-    def vouched(self, prefix: str = "") -> Mapping[str, str]:
-        """How far runs whose folder begins so are checked there, by the hashes of their releases.
-
-        `self-reported`, `recomputed` or `reproduced by N`; of a run that is not named, nothing is said.
-
-        Raises:
-            ReleaseError: it cannot be read.
-        """
 
 
 @runtime_checkable

@@ -52,6 +52,8 @@ class Ahead:
         at, asked = 0, set(wanted)
         while at < len(data):
             end = data.find(b"\n", at, at + _LONGEST_LINE)
+            if end < 0:
+                raise ReleaseError("files come otherwise than a registry of nip-run sends them")
             try:
                 said = orjson.loads(data[at:end])
                 path, size = said["path"], said["size"]
@@ -60,6 +62,7 @@ class Ahead:
             at = end + 1
             if path not in asked or not (size is None or (type(size) is int and 0 <= size <= len(data) - at)):
                 raise ReleaseError("files come otherwise than they were asked for")
+            asked.discard(path)
             if size is not None:
                 yield path, data[at : at + size]
                 at += size

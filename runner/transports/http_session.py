@@ -225,6 +225,8 @@ class _Arriving(io.RawIOBase):
                 continue
             if piece is None:
                 return 0
+            if time.monotonic() - self._began > self._session.patience.seconds_for(self._at):
+                raise ReleaseError(f"{self._shown}: it comes too slowly; {self._at:,} bytes are here")
             again = min(self._skipped, len(piece))
             self._skipped -= again
             piece = piece[again:]
@@ -232,8 +234,6 @@ class _Arriving(io.RawIOBase):
                 continue
             self._rest = memoryview(piece)
             self._at, self._cut = self._at + len(piece), 0
-            if time.monotonic() - self._began > self._session.patience.answer_seconds + (self._at >> 10):
-                raise ReleaseError(f"{self._shown}: it comes too slowly; {self._at:,} bytes are here")
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]

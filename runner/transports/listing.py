@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
 from runner.errors import ReleaseError
@@ -27,6 +27,8 @@ class Entry:
     yanked: str | None = None
     """Why it was yanked; None where it was not."""
     signed: bool = False
+    vouched: str = field(default="", compare=False)
+    """How far the place says that it has checked a run, which is its word alone; "": it says nothing."""
     unreadable: str | None = None
     """Why nothing of it can be read, as where its checksum is damaged: it is listed nevertheless, without a hash, and
     `Registry.read` raises this. One release that is damaged keeps nobody from the others."""
@@ -80,7 +82,7 @@ class Listing:
             yanked = None if one.yanked is None else read_yanked(one.yanked)
         except ReleaseError as error:
             return Entry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
-        return Entry(reference, one.sha256, yanked, one.signed)
+        return Entry(reference, one.sha256, yanked, one.signed, one.vouched)
 
     def _entry(self, reference: Reference, marks: set[tuple[str, str]]) -> Entry:
         folder, yanked = reference.folder, None

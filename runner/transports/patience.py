@@ -29,7 +29,11 @@ class Patience:
     """For its check."""
     answer_bytes: int = 64 << 20
     answer_seconds: float = 300.0
-    """For a whole answer; of a file, and as many more as it has KiB."""
+    """For a whole answer."""
+
+    def seconds_for(self, size: int) -> float:
+        """For a file of so many bytes, there or back: slower than a KiB a second nobody is waited for."""
+        return self.answer_seconds + (size >> 10)
 
 
 OF_THE_HUB = Patience(tries=4, wait=1.0)

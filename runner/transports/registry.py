@@ -17,7 +17,7 @@ from runner.releases.manifest import CHECKSUM, MANIFEST, Release, digest
 from runner.releases.reference import Digest, Kind, Reference
 from runner.releases.versions import version_order
 from runner.text import did_you_mean, in_one_line, shortened
-from runner.transports.base import Added, Swift, Transport, Vouching
+from runner.transports.base import Added, Swift, Transport
 from runner.transports.listing import SIGNATURE, Entry, Listing, small_file
 from runner.transports.yanks import YANKED, YANKED_FILE, yanked_file
 
@@ -69,10 +69,6 @@ class Registry:
             ReleaseError: the registry cannot be read.
         """
         return self._listing.of_kind(kind)
-
-    def vouched(self, prefix: str = "") -> Mapping[str, str]:
-        """What a server says that it has checked of its runs; nothing of a registry that is none. See `Vouching`."""
-        return self._transport.vouched(prefix) if isinstance(self._transport, Vouching) else {}
 
     def find(self, named: Reference | Digest) -> Entry:
         """The release that is meant: of a name without a version, the newest that is not yanked.

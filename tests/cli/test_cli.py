@@ -1,4 +1,4 @@
-"""The command line: every command, its JSON, its exit codes, and what never reaches a terminal."""
+"""The command line: every command, its JSON, its exit codes, and its errors without a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from tests.support.processes import command, environment, nip_run
 from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import dataset_file, spec_file
-from tests.support.terminal import in_terminal
 
 ESC = "\x1b"
 HOSTILE = f"{ESC}]0;owned{ESC}\\{ESC}[2J{ESC}[31mred\x07\x9b2J\r\x08 \u202egnp\u202c\u200b"
@@ -282,70 +281,6 @@ def test_an_empty_results_folder_is_no_error(tmp_path: Path) -> None:
     for words in (("runs",), ("leaderboard",), ("sql", "SELECT count(*) FROM runs")):
         assert called(*words, cwd=tmp_path).returncode == 0
     assert list(tmp_path.iterdir()) == []
-
-
-# What never reaches a terminal
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which datapoints and models speak in escape sequences."""
-    made = tmp_path_factory.mktemp("hostile")
-    with serving(text=f"{HOSTILE} I am sure. Decision: accept", model=f"evil{ESC}[2J") as server:
-        path = spec_file(made, server.base_url)
-        rows = [
-            {"id": name, "label": i % 2, "question": f"Q {HOSTILE}", "solution": f"S {HOSTILE}"}
-            for i, name in enumerate(("p0", f"p1{ESC}[2J", f"p2{HOSTILE}"))
-        ]
-        (made / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        played(path, made / "results")
-    return made
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("show", "tiny"),
-        ("show", "tiny", "p0"),
-        ("sql", "SELECT * FROM messages, completions, rollouts LIMIT 5"),
-        ("sql", f'SELECT 1 AS "{ESC}[2J"'),
-        ("sql", f"SELECT nothing_{ESC}[2J FROM runs"),
-        ("render", "spec.yaml", "prover"),
-        ("render", "spec.yaml", "verifier", "--datapoint", f"q{ESC}[2J"),
-        ("show", f"{ESC}[2J"),
-        ("show", "tiny", f"{ESC}[2J"),
-        ("leaderboard",),
-        ("runs",),
-        ("check", "spec.yaml", f"name={ESC}[2J"),
-        (f"{ESC}[2J.yaml",),
-    ],
-)
-def test_nothing_that_a_model_or_a_dataset_said_can_drive_the_terminal(hostile: Path, words: tuple[str, ...]) -> None:
-    done = called(*words, cwd=hostile)
-    said = done.stdout + done.stderr
-    for character in (ESC, "\x07", "\x08", "\x9b", "\r", "\u202e", "\u200b"):
-        assert character not in said
-    assert "Traceback" not in done.stderr
-    assert "bug in nip-run" not in done.stderr
-
-
-def test_what_was_said_is_still_shown_and_kept_whole_in_the_records(hostile: Path) -> None:
-    assert "\\x1b[2J" in called("show", "tiny", "p0", cwd=hostile).stdout
-    assert any(HOSTILE in row["raw_message"] for row in table(only_run(hostile / "results"), "completions"))
-
-
-def test_markup_of_rich_in_the_words_of_a_model_is_text(hostile: Path) -> None:
-    done = called("sql", "SELECT '[bold]x[/bold] [link=http://x]y[/link]' AS said", cwd=hostile)
-    assert "[bold]x[/bold] [link=http://x]y[/link]" in done.stdout
-
-
-def test_on_a_terminal_there_is_colour_and_with_no_color_there_is_none(tmp_path: Path) -> None:
-    with serving(latency=0.05) as server:
-        spec_file(tmp_path, server.base_url)
-        code, seen = in_terminal("spec.yaml", cwd=tmp_path)
-        assert (code, ESC in seen) == (0, True)
-        code, seen = in_terminal("spec.yaml", "--again", cwd=tmp_path, NO_COLOR="1")
-        assert (code, ESC in seen) == (0, False)
 
 
 # Tracebacks

@@ -1,37 +1,26 @@
-"""Templates from strangers stay in the sandbox, data stays data, and the prompts that ship say what a player needs."""
+"""Templates from strangers stay in the sandbox, data stays data, and the label stays away."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runner.errors import NipRunError, Place, RunError, SpecError
 from runner.prompts.sandbox import scan
 from runner.prompts.templates import (
-    CONFIDENCE,
-    LAST_ROUND,
     VARIABLES,
     PromptSet,
     load_prompts,
-    own_variables,
-    prompt_variables,
-    template_names,
 )
 from runner.protocols.load import builtin_names, load_protocol
-from runner.protocols.protocol import Protocol
-from tests.support.paths import ROOT
 from tests.support.processes import environment
+from tests.support.prompting import COLUMNS, variables
 
-SHIPPED = ROOT / "prompts" / "code_validation"
 SOLO = load_protocol("solo_verifier")
-COLUMNS = {"question": "What is it?", "solution": "def f():\n    return 1\n", "size": 5}
 
 
 def load(folder: Path, source: str | bytes, columns: dict[str, object] | None = None) -> PromptSet:
@@ -43,21 +32,6 @@ def load(folder: Path, source: str | bytes, columns: dict[str, object] | None = 
 def rendered(folder: Path, source: str, columns: dict[str, object] | None = None) -> str:
     columns = columns or COLUMNS
     return load(folder, source, columns).render("verifier", variables(SOLO, "verifier", columns=columns))
-
-
-def variables(
-    protocol: Protocol, agent: str, *, columns: Mapping[str, Any] = COLUMNS, prover_stance: int = 1, round_: int = 0
-) -> dict[str, object]:
-    own = own_variables(
-        protocol,
-        agent,
-        prover_stance=prover_stance,
-        round_=round_,
-        max_response_words=137,
-        accept="Decision: accept",
-        reject="Decision: reject",
-    )
-    return prompt_variables(columns, own)
 
 
 def refusal(folder: Path, source: str | bytes) -> str:
@@ -358,84 +332,3 @@ def test_a_missing_folder_and_missing_templates_are_reported(tmp_path: Path) -> 
     with pytest.raises(SpecError) as caught:
         load_prompts(tmp_path, load_protocol("nip"), None, Place("spec.yaml", 4, 1))
     assert len(caught.value.problems) == 3
-
-
-# The prompts that ship
-
-AGENTS = [(name, agent) for name in builtin_names() for agent in template_names(load_protocol(name))]
-
-
-def shipped(name: str) -> tuple[Protocol, PromptSet]:
-    protocol = load_protocol(name)
-    return protocol, load_prompts(SHIPPED / name, protocol, ["question", "solution"], Place("s"))
-
-
-@pytest.mark.parametrize(("name", "template"), AGENTS)
-@pytest.mark.parametrize("stance", [0, 1])
-def test_a_shipped_prompt_renders_in_every_round(name: str, template: str, stance: int) -> None:
-    protocol, prompts = shipped(name)
-    agent = template.removesuffix(LAST_ROUND)
-    columns = {"question": "QQQ", "solution": "SSS", "label": "LABEL-1", "y": "LABEL-2"}
-    for round_ in range(protocol.max_message_rounds):
-        text = prompts.render(
-            template, variables(protocol, agent, columns=columns, prover_stance=stance, round_=round_)
-        )
-        assert text.strip()
-        assert "LABEL" not in text
-        assert not re.search(r"\{\{|\}\}|\{%|%\}|Undefined|None", text)
-        if template == agent:
-            assert "QQQ" in text
-            assert "SSS" in text
-            assert "137 words" in text
-
-
-@pytest.mark.parametrize("name", builtin_names())
-def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
-    protocol, prompts = shipped(name)
-    for template in [t for t in prompts.sources if t.startswith("verifier")]:
-        text = prompts.render(template, variables(protocol, "verifier"))
-        assert "Decision: accept" in text
-        assert "Decision: reject" in text
-        if not template.endswith(LAST_ROUND):
-            for header in protocol.agent_spec("verifier").headers.values():
-                assert f"\n{header}" in text
-
-
-@pytest.mark.parametrize("name", builtin_names())
-def test_a_shipped_verifier_prompt_does_not_know_the_provers_stance(name: str) -> None:
-    _, prompts = shipped(name)
-    for template in [t for t in prompts.sources if t.startswith("verifier")]:
-        assert "stance" not in prompts.variables[template]
-
-
-@pytest.mark.parametrize("name", ["nip", "debate", "mnip"])
-def test_a_shipped_verifier_prompt_counts_the_questions_that_are_left(name: str) -> None:
-    protocol, prompts = shipped(name)
-    for round_ in range(protocol.max_message_rounds):
-        left = sum("verifier" in protocol.can_be_active(i) for i in range(round_ + 1, protocol.max_message_rounds))
-        text = prompts.render("verifier", variables(protocol, "verifier", round_=round_))
-        wanted = {0: r"no more questions", 1: r"1 more question\b"}.get(left, rf"{left} more questions")
-        if "verifier" in protocol.can_be_active(round_):
-            assert re.search(wanted, text), (round_, left)
-
-
-@pytest.mark.parametrize(("name", "template"), [case for case in AGENTS if case[1].startswith("prover")])
-def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template: str) -> None:
-    protocol, prompts = shipped(name)
-    texts = {}
-    for stance in (0, 1):
-        texts[stance] = prompts.render(
-            template, {**variables(protocol, template), "stance": ("reject", "accept")[stance]}
-        )
-    assert "accept" in texts[1]
-    assert "reject" in texts[0]
-    assert texts[0] != texts[1]
-    assert "Decision: " not in texts[0] + texts[1]
-
-
-def test_every_shipped_template_is_used_by_its_protocol() -> None:
-    for name in builtin_names():
-        files = {path.name.removesuffix(".jinja") for path in (SHIPPED / name).iterdir()}
-        protocol = load_protocol(name)
-        assert files == {*template_names(protocol), protocol.verifier_name + CONFIDENCE}
-    assert {path.name for path in SHIPPED.iterdir()} == set(builtin_names())

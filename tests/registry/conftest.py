@@ -1,14 +1,20 @@
-"""A small results folder with a training run, a benchmark of what it made, and one of what it began with."""
+"""A small results folder with a training run, a benchmark of what it made, and one of what it began with; published."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.api import run
+from runner.registry.board import registry_board
+from runner.registry.board_cache import BoardCache
 from runner.spec.load import load_spec
+from runner.transports.folder import FolderTransport
+from runner.transports.registry import Registry
+from tests.registry.planted import Watched, published_runs
 from tests.support.training import training_spec
 
 
@@ -26,3 +32,28 @@ def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         spec = load_spec(training_spec(folder / name, **measuring, models=models))
         run(spec, results, run_id=name)
     return results
+
+
+@pytest.fixture(scope="session")
+def looked_at(trained_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry with all runs of the small results folder, published by acme, and a cache that has seen it."""
+    folder = tmp_path_factory.mktemp("looked at")
+    made = Registry(FolderTransport(str(folder / "registry")))
+    published_runs(made, trained_results, "acme")
+    registry_board(made, cache=folder / "cache")
+    return folder
+
+
+@pytest.fixture
+def registry(looked_at: Path, tmp_path: Path) -> Registry:
+    """A copy of that registry."""
+    shutil.copytree(looked_at / "registry", tmp_path / "registry")
+    return Registry(Watched(str(tmp_path / "registry")))
+
+
+@pytest.fixture
+def cache(looked_at: Path, registry: Registry, tmp_path: Path) -> Path:
+    """A copy of that cache."""
+    (seen,) = (looked_at / "cache").iterdir()
+    shutil.copytree(seen, BoardCache.of(registry, tmp_path / "cache").path, dirs_exist_ok=True)
+    return tmp_path / "cache"

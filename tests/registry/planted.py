@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
+from runner.registry.board import RegistryBoard
 from runner.registry.links import links_of, trained_facts
 from runner.registry.sessions import Session, content_hashes, session_of_release
 from runner.releases.bundle import Bundle, Content
@@ -18,6 +19,8 @@ from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.results.tables import COLUMNS
+from runner.transports.base import Stored
+from runner.transports.folder import FolderTransport
 from runner.transports.registry import Entry, Registry
 from tests.support.files import parquet_rows
 
@@ -126,3 +129,22 @@ def published_runs(registry: Registry, results: Path, owner: str) -> None:
     """Every run of a results folder."""
     here = Results(results)
     publish(registry, *(release_of(folder, here, owner) for folder in here.runs()))
+
+
+class Watched(FolderTransport):
+    """A folder that keeps what was read of it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.opened: list[str] = []
+
+    def open(self, path: str) -> IO[bytes]:
+        self.opened.append(path)
+        return super().open(path)
+
+    def stored(self, prefix: str = "") -> Iterator[Stored]:
+        return super().stored(prefix)
+
+
+def by_release(board: RegistryBoard) -> dict[str, Mapping[str, Any]]:
+    return {row["release"]: row for row in board.rows}

@@ -2,77 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
-from runner.errors import ReleaseError, RunError, UsageError
-from runner.registry.board import RegistryBoard, registry_board
-from runner.registry.board_cache import BoardCache
-from runner.registry.draft import Naming
-from runner.registry.fetched import PIN
-from runner.registry.left_out import in_words, is_passing
-from runner.registry.run_bundle import draft_of
-from runner.registry.withheld import MARK
+from runner.errors import UsageError
+from runner.registry.board import registry_board
 from runner.releases.bundle import Bundle
 from runner.results.folder import RunFolder
 from runner.results.results import Results
-from runner.results.tasks import PlayedDatapoint
-from runner.storage.parquet import write_parquet
-from runner.transports.base import Stored
 from runner.transports.connect import connect
-from runner.transports.folder import FolderTransport
 from runner.transports.registry import Registry
-from tests.registry.planted import publish, published_runs, release_of
+from tests.registry.planted import Watched, by_release, publish, release_of
 from tests.support.processes import nip_run_here
 from tests.support.registries import ALIKE, PLACES
-
-
-class Watched(FolderTransport):
-    """A folder that keeps what was read of it."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
-        self.opened: list[str] = []
-
-    def open(self, path: str) -> IO[bytes]:
-        self.opened.append(path)
-        return super().open(path)
-
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
-        return super().stored(prefix)
-
-
-@pytest.fixture(scope="module")
-def looked_at(trained_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A registry with all runs of the small results folder, published by acme, and a cache that has seen it."""
-    folder = tmp_path_factory.mktemp("looked at")
-    made = Registry(FolderTransport(str(folder / "registry")))
-    published_runs(made, trained_results, "acme")
-    registry_board(made, cache=folder / "cache")
-    return folder
-
-
-@pytest.fixture
-def registry(looked_at: Path, tmp_path: Path) -> Registry:
-    """A copy of that registry."""
-    shutil.copytree(looked_at / "registry", tmp_path / "registry")
-    return Registry(Watched(str(tmp_path / "registry")))
-
-
-@pytest.fixture
-def cache(looked_at: Path, registry: Registry, tmp_path: Path) -> Path:
-    """A copy of that cache."""
-    (seen,) = (looked_at / "cache").iterdir()
-    shutil.copytree(seen, BoardCache.of(registry, tmp_path / "cache").path, dirs_exist_ok=True)
-    return tmp_path / "cache"
 
 
 def release(results: Path, name: str, owner: str = "acme", **changes: Any) -> Bundle:
@@ -87,10 +34,6 @@ def edited(results: Path, name: str, place: Path, file: str, change: Any) -> Run
     change(said)
     path.write_text(json.dumps(said))
     return RunFolder(path.parent)
-
-
-def by_release(board: RegistryBoard) -> dict[str, Mapping[str, Any]]:
-    return {row["release"]: row for row in board.rows}
 
 
 def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs_do_not(
@@ -242,86 +185,6 @@ def test_what_does_not_follow_from_its_records_is_refused_by_name_and_the_others
     watched.opened.clear()
     assert registry_board(registry, cache=cache).left_out == board.left_out
     assert not any("/data/" in path for path in watched.opened)
-
-
-def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
-    """The run `before` as its owner publishes it without the rows of its dataset, with another pin."""
-    naming = Naming("shy", licence="MIT", dataset_licence="none")
-    made = draft_of(RunFolder(results / "runs" / "before"), Results(results), naming)
-    pin = json.loads(bytes(made.contents[PIN]))
-    changed = json.dumps({**pin, "rows": change(pin["rows"])}).encode()
-    return replace(made, contents={**made.contents, PIN: changed}).bundle()
-
-
-def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_told_apart(
-    registry: Registry, cache: Path, trained_results: Path
-) -> None:
-    publish(registry, without_rows(trained_results))
-    board = registry_board(registry, cache=cache)
-    assert board.left_out == []
-    ours, theirs = (by_release(board)[f"run/{owner}/before@1"] for owner in ("acme", "shy"))
-    same = ("task", "list", "rank", "accuracy", "ci_low", "ci_high", "n", "clusters")
-    assert [theirs[name] for name in same] == [ours[name] for name in same]
-    assert (MARK in theirs["marks"], theirs["numbers"]) == (True, "as published")
-    assert MARK not in ours["marks"]
-
-
-def test_a_withheld_datapoint_has_the_hash_in_its_task_that_its_id_group_label_and_content_come_to() -> None:
-    known = PlayedDatapoint("p", "of six", 1, "ab" * 32, {"question": "?"})
-    withheld = PlayedDatapoint("p", str(known.group_sha256), 1, "ab" * 32, {}, group_is_hash=True)
-    assert withheld.digest == known.digest
-    alone = PlayedDatapoint("p", "p", 1, "ab" * 32, {})
-    others = [alone, *(replace(withheld, **one) for one in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"}))]
-    assert len({one.digest for one in (known, *others)}) == 5
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda rows: rows[:-1], "the datapoints differ"),
-        (lambda rows: [{**rows[0], "sha256": "ab" * 32}, *rows[1:]], "the datapoints differ"),
-        (lambda rows: [{**row, "group_sha256": "ab" * 32} for row in rows], "does not group its datapoints"),
-        (lambda rows: [{**rows[0], "id": "unplayed"}, *rows[1:]], "of 1 of them no rollout has the label"),
-        (lambda rows: [{**rows[0], "content_sha256": "x"}, *rows[1:]], "does not say which datapoints"),
-        (lambda rows: 7, "does not say which datapoints"),
-    ],
-    ids=["fewer", "other hash", "other groups", "without label", "no hash", "no rows"],
-)
-def test_withheld_datapoints_that_are_not_those_of_its_games_are_refused_by_name(
-    registry: Registry, cache: Path, trained_results: Path, change: Any, why: str
-) -> None:
-    publish(registry, without_rows(trained_results, change))
-    (left,) = registry_board(registry, cache=cache).left_out
-    assert left[0] == "run/shy/before@1"
-    assert why in left[1]
-
-
-def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_want_of_memory(tmp_path: Path) -> None:
-    assert in_words(ZeroDivisionError("x\ny")) == "it says what cannot be (ZeroDivisionError: x)"
-    assert in_words(ReleaseError(f"{tmp_path}/spec.yaml:3: no"), tmp_path) == "data/spec.yaml:3: no"
-    with pytest.raises(MemoryError):
-        in_words(MemoryError())
-
-
-@pytest.mark.parametrize(
-    ("row", "folder", "passing"),
-    [('{"y": 1}', "gone", True), ('{"y": "x"}', "", False), ("{", "", False)],
-    ids=["no place to write", "a wrong type", "no JSON"],
-)
-def test_what_this_machine_lacks_is_no_refusal_that_stays(tmp_path: Path, row: str, folder: str, passing: bool) -> None:
-    lines = tmp_path / "rows.jsonl"
-    lines.write_text(row + "\n")
-    with pytest.raises(RunError) as told:
-        write_parquet([lines], {"y": "TINYINT"}, tmp_path / folder / "rows.parquet")
-    assert is_passing(told.value, tmp_path) is passing
-
-
-def test_a_file_that_a_release_lacks_is_its_own_fault_and_one_that_cannot_be_read_is_not(tmp_path: Path) -> None:
-    lacking, unread = RunError("x"), RunError("x")
-    lacking.__cause__ = FileNotFoundError(errno.ENOENT, "", str(tmp_path / "spec.yaml"))
-    unread.__cause__ = OSError(errno.EMFILE, "", str(tmp_path / "spec.yaml"))
-    assert (is_passing(lacking, tmp_path), is_passing(unread, tmp_path)) == (False, True)
 
 
 def _better(said: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -13,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ReleaseError, UsageError
-from runner.server.apart import Bounds, Ending, How, apart, run_apart
+from runner.errors import ReleaseError, RunError, UsageError
+from runner.server.apart import ApartError, Bounds, Ending, How, apart, run_apart
 from runner.server.settings import Settings
 
 MEMORY = 4 << 30
@@ -82,6 +83,18 @@ def refused_memory(_: Settings, __: Path) -> dict[str, Any]:
     return {"size": greedy(__)}
 
 
+def killed_for(_: Settings, __: Path) -> dict[str, Any]:
+    killed(__)
+    return {}
+
+
+def without_room(_: Settings, place: Path) -> dict[str, Any]:
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device", str(place))
+    except OSError as error:
+        raise RunError(f"cannot write {place}") from error
+
+
 def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
     bounds = Bounds(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=os.nice(0) + 3)
     ending = apart(bounds, tmp_path, found, "acme")
@@ -125,3 +138,15 @@ def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
 def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path, work: Any, said: str) -> None:
     with pytest.raises(ReleaseError, match=said):
         run_apart(Settings(folder=tmp_path, check_bytes=MEMORY), work)
+
+
+@pytest.mark.parametrize("work", [killed_for, without_room])
+def test_what_the_server_could_not_do_is_no_word_on_what_was_asked(tmp_path: Path, work: Any) -> None:
+    with pytest.raises(ApartError, match="the server could not do it"):
+        run_apart(Settings(folder=tmp_path), work)
+
+
+def test_a_folder_that_takes_nothing_begins_no_work(tmp_path: Path) -> None:
+    (tmp_path / "incoming").write_text("no folder")
+    with pytest.raises(ApartError, match="the server cannot do it now"):
+        run_apart(Settings(folder=tmp_path), killed_for)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
+import pytest
 from fastapi import FastAPI
 from starlette.types import Message
 
 from runner.server.web.bodies import Bodies
 from runner.server.web.faults import handle_faults
+from tests.support.serving import Served
 
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
 
@@ -54,3 +57,44 @@ def test_a_body_that_comes_whole_is_answered() -> None:
         {"type": "http.request", "body": b",2]", "more_body": False},
     ]
     assert answered(halves) == 200
+
+
+OPERATIONS = (
+    ("POST", "/api/v1/uploads"), ("POST", "/api/v1/competitions"), ("PUT", "/api/v1/hidden/run/acme/tiny/1"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_no_body_is_read_before_it_is_known_whose_it_is(served: Served, method: str, path: str) -> None:
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
+    assert served.ask(path, method, b"{", token="nip_" + "a" * 12 + "_no").status == 401
+
+
+@pytest.mark.parametrize(("method", "path", "most"), [
+    ("POST", "/api/v1/files", 512 << 10), ("PUT", "/api/v1/hidden/run/acme/tiny/1", 16 << 10),
+    ("POST", "/login", 16 << 10), ("POST", f"/api/v1/uploads/{'0' * 32}/commit", 16 << 10),
+])  # fmt: skip
+def test_a_request_that_needs_little_may_have_little(served: Served, method: str, path: str, most: int) -> None:
+    assert served.ask(path, method, b" " * (most + 1), token=served.tokens["keeper"]).status == 413
+
+
+def test_a_body_is_taken_by_its_type_and_told_what_is_wrong(served: Served) -> None:
+    alice = served.tokens["alice"]
+    said = served.ask("/api/v1/uploads", "POST", {"folders": [{"folder": 5}]}, token=alice)
+    assert said.status == 422
+    assert said.json["problems"][0].startswith("body.folders.0.folder: ")
+    many = served.ask("/api/v1/files", "POST", b'{"paths":[' + b",".join([b"[]"] * 150_000) + b"]}", token=alice)
+    assert many.status == 422
+    assert len(many.body) < 1_000
+    assert served.ask("/api/v1/uploads", "POST", {"folders": []}, token=alice).status != 500
+    schemas = served.ask("/api/v1/openapi.json").json["components"]["schemas"]
+    assert {"Declared", "FolderOfUpload", "Wanted", "Why", "CompetitionWanted"} <= schemas.keys()
+
+
+def test_a_form_of_many_fields_is_no_form(served: Served) -> None:
+    form = "&".join(f"a{number}=1" for number in range(40)).encode()
+    said = served.ask("/login", "POST", form, content_type="application/x-www-form-urlencoded")
+    assert said.status == 403

@@ -1,4 +1,4 @@
-"""What is told of a score: rounded, and before closing the accuracy alone."""
+"""What is told of a score: one rounded number, and what follows from it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 
-from runner.server.competitions.scores import ACCURACY, step_of, told
+from runner.results.tally import Tally
+from runner.server.competitions.scores import ACCURACY, METHOD, step_of, told
+from runner.statistics.plain import Mean
 
 
-def row(metric: str, value: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
-    return {"metric": metric, "value": value, "ci_low": low, "ci_high": high, "n": 60, "clusters": 30}
+def part(rows: int, right: set[int], plays: int = 1, groups: int | None = None) -> dict[str, Any]:
+    """The exact accuracy of verdicts that are right on these rows, as a run's metrics have it."""
+    tally = Tally()
+    for row in range(rows):
+        for _ in range(plays):
+            tally.add(str(row if groups is None else row % groups), float(row in right))
+    mean = Mean(ACCURACY, tally.mean, tally.stderr, tally.n, len(tally.clusters), groups is not None)
+    ends, _ = mean.of_share()
+    low, high = ends or (None, None)
+    exact = {"metric": ACCURACY, "value": mean.value, "ci_low": low, "ci_high": high, "n": mean.n}
+    return {"rows": rows, "interval": "exact", "metrics": [{**exact, "clusters": mean.clusters}]}
 
 
 @pytest.mark.parametrize(("rows", "step"), [(1, 1.0), (4, 0.5), (24, 0.1), (100, 0.02), (1_000, 0.002), (9_999, 0.001)])
@@ -19,17 +30,35 @@ def test_a_step_is_two_rows_or_more(rows: int, step: float) -> None:
     assert step * rows >= 2 or rows == 1
 
 
-def test_a_number_is_rounded_and_its_interval_outwards() -> None:
-    part = {"rows": 30, "interval": "95%", "metrics": [row(ACCURACY, 0.7333, 0.5501, 0.8512)]}
-    (found,) = told(part, is_closed=False)["metrics"]
-    assert (found["value"], found["ci_low"], found["ci_high"]) == (0.7, 0.5, 0.9)
-    part["metrics"] = [row(ACCURACY, 0.3, 0.3, None)]
-    (found,) = told(part, is_closed=False)["metrics"]
-    assert (found["value"], found["ci_low"], found["ci_high"]) == (0.3, 0.3, None)
+@pytest.mark.parametrize(("rows", "plays", "groups"), [(24, 1, None), (60, 3, None), (60, 1, 20)])
+def test_nothing_that_is_told_differs_where_the_rounded_number_does_not(
+    rows: int, plays: int, groups: int | None
+) -> None:
+    by_value: dict[float, set[str]] = {}
+    for count in range(rows + 1):
+        # Right on the first rows, and on every so manieth: within groups that balance each other, and that do not.
+        spread = {at * rows // max(count, 1) for at in range(count)}
+        for right in (set(range(count)), spread):
+            found = told(part(rows, right, plays, groups))
+            by_value.setdefault(found["metrics"][0]["value"], set()).add(str(found))
+    assert all(len(alike) == 1 for alike in by_value.values())
+    assert len(by_value) == round(1 / step_of(rows)) + 1
+    assert str(told(part(rows, set(), plays, groups))) == str(told(part(rows, {7}, plays, groups)))
 
 
-def test_a_metric_that_few_rows_may_decide_is_told_after_closing_and_without_its_count() -> None:
-    part = {"rows": 100, "interval": "95%", "metrics": [row(ACCURACY, 0.5), row("precision", 1.0)]}
-    assert [one["metric"] for one in told(part, is_closed=False)["metrics"]] == [ACCURACY]
-    counts = {one["metric"]: one["n"] for one in told(part, is_closed=True)["metrics"]}
-    assert counts == {ACCURACY: 60, "precision": None}
+@pytest.mark.parametrize("count", [0, 1, 31, 50, 99, 100])
+def test_the_interval_has_the_exact_one_in_it_and_says_how_it_was_made(count: int) -> None:
+    exact = part(100, set(range(count)))
+    found = told(exact)
+    (one,), (full,) = found["metrics"], exact["metrics"]
+    assert found["interval"] == METHOD
+    assert 0 <= one["ci_low"] <= full["ci_low"] < full["ci_high"] <= one["ci_high"] <= 1
+    assert one["ci_low"] <= one["value"] <= one["ci_high"]
+    assert one["ci_high"] - one["ci_low"] < full["ci_high"] - full["ci_low"] + 2 * step_of(100)
+
+
+def test_one_group_has_no_interval_and_other_metrics_are_not_told() -> None:
+    said = part(4, {0, 1}, groups=1)
+    said["metrics"] += [{**said["metrics"][0], "metric": name} for name in ("precision", "accuracy_1", "auroc_stated")]
+    (found,) = told(said)["metrics"]
+    assert found == {"metric": ACCURACY, "value": 0.5, "ci_low": None, "ci_high": None, "n": 4, "clusters": 1}

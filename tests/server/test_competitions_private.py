@@ -10,15 +10,20 @@ import orjson
 import pytest
 from sqlalchemy import Connection, insert, select, update
 
-from runner.errors import NotPublished, UsageError
+from runner.errors import NotPublished, ReleaseError, UsageError
+from runner.registry.components import component_draft
+from runner.registry.draft import Naming
 from runner.releases.reference import Kind, Reference
 from runner.server.competitions import board as boards
-from runner.server.competitions.kept import DAY, REFUSED, SCORED, WAITING, Wanted, enter, make
+from runner.server.competitions.kept import DAY, REFUSED, SCORED, WAITING, Wanted, enter, make, waiting
 from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART
+from runner.server.competitions.scoring import Scoring
 from runner.server.people.accounts import ANYBODY, Scope, Viewer, add_account, add_member
+from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.store.database import Database
-from runner.server.store.schema import competition_labels, competitions, releases, submissions
+from runner.server.store.schema import competition_labels, competitions, files, releases, submissions
+from tests.support.served import put
 
 NOW = 1_000_000.0
 CLOSES = NOW + 10 * DAY
@@ -131,6 +136,71 @@ def test_so_many_are_taken_a_day_of_an_owner_and_of_an_account_and_none_after_cl
             records.seen(viewer, "mallory", "m2")
 
 
+def test_what_is_refused_as_it_is_scored_counts_and_what_is_refused_before_does_not(records: Records) -> None:
+    assert [records.submitted("mallory", f"m{n}") for n in range(3)] == [WAITING, WAITING, REFUSED]
+    refused = update(submissions).where(submissions.c.state == WAITING).values(state=REFUSED, why="lost", scored=NOW)
+    records.connection.execute(refused)
+    assert records.submitted("mallory", "more", NOW + 1) == REFUSED
+    assert records.submitted("mallory", "tomorrow", NOW + DAY + 1) == WAITING
+
+
+def test_a_competition_on_a_copy_of_rows_names_whose_they_were_first(records: Records) -> None:
+    def made(owner: str, name: str, dataset: int, rows: str) -> None:
+        row = {
+            "owner": owner, "name": name, "title": "", "release_id": dataset, "rows_sha256": rows, "group_by": None,
+            "day_limit": 1000, "created": NOW, "closes": CLOSES,
+        }  # fmt: skip
+        records.connection.execute(insert(competitions), row)
+
+    def table(release: int, owner: str, sha256: str) -> None:
+        path = f"dataset/{owner}/{release}/1/dataset.jsonl"
+        row = {"path": path, "release_id": release, "part": "", "sha256": sha256, "size": 1}
+        records.connection.execute(insert(files), row)
+
+    # The same rows, said in other bytes; and the same bytes as of rows that no competition is on yet.
+    copy, later = records.release("dataset", "mallory", "copy"), records.release("dataset", "acme", "later")
+    made("mallory", "fake", copy, ROWS)
+    table(later, "acme", "c" * 64)
+    again = records.release("dataset", "mallory", "again")
+    table(again, "mallory", "c" * 64)
+    made("mallory", "early", again, "c" * 64)
+    made("acme", "real", later, "c" * 64)
+    found = {
+        (owner, name): boards.board(records.connection, ANYBODY, owner, name, NOW)["copied_from"]
+        for owner, name in (("acme", "cup"), ("mallory", "fake"), ("mallory", "early"), ("acme", "real"))
+    }
+    assert found == {
+        ("acme", "cup"): None, ("acme", "real"): None, ("mallory", "fake"): "dataset/acme/claims@1",
+        ("mallory", "early"): "dataset/acme/later@1",
+    }  # fmt: skip
+    run = records.release("run", "bob", "honest")
+    enter(records.connection, records.viewer("bob"), ROWS, release=run, owner="bob", now=NOW)
+    told = sorted(boards.notes(records.connection, [Reference(Kind.RUN, "bob", "honest", "1")]))
+    assert ["made on the rows of dataset/acme/claims@1" in one for one in told] == [False, True]
+    # What is private to others is named to nobody else.
+    hidden = update(releases).where(releases.c.id == later).values(visibility="private")
+    records.connection.execute(hidden)
+    assert boards.board(records.connection, ANYBODY, "mallory", "early", NOW)["copied_from"] is None
+
+
+def test_accounts_are_scored_by_turns(tmp_path: Path) -> None:
+    settings = Settings(folder=tmp_path)
+    database = Database(settings.database_url)
+    with database.writing() as connection:
+        records = Records(connection)
+        connection.execute(update(competitions).values(day_limit=1000))
+        for number in range(4):
+            records.submitted("mallory", f"m{number}")
+        records.submitted("bob", "b", owner="bob")
+    scoring, order = Scoring(settings, database), []
+    while (there := waiting(database)) and (one := scoring.following(there)) is not None:
+        order.append(there[one])
+        with database.writing() as connection:
+            connection.execute(update(submissions).where(submissions.c.id == one).values(state=SCORED))
+    assert order == [records.ids[name] for name in ("mallory", "bob", "mallory", "mallory", "mallory")]
+    database.close()
+
+
 def test_the_part_that_is_held_out_and_what_is_not_rounded_wait_for_who_may_have_them(records: Records) -> None:
     assert records.submitted("mallory", "run") == WAITING
     records.scored()
@@ -145,6 +215,22 @@ def test_the_part_that_is_held_out_and_what_is_not_rounded_wait_for_who_may_have
     after = records.seen(ANYBODY, "mallory", "run", CLOSES)
     assert after["held_out"]["metrics"]
     assert records.board(ANYBODY, CLOSES)["ranked_by"] == HELD_PART
+
+
+@pytest.mark.full
+def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    server = Server.of(Settings(folder=tmp_path / "server"))
+    rows = "".join(f'{{"id": "p{n}", "label": {n % 2}, "question": "q", "solution": "s"}}\n' for n in range(4))
+    (tmp_path / "rows.jsonl").write_text(rows, "utf-8")
+    naming = Naming(owner="acme", name="known", version="1", licence="MIT")
+    with server.database.writing() as connection:
+        records = Records(connection)
+    put(server, [component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
+    wanted = Wanted(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
+    with pytest.raises(ReleaseError, match="has labels, which all can read"):
+        make(server.settings, server.database, records.viewer("alice"), wanted, NOW)
+    server.database.close()
 
 
 def test_who_may_not_see_a_dataset_is_told_of_none_and_who_does_not_own_it_makes_nothing(tmp_path: Path) -> None:

@@ -19,17 +19,16 @@ CONNECTIONS = 30
 HELD = 2 * CONNECTIONS
 SILENT = b""
 HALF_A_HEAD = b"GET / HTTP/1.1\r\nX: "
-HALF_A_BODY = b'POST /api/v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n{"paths": ['
+HALF_A_BODY = b'POST /api/v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n{"paths": ['
 LARGE = bytes(range(256)) * (1 << 16)
-NEVER_READ = b"GET /api/v1/tree/dataset/acme/large/1/data.txt HTTP/1.1\r\nHost: x\r\n\r\n"
-ENDED = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+NEVER_READ = b"GET /api/v1/tree/dataset/acme/large/1/data.txt HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ENDED = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One that takes few connections, and has a file of 16 MiB."""
-    words = "--connections", str(CONNECTIONS), "--rate", "0"
-    with serving(tmp_path_factory.mktemp("small"), *words) as server:
+    with serving(tmp_path_factory.mktemp("small"), people=False, connections=CONNECTIONS, rate=0) as server:
         with Raw(server.address, server.account("acme", Scope.PUBLISH)) as acme:
             assert acme.published(folders(made("large", data=LARGE)))["state"] == "published"
         yield server
@@ -48,8 +47,36 @@ def test_a_reader_is_answered_while_all_connections_are_held(small: Served, said
         with Raw(small.address, None) as reader:
             # As soon as all that was asked for is answered, or waits for who does not read it.
             until(lambda: reader.client.get("/tree").status_code == 200, 10)
+            assert all(small.ask("/healthz").status == 200 for _ in range(5))
             assert [reader.client.get("/tree").status_code for _ in range(5)] == [200] * 5
     assert "Traceback" not in small.log
+
+
+@pytest.mark.full
+def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(small: Served) -> None:
+    with ExitStack() as held:
+        other = held.enter_context(socket.socket())
+        other.bind(("127.0.0.2", 0))
+        other.connect(("127.0.0.1", small.port))
+        other.sendall(ENDED)
+        assert other.recv(1_000).startswith(b"HTTP/1.1 200")
+        mine = []
+        for _ in range(CONNECTIONS // 2):  # there is room for more of others
+            mine.append(held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=5)))
+            mine[-1].sendall(HALF_A_BODY)
+            time.sleep(0.01)
+        until(lambda: sum(_is_open(one) for one in mine) == CONNECTIONS // 4)
+        assert _is_open(other)
+
+
+def _is_open(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        return one.recv(1_000) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
 
 
 @pytest.mark.full
@@ -59,7 +86,9 @@ def test_what_is_being_sent_gives_way_after_what_says_nothing(small: Served) -> 
         upload = acme.begin(folders(made("slow", data=data))).json()
         sha256 = next(one["sha256"] for one in upload["missing"] if one["size"] == len(data))
         sending = held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=20))
-        head = f"PATCH /api/v1/uploads/{upload['id']}/blobs/{sha256} HTTP/1.1\r\nHost: x\r\nUpload-Offset: 0\r\n"
+        head = (
+            f"PATCH /api/v1/uploads/{upload['id']}/blobs/{sha256} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: 0\r\n"
+        )
         token = acme.client.headers["authorization"]
         sending.sendall(f"{head}Authorization: {token}\r\nContent-Length: {len(data)}\r\n\r\n".encode())
         sending.sendall(data[: len(data) // 2])

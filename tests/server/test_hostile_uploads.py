@@ -3,6 +3,7 @@ goes on."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import stat
 from collections.abc import Iterable, Mapping
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from runner.releases.reference import Kind, Reference
 from tests.registry.hostile import LINK, ROWS, Row
 from tests.support.raw_uploads import Raw
-from tests.support.release_trees import Tree
+from tests.support.release_trees import Tree, manifest_bytes
 from tests.support.serving import Served
 
 OURS = (
@@ -101,3 +103,27 @@ def test_all_hostile_releases_are_refused_and_the_server_grows_by_nothing(
     assert server.resident() - before < 30 << 20
     assert not list((server.folder / "incoming").iterdir())
     assert not [path for path in (server.folder / "blobs").rglob("*") if path.is_file()]
+
+
+def test_facts_that_no_list_can_show_are_refused_in_words(served: Served) -> None:
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("model", {"benchmark": ["x"]}, "benchmark cannot be"), ("model", {"task": {"a": 1}}, "task cannot be"),
+        ("model", {"trained": 5}, "trained cannot be"), ("model", {"models": {"a": 1}}, "a cannot be"),
+        ("dataset", {"benchmark": {"a": 1}}, "benchmark cannot be"), ("dataset", {"models": 5}, "models cannot be"),
+        ("dataset", {"benchmark": "W" * 9_000}, "at most 300"), ("prompts", {"protocol": 5}, "protocol cannot be"),
+        ("protocol", {"models": {"a": "W" * 9_000}}, "at most 300"),
+    ]  # fmt: skip
+    said: dict[str, dict[str, bytes]] = {}
+    for number, (kind, facts, _) in enumerate(wrong):
+        tree = Tree(Path("/nowhere"), Reference(Kind(kind), "mallory", f"evil{number}", "1"), changes={"facts": facts})
+        manifest = manifest_bytes(tree.said())
+        checksum = f"{hashlib.sha256(manifest).hexdigest()}  release.json\n".encode()
+        said[tree.reference.folder] = {**tree.files, "release.json": manifest, "release.sha256": checksum}
+    with Raw(served.address, served.tokens["mallory"]) as raw:
+        answer = raw.published(said)
+        assert raw.files() == []
+    assert answer["state"] == "refused"
+    for number, (kind, _, words) in enumerate(wrong):
+        (told,) = [one for one in answer["problems"] if f"{kind}/mallory/evil{number}@1" in one]
+        assert words in told
+        assert len(told) < 500

@@ -60,7 +60,19 @@ def test_members_publish_as_their_organisation_and_the_last_owner_stays(served: 
 
 
 def test_names_that_look_like_others_or_are_reserved_are_refused(served: Served) -> None:
-    for name in ("A1ice", "al-ice", "admin", "alice", "../x", "\u0430lice"):
+    for name in (
+        "A1ice",
+        "al-ice",
+        "admin",
+        "alice",
+        "../x",
+        "\u0430lice",
+        "adm1n",
+        "r00t",
+        "ap1",
+        "l0gin",
+        "s-e-rver",
+    ):
         assert refused(served.folder, "add-account", name)
 
 

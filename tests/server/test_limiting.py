@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.errors import ReleaseError
+from runner.errors import ReleaseError, RunError
 from runner.server.intake.declared import Declaration
 from runner.server.settings import TAKEN
-from runner.server.web.limiting import Buckets, address_of
+from runner.server.web.callers import address_of
+from runner.server.web.hosts import Hosts
+from runner.server.web.limiting import AtOnce, Buckets, Limiting
+from runner.server.web.state import Readiness
 from tests.support.raw_uploads import Raw, declared
 
 PROXIES = ("127.0.0.1", "10.0.0.0/8")
@@ -28,6 +36,11 @@ def scope(peer: str, *said: str) -> dict[str, Any]:
         ("10.1.2.3", (), "10.1.2.3"), ("10.1.2.3", ("x" * 10_000,), "10.1.2.3"),
         ("10.1.2.3", ("2001:db8::1",), "2001:db8::/64"),  # one caller has a network of them
         ("10.1.2.3", ("2001:db8::ffff:2",), "2001:db8::/64"),
+        ("2001:db8::1", (), "2001:db8::/64"),  # without a proxy, too
+        ("::ffff:192.0.2.1", (), "192.0.2.1"),  # as a socket of both kinds says it
+        ("::ffff:10.1.2.3", ("198.51.100.7",), "198.51.100.7"),
+        ("10.1.2.3", ("::ffff:198.51.100.7",), "198.51.100.7"),
+        ("fe80::1%eth0", (), "fe80::/64"),
     ],
 )  # fmt: skip
 def test_who_asks_is_the_connections_other_end_or_whom_a_trusted_proxy_says(
@@ -61,6 +74,130 @@ def test_no_more_is_declared_at_once_than_is_taken() -> None:
         with pytest.raises(ReleaseError) as error:
             Declaration.of(said, TAKEN, 2, 10)
         assert any(words in note for note in error.value.__notes__), words
+
+
+class Asked:
+    """A layer before an application that answers once it is told to, asked by many at once."""
+
+    def __init__(self, layer: Callable[[ASGIApp], ASGIApp]) -> None:
+        self.go, self.asked = asyncio.Event(), 0
+        self._app = layer(self._answer)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked += 1
+        await self.go.wait()
+        await PlainTextResponse("ok")(scope, receive, send)
+
+    async def __call__(self, path: str, peer: str, **headers: str) -> int:
+        status: list[int] = []
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status.append(message["status"])
+
+        said = [(name.encode(), value.encode()) for name, value in headers.items()]
+        asked = {"type": "http", "method": "GET", "path": path, "headers": said, "client": (peer, 1)}
+        await self._app(asked, _nothing, told)
+        return status[0]
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def test_one_address_has_some_requests_open_and_all_have_so_many_and_the_server_says_that_it_lives() -> None:
+    async def work() -> None:
+        asked = Asked(lambda app: AtOnce(app, 3, 2, ()))
+        held = [asyncio.create_task(asked("/a", "2001:db8::1")) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert await asked("/a", "2001:db8::2") == 503  # it is of the same network
+        held.append(asyncio.create_task(asked("/a", "192.0.2.1")))
+        await asyncio.sleep(0)
+        assert await asked("/a", "192.0.2.2") == 503
+        held.append(asyncio.create_task(asked("/healthz", "2001:db8::1")))
+        await asyncio.sleep(0)
+        assert asked.asked == 4
+        asked.go.set()
+        assert await asyncio.gather(*held) == [200] * 4
+        assert await asked("/a", "2001:db8::2") == 200
+
+    asyncio.run(work())
+
+
+def test_a_token_has_a_bucket_of_its_own_once_it_is_known_to_be_good() -> None:
+    good, looks = f"nip_{'a' * 12}_{'x' * 43}", []
+
+    def is_good(token: str) -> bool:
+        looks.append(token)
+        return token == good
+
+    async def work() -> None:
+        asked = Asked(lambda app: Limiting(app, 0.1, (), is_good))
+        asked.go.set()
+        for path in ("/search", "/api/v1"):  # there is one address
+            tried = [await asked(path, path, authorization=f"Bearer nip_{n:012d}_{'x' * 43}") for n in range(5)]
+            assert tried == [200, 200, 429, 429, 429], path
+        assert await asked("/search", "/search") == 429
+        assert [await asked("/search", "/search", authorization=f"Bearer {good}") for _ in range(3)] == [200, 200, 429]
+        assert looks.count(good) == 1
+
+    asyncio.run(work())
+
+
+def test_wrong_tokens_are_counted_wherever_they_are_tried() -> None:
+    async def work() -> None:
+        asked = Asked(lambda app: Limiting(app, 0, (), lambda _: False))
+        asked.go.set()
+        said = {"authorization": f"Bearer nip_{'a' * 12}_{'x' * 43}"}
+        assert {await asked("/", "192.0.2.1", **said) for _ in range(60)} == {200}
+        assert await asked("/", "192.0.2.1", **said) == 429
+        assert await asked("/", "192.0.2.1") == 200
+
+    asyncio.run(work())
+
+
+def test_whether_a_server_can_work_is_looked_at_once_for_all_who_ask() -> None:
+    looks = []
+
+    class Database:
+        def answers(self) -> bool:
+            looks.append("database")
+            return False
+
+    class Blobs:
+        def has(self, _: str) -> bool:
+            looks.append("blobs")
+            raise RunError("no")
+
+    async def work() -> None:
+        now = 0.0
+        server: Any = SimpleNamespace(database=Database(), blobs=Blobs())
+        readiness = Readiness(server, lambda: now)
+        found = await asyncio.gather(*(readiness.wrong() for _ in range(20)))
+        assert found == [["the database does not answer", "the blobs do not answer"]] * 20
+        await readiness.wrong()
+        assert looks == ["database", "blobs"]
+        now = 2.0
+        await readiness.wrong()
+        assert looks == ["database", "blobs"] * 2
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [("registry.example.org", 200), ("Registry.Example.ORG:443", 200), ("localhost:8080", 200), ("127.0.0.1:1", 200),
+     ("[::1]:80", 200), ("10.0.0.5", 200), ("evil.example", 421), ("registry.example.org.evil.example", 421),
+     ("evil.example:8080", 421), ("registry.example.org@evil.example", 421), ("", 421), ("[evil]", 421)],
+)  # fmt: skip
+def test_a_server_is_asked_by_its_own_name(said: str, status: int) -> None:
+    async def work() -> None:
+        asked = Asked(lambda app: Hosts(app, "https://registry.example.org/base"))
+        asked.go.set()
+        assert await asked("/", "192.0.2.1", host=said) == status
+        assert await asked("/healthz", "192.0.2.1", host=said) == 200
+
+    asyncio.run(work())
 
 
 @pytest.mark.full

@@ -25,7 +25,8 @@ FOLDER = f"run/acme/{PRIVATE}/1"
 WORDS = {
     "path": f"{FOLDER}/release.json", "release": FOLDER, "kind": "run", "owner": "acme", "name": PRIVATE,
     "version": "1", "upload": "0" * 32, "sha256": "0" * 64, "page": PRIVATE, "piece": "0", "prefix": FOLDER,
-    "q": PRIVATE, "run_owner": "acme", "run_name": PRIVATE, "run_version": "1",
+    "q": PRIVATE, "token": "0" * 12, "account": PRIVATE, "why": "seen", "run_owner": "acme", "run_name": PRIVATE,
+    "run_version": "1",
 }  # fmt: skip
 """What stands for each parameter of a route; a new one needs a row here."""
 BODIES: dict[str, Any] = {
@@ -36,8 +37,14 @@ BODIES: dict[str, Any] = {
         "labels": {"a": 1},
         "closes": "2099-01-01T00:00:00Z",
     },
-    "POST /api/v1/uploads": {"folders": [{"folder": FOLDER, "files": []}]},
+    "POST /api/v1/uploads": {
+        "folders": [{"folder": FOLDER, "files": [{"path": "release.json", "sha256": "0" * 64, "size": 1}]}]
+    },
     "PUT /api/v1/hidden/{release}": {"why": "seen"},
+    "POST /api/v1/tokens": {"scope": "read", "days": 1},
+    "PUT /api/v1/organisations/{name}/members/{account}": {"is_owner": False},
+    "PATCH /api/v1/competitions/{owner}/{name}": {"title": "Other"},
+    "PUT /api/v1/competitions/{owner}/{name}/labels": {"labels": {"a": 0}, "why": "seen"},
 }
 
 

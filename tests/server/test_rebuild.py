@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 
 from runner.errors import NotPublished, UsageError
+from runner.releases.reference import Kind, Reference
 from runner.server.intake.checking import EXPLAINED_BY_TIME
 from runner.server.intake.declared import Declaration
 from runner.server.intake.pieces import NoRoomError, OffsetError
@@ -17,6 +18,7 @@ from runner.server.intake.publishing import Publishing
 from runner.server.intake.uploads import CHECKING, OPEN, REFUSED, SEEN, Upload
 from runner.server.intake.waiting import Queue, Waiting
 from runner.server.people.accounts import Scope, Viewer, add_account
+from runner.server.people.keeping import set_hidden
 from runner.server.rebuild import alone, collect, rebuild
 from runner.server.settings import Settings
 from runner.server.store.database import Database
@@ -130,6 +132,8 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
         held.send(upload, contents)
         held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
         assert held.ended(upload) == SEEN
+    with held.database.writing() as connection:
+        set_hidden(connection, Reference(Kind.DATASET, "acme", "two", "1"), hidden=True)
     before = held.rows()
     going_on, sent = held.begun("three")
     held.send(going_on, sent)
@@ -264,6 +268,11 @@ def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path)
     with pytest.raises(UsageError, match="your open uploads would have"):
         small.begun("three")
     small.close()
+    quota = Held(tmp_path / "server", account_bytes=4 * len(DATA))
+    with pytest.raises(UsageError, match="over the 40,000 that one account may have here"):
+        for name in ("four", "five", "six"):
+            quota.begun(name)
+    quota.close()
     full = Held(tmp_path / "server", spare_bytes=1 << 60)
     with pytest.raises(NoRoomError, match="no room"):
         full.begun("three")

@@ -80,17 +80,37 @@ def test_who_asks_too_much_is_told_when_to_come_again_and_others_are_not_held_up
     assert slow.ask("/api/v1", token=slow.tokens["alice"], X_Forwarded_For="198.51.100.7").status == 200
 
 
-def test_who_tries_tokens_is_slowed_down_whatever_is_tried(served: Served) -> None:
-    tried = [served.ask("/api/v1", token=f"nip_{number:012d}_{'x' * 43}").status for number in range(70)]
-    assert tried[0] == 401
-    assert tried[-1] == 429
-    assert served.ask("/api/v1").status == 200
+def test_who_tries_tokens_is_slowed_down_whatever_is_tried_and_wherever(served: Served) -> None:
+    word = "w" * 32
+    assert served.ask("/api/v1", token=served.tokens["alice"]).status == 200  # whose token is known from now on
+    form = {"Cookie": f"nip-run-form={word}", "Content-Type": "application/x-www-form-urlencoded"}
+    for number in range(66):
+        token = f"nip_{number:012d}_{'x' * 43}"
+        tried = (
+            served.ask("/api/v1", token=token),
+            served.ask("/login", "POST", f"word={word}&token={token}".encode(), **form),
+        )
+        if number < 25:
+            assert [one.status for one in tried] == [401, 401]
+    assert [one.status for one in tried] == [429, 429]
+    assert served.ask("/api/v1").status == served.ask("/login").status == 200
+    assert served.ask("/api/v1", token=served.tokens["alice"]).status == 200
+
+
+@pytest.mark.parametrize("path", ["/api/v1/uploads/", "/api/v1/competitions/", "/login/", "/search/"])
+def test_no_answer_leads_to_the_name_that_somebody_asked_by(slow: Served, path: str) -> None:
+    for method in ("GET", "POST"):
+        for host, status in (("evil.example", {421}), ("x.example", {404, 405})):
+            found = slow.ask(path, method, b"", Host=host, X_Forwarded_For=f"203.0.113.{len(path)}")
+            assert found.status in status
+            assert "location" not in found.headers
+    assert slow.ask("/healthz", Host="evil.example").status == 200
 
 
 def test_a_head_that_comes_in_parts_is_answered(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\n")
-        connection.sendall(b"Host: x\r\n\r\n")
+        connection.sendall(b"Host: localhost\r\n\r\n")
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 

@@ -1,8 +1,9 @@
-"""What a server keeps: its records, its public board as a file, and its records as the first schema had them."""
+"""What a server keeps: its records, its public board as a file, and its records as earlier schemas had them."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,23 @@ from runner.server.store.upgrades import PASSING
 from runner.storage.files import make_folders
 from tests.support.paths import ROOT
 
-_SCHEMA_1 = ROOT / "tests" / "fixtures" / "server"
+_SCHEMAS = ROOT / "tests" / "fixtures" / "server"
 
 
-def rows(url: str) -> dict[str, list[Any]]:
-    """All that a database has, but what is going on, and the acts."""
+Columns = Mapping[str, Sequence[str]]
+"""Of tables by name."""
+
+
+def rows(url: str, only: Columns | None = None) -> dict[str, list[Any]]:
+    """All that a database has, but what is going on, and the acts; or of these columns alone."""
     with closing(Database(url)) as database, database.reading() as connection:
         tables = [table for table in metadata.sorted_tables if table.name not in (*PASSING, "meta", "acts")]
-        return {table.name: sorted(map(tuple, connection.execute(table.select()))) for table in tables}
+        found = {}
+        for table in tables:
+            names = [column.name for column in table.columns] if only is None else only.get(table.name, ())
+            told = connection.execute(select(*(table.c[name] for name in names))) if names else ()
+            found[table.name] = sorted(map(tuple, told), key=repr)
+        return found
 
 
 def board(settings: Settings) -> dict[str, list[Any]]:
@@ -51,28 +61,30 @@ def content(file: Path) -> dict[str, list[Any]]:
     return found
 
 
-def made_as_schema_1(source: str, url: str) -> None:
-    """Make a database as the first schema had it, with all of another's rows that it has a place for.
+def made_as_schema(version: int, source: str, url: str) -> Columns:
+    """Make a database as an earlier schema had it, with all of another's rows that it has a place for.
 
-    `url` names one that is empty, in SQLite or PostgreSQL.
+    `url` names one that is empty, in SQLite or PostgreSQL. Returns what the earlier schema has.
     """
     engine = create_engine(url)
-    kind = "" if engine.dialect.name == "sqlite" else ".postgresql"
-    statements = (_SCHEMA_1 / f"schema_1{kind}.sql").read_text("utf-8").split(";\n")
+    is_sqlite = engine.dialect.name == "sqlite"
+    script = (_SCHEMAS / f"schema_{version}{'' if is_sqlite else '.postgresql'}.sql").read_text("utf-8")
     with closing(Database(source)) as database, database.reading() as given, engine.begin() as connection:
-        for statement in statements:
+        for statement in script.split(";\n"):
             if statement.strip().startswith("CREATE"):
                 connection.exec_driver_sql(statement)
         old = MetaData()
         old.reflect(connection)
+        there = {name: [column.name for column in table.columns] for name, table in old.tables.items()}
         for table in metadata.sorted_tables:
-            if table.name in old.tables and table.name not in PASSING:
-                names = [column.name for column in old.tables[table.name].columns]
+            if table.name in there and table.name not in PASSING:
+                names = there[table.name]
                 told = [dict(row) for row in given.execute(select(*(table.c[name] for name in names))).mappings()]
                 if told:
                     connection.execute(insert(old.tables[table.name]), told)
-        connection.execute(update(meta).where(meta.c.key == "schema").values(value="1"))
-        for table_name in ("accounts", "releases") if kind else ():  # numbers go on where they were
-            most = f"SELECT setval(pg_get_serial_sequence('{table_name}', 'id'), max(id)) FROM {table_name}"
-            connection.exec_driver_sql(most)
+                if not is_sqlite and "id" in names and told and isinstance(told[0]["id"], int):  # numbers go on
+                    most = f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), max(id)) FROM {table.name}"
+                    connection.exec_driver_sql(most)
+        connection.execute(update(meta).where(meta.c.key == "schema").values(value=str(version)))
     engine.dispose()
+    return there

@@ -34,7 +34,7 @@ JUDGES = {"hawk-eye-70b": 3.2, "night-owl-8b": 3.0, "field-mouse-1b": 1.4, "mole
 PRICES = {"hawk-eye-70b": 9.0, "night-owl-8b": 0.6, "field-mouse-1b": 0.1, "mole-mini": 0.02}
 """Dollars of a million tokens."""
 CLAIMS = 120
-EVIL = "/run/mallory/evil/1"
+EVIL, DEBATE = "/run/mallory/evil/1", "/run/acme/owl-debate/1"
 ABSENT = {"absent": "/nowhere", "absent-run": "/run/acme/none/1", "absent-board": "/board/none"}
 """Where there is no page."""
 PRIVATE = {"mine": "/mine", "mine-run": "/mine/run/bob/secret-mole/1"}
@@ -60,8 +60,10 @@ class World:
         return {
             "home": "/", "board": self.boards["claims/v1"], "board-trained": self.boards["code-validation/v1"],
             "board-unlabelled": self.boards["riddles/v1"], "run": "/run/acme/hawk-alone/1",
-            "run-repeated": "/run/bob/mouse-four-times/1", "run-training": "/run/acme/learns/1",
+            "run-repeated": "/run/bob/mouse-four-times/1", "run-debate": DEBATE, "games": f"{DEBATE}/games",
+            "game": f"{DEBATE}/game/1", "run-training": "/run/acme/learns/1",
             "run-part": "/run/acme/learns-t3/1", "run-yanked": "/run/bob/mole/1", "run-hostile": EVIL,
+            "game-hostile": f"{EVIL}/game/1",
             "versions": "/run/acme/hawk-alone", "compare": "/compare/acme/hawk-alone/1/bob/mouse-alone/1",
             "compare-others": "/compare/acme/hawk-alone/1/bob/quick-a/1", "component": "/prompts/acme/plain-claims",
             "dataset": "/dataset/acme/claims", "model": "/model/acme/learns-verifier", "owner": "/owner/bob",
@@ -100,7 +102,8 @@ def world(folder: Path) -> Iterator[World]:
     with ExitStack() as stack:
         options = {name: {"sensitivity": sees, "states": True} for name, sees in JUDGES.items()}
         judges, again = (
-            stack.enter_context(judging(judges=options, provers={"orator-8b": 0.8}, seed=seed)) for seed in (5, 6)
+            stack.enter_context(judging(judges=options, provers={"orator-8b": 0.8}, seed=seed, reasons=True))
+            for seed in (5, 6)
         )
         served = stack.enter_context(serving(folder / "server"))
         made = World(served, folder, judges.base_url, again.base_url)
@@ -236,8 +239,8 @@ def _hostile(made: World) -> None:
 def _boards(served: Served) -> dict[str, str]:
     asks = Browsing(served)
     home = asks.once("/", lambda answer: b"mallory/evil" in answer.body).body.decode()
-    found = {}
+    found: dict[str, str] = {}
     for part in home.split('<a href="/board/')[1:]:
         page, _, rest = part.partition('">')
-        found[rest.partition("<")[0]] = f"/board/{page}"
+        found.setdefault(rest.partition("<")[0], f"/board/{page}")  # of two of a name, that with more rows
     return found

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -55,6 +56,17 @@ class Answered:
         return json.loads(self.body)
 
 
+_WITH_SETTINGS = """
+import json, sys
+from pathlib import Path
+from runner.server.settings import Settings
+from runner.server.web.running import serve
+said = json.loads(sys.argv[1])
+tell = lambda address, listening: print(json.dumps({"listening": listening}, indent=2), flush=True)
+serve(Settings(folder=Path(said.pop("folder")), **said), "127.0.0.1", int(sys.argv[2]), tell, address=None, bare=False)
+"""
+
+
 @dataclass
 class Served:
     """`nip-run serve` over one folder, which may be killed and begun again at the same address."""
@@ -64,6 +76,8 @@ class Served:
     """Of its command line, what is not as usual."""
     database: str | None = None
     blobs: str | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """Of its settings, those that no word of the command line says."""
     tokens: Mapping[str, str] = field(default_factory=dict)
     """See `populate`."""
     port: int = 0
@@ -86,17 +100,22 @@ class Served:
     def start(self) -> None:
         """Begin, and answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        places = {"--database": self.database, "--blobs": self.blobs}
-        where = [word for name, place in places.items() if place is not None for word in (name, place)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command("serve", self.folder, "--port", str(self.port), "--json", *where, *self.words),
-                cwd=self.folder, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                text=True,
+                self._command(), cwd=self.folder, env=environment(), stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
         port = urlsplit(json.loads(self._told())["listening"]).port
         assert port is not None
         self.port = port
+
+    def _command(self) -> list[str]:
+        if self.said:
+            said = {"folder": str(self.folder), "database": self.database, "blobs": self.blobs, **self.said}
+            return [sys.executable, "-c", _WITH_SETTINGS, json.dumps(said), str(self.port)]
+        places = {"--database": self.database, "--blobs": self.blobs}
+        where = [word for name, place in places.items() if place is not None for word in (name, place)]
+        return command("serve", self.folder, "--port", str(self.port), "--json", *where, *self.words)
 
     def _told(self) -> str:
         """What it says as it begins: one JSON document."""
@@ -119,7 +138,7 @@ class Served:
             self._gone()
 
     def _gone(self) -> None:
-        ended(self.process, 20)
+        ended(self.process, 60)  # it gives requests 20 seconds itself
         self._process = None
 
     def resident(self) -> int:
@@ -205,10 +224,10 @@ def populate(database: Database) -> dict[str, str]:
 
 @contextmanager
 def serving(
-    folder: Path, *words: str, database: str | None = None, blobs: str | None = None, people: bool = True
+    folder: Path, *words: str, database: str | None = None, blobs: str | None = None, people: bool = True, **said: Any
 ) -> Iterator[Served]:
     """A server of its own; its accounts are made first, unless they are there."""
-    server = Served(folder, words, database, blobs)
+    server = Served(folder, words, database, blobs, said)
     folder.mkdir(parents=True, exist_ok=True)
     if people:
         opened = server.records()

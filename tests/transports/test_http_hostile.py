@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import http.server
+import itertools
 import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +36,9 @@ def read(answer: bytes, how: str, *, status: int = 200, headers: dict[str, str] 
             transport.close()
 
 
+INDEXED = {"folder": "run/acme/x/1", "sha256": "a" * 64, "yanked": None, "signed": False}
+
+
 def page(key: str, *rows: Any, following: Any = None) -> bytes:
     return json.dumps({key: rows, "next": following}).encode()
 
@@ -51,6 +60,9 @@ def page(key: str, *rows: Any, following: Any = None) -> bytes:
         ("index", page("releases", {"folder": "run/acme/x/1", "sha256": "a" * 63, "yanked": None}), "without a hash"),
         ("index", page("releases", {"folder": "run/acme/x/1", "sha256": "a" * 64, "yanked": 5}), "no release"),
         ("index", page("releases", "x"), "has what is no release"),
+        ("index", page("releases", INDEXED, INDEXED), "cannot stand"),
+        ("index", page("releases", INDEXED, following=5), "cannot stand"),
+        ("index", page("releases", {**INDEXED, "yanked": "\ud800"}), "no text|does not answer"),
     ],
 )
 def test_what_a_list_may_not_say_is_refused(how: str, answer: bytes, words: str) -> None:
@@ -77,6 +89,8 @@ def test_a_file_that_is_shorter_than_was_told_is_no_file() -> None:
     [
         b'{"path":"run/eve/x","size":1}\nx', b'{"path":"run/acme/a","size":100}\nx',
         b'{"path":"run/acme/a","size":-1}\n', b"no json\nx", b'{"size":1}\nx', b"x" * 5_000,
+        b'{"path":"run/acme/a","size":null}X',
+        b'{"path":"run/acme/a","size":null}\n' * 2,
     ],
 )  # fmt: skip
 def test_files_that_come_otherwise_than_they_were_asked_for_are_refused(answer: bytes) -> None:
@@ -87,3 +101,88 @@ def test_files_that_come_otherwise_than_they_were_asked_for_are_refused(answer: 
         with pytest.raises(ReleaseError, match="files come otherwise"):
             ahead.take("run/acme/a")
         session.close()
+
+
+BLOB = b"x" * 300_000
+NAME = hashlib.sha256(BLOB).hexdigest()
+GOOD_ID = "0" * 32
+MISSING = {"sha256": NAME, "size": len(BLOB), "have": 0}
+
+
+def said(upload: Any = GOOD_ID, state: Any = "open", missing: Any = ()) -> dict[str, Any]:
+    return {"id": upload, "state": state, "problems": [], "missing": missing}
+
+
+def published(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[str, list[str]]:
+    """What a client says that publishes at a server with these answers, by method and path; and what it asked."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            asked.append(f"{self.command} {self.path}")
+            status, body = answers(self.command, self.path)
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_PATCH = do_GET  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        brief = replace(BRIEF, stall=0.3, check_seconds=0.3, check_again=0.01, longest_wait=0.02)
+        transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", patience=brief)
+        with pytest.raises(ReleaseError) as raised:
+            transport.add({"run/acme/x/1": [("a", BLOB)]}, "")
+        transport.close()
+        server.shutdown()
+    return str(raised.value), asked
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"state": "open", "missing": []}, "says of an upload is none"), ({}, "says of an upload is none"),
+        ([1], "says of an upload is none"), (said("../../../evil"), "says of an upload is none"),
+        (said(state=7), "says of an upload is none"), (said(missing=[1]), "asks for a file that is none"),
+        (said(missing=[{**MISSING, "have": "q"}]), "cannot have"),
+        (said(missing=[{**MISSING, "have": -5}]), "cannot have"),
+        (said(missing=[{**MISSING, "have": 1 << 60}]), "cannot have"), (said(missing=[MISSING] * 2), "asks for a file"),
+        (said(missing=[{**MISSING, "sha256": "b" * 64}]), "asks for a file"), (said(missing=5), "has no missing"),
+        (said(state="checking"), "has not checked it yet"), ({**said(state="published"), "notes": 5}, "has no notes"),
+    ],
+)  # fmt: skip
+def test_what_a_server_says_of_an_upload_is_seen_to_be_that(answer: Any, words: str) -> None:
+    told, asked = published(lambda *_: (200, answer))
+    assert words in told
+    assert all(one.split()[1].startswith("/api/v1/uploads") for one in asked)
+
+
+def test_a_blob_of_which_a_server_says_that_it_creeps_is_given_up() -> None:
+    have = itertools.count(1)
+
+    def answers(method: str, _: str) -> tuple[int, Any]:
+        if method == "PATCH":
+            return 409, {"code": "offset", "message": "x"}
+        return 200, said(missing=[{**MISSING, "have": next(have)}])
+
+    told, asked = published(answers)
+    assert "takes no more of a file" in told
+    assert len(asked) < 200
+
+
+def test_a_blob_of_which_a_server_has_now_more_now_less_is_given_up() -> None:
+    have = itertools.cycle([200_000, 0])
+
+    def answers(method: str, _: str) -> tuple[int, Any]:
+        return 200, {"have": next(have)} if method == "PATCH" else said(missing=[MISSING])
+
+    told, _ = published(answers)
+    assert "takes no more of a file" in told

@@ -15,7 +15,7 @@ const BOARD_COLUMNS = {
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
   accuracy: { title: "Accuracy, 95 %", fields: ["accuracy", "ci_low", "ci_high"], number: true, first: true, cell: (row) => [decimal(row.accuracy), el("span", { class: "soft below" }, intervalOf(row))] },
   bar: { title: "", fields: [], first: true, cell: (row, list) => accuracyBar(row, list.about.domain) },
-  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), row.clusters !== null && el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`), row.per_datapoint > 1 && el("span", { class: "soft below" }, `${whole(row.per_datapoint)} plays each`)] },
+  n: { title: "n", fields: ["n", "clusters"], number: true, first: true, cell: (row) => [whole(row.n), Boolean(row.clusters) && el("span", { class: "soft below" }, `${whole(row.clusters)} clusters`), row.per_datapoint > 1 && el("span", { class: "soft below" }, `${whole(row.per_datapoint)} plays each`)] },
   tier: { title: "Checked", fields: ["tier_words", "tier"], served: true, first: true, kind: "short", cell: (row) => row.tier_words },
   protocol: { title: "Protocol", fields: ["protocol"], first: true, kind: "short", cell: (row) => row.protocol },
   models: { title: "Models", fields: ["models"], first: true, kind: "models", cell: (row) => row.models ?? "–" },
@@ -37,7 +37,7 @@ const BOARD_COLUMNS = {
   signed: { title: "Signed", fields: ["signed"], published: true, cell: (row) => (row.signed ? "signed" : "no") },
   version: { title: "nip-run", fields: ["version"], cell: (row) => row.version ?? "–" },
   hashes: { title: "Hashes", fields: ["spec_sha256", "dataset_sha256", "game_sha256", "release_sha256"], kind: "models", cell: (row) => el("code", {}, (row.spec_sha256 ?? "").slice(0, 12)) },
-  marks: { title: "Marks", fields: ["marks"], first: true, kind: "short", cell: (row) => row.kinds.map((kind, at) => el("span", { class: "mark", title: row.marks[at] }, kind === "other" ? row.marks[at] : kind)) },
+  marks: { title: "Marks", fields: ["marks"], first: true, kind: "long", cell: (row) => row.kinds.map((kind, at) => el("span", { class: "mark", title: row.marks[at] }, kind === "other" ? row.marks[at] : kind)) },
 };
 
 function dollarsOf(cost) {
@@ -80,7 +80,7 @@ class BoardList {
     this.about = about; // {slug, name, benchmark, task, count, pieces, domain}
     this.board = board; // {where, published, meanings, linked}
     this.linked = new Set(board.linked);
-    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([, one]) => (board.published || !one.published) && (board.served || !one.served))) };
+    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([name, one]) => (board.published || !one.published) && (board.served || !one.served) && (name !== "bar" || about.domain))) };
     this.open = new Set(); // runs whose details are shown
     this.element = el("div");
   }
@@ -218,8 +218,8 @@ class BoardList {
   }
 
   scale() {
-    const domain = this.about.domain;
-    return domain && el("span", { class: "scale" }, domain.map((end) => el("span", {}, end.toFixed(1))));
+    const { domain } = this.about;
+    return el("span", { class: "scale" }, domain.map((end) => el("span", {}, end.toFixed(1))));
   }
 
   line(row) {

@@ -48,6 +48,8 @@ class Boards:
         self._thread = threading.Thread(target=self._run, name="boards", daemon=True)
         self._shown: Shown | None = None
         self._worker: tuple[BaseProcess, Connection] | None = None
+        self._named: set[str] = set()
+        """Releases that are on no board, which the log has named."""
 
     def start(self) -> None:
         """Begin; a board that was made before is shown at once.
@@ -85,6 +87,7 @@ class Boards:
                     continue
                 begun = time.monotonic()
                 self._show(self._places.made / self._made())
+                self._tell_left_out()
                 self._stopping.wait(min(AGAIN_SECONDS, time.monotonic() - begun))  # half of its time is for others
             except Exception:
                 LOG.exception("the board could not be made")
@@ -99,6 +102,14 @@ class Boards:
         for number, path in enumerate(sorted(others, key=lambda one: one.stat().st_mtime, reverse=True)):
             if number >= KEPT - 1 or not _is_within(path, listed):
                 remove_folder(path)
+
+    def _tell_left_out(self) -> None:
+        """Have the log name each release once that no board can show, so that who keeps the server may hide it."""
+        assert self._shown is not None
+        left_out = dict(self._shown.info("left_out"))
+        for release in sorted(left_out.keys() - self._named):
+            LOG.warning("a release is on no board", extra={"release": release, "why": left_out[release]})
+        self._named = set(left_out)
 
     def _made(self) -> str:
         """Have the worker make a board.

@@ -24,6 +24,7 @@ from runner.pages.packing import packed
 from runner.registry.board import Read
 from runner.registry.history import whole_history
 from runner.registry.lineage import Lineage
+from runner.registry.listed_facts import listed_facts
 from runner.registry.sessions import Session
 from runner.releases.manifest import Release
 from runner.server.boards.file import write_file
@@ -184,6 +185,8 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, (int, float)):  # most of them
+        return value
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
@@ -209,15 +212,15 @@ def _releases(facts: Facts, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...
 
 def _release_row(entry: Entry, release: Release, facts: Facts) -> dict[str, Any]:
     """What lists say of a release; its texts are its publisher's."""
-    where, told = entry.reference, release.facts
-    models = told.get("models")
+    where, told = entry.reference, listed_facts(release)
+    session = facts.read.sessions.get(entry.sha256)  # without one no fact has a type that can be relied on
     return {
         "reference": str(where), "kind": str(where.kind), "owner": where.owner, "name": where.name,
         "version": where.version, "sha256": entry.sha256, "created": facts.registry.listed[where].created,
         "yanked": entry.yanked, "signed": entry.signed, "description": release.description,
-        "licence": release.licence, "what": told.get("kind"), "benchmark": told.get("benchmark"),
-        "protocol": told.get("protocol"), "run_id": told.get("run_id"), "accuracy": told.get("accuracy"),
-        "models": ", ".join(f"{a}={m}" for a, m in models.items()) if isinstance(models, dict) else None,
+        "licence": release.licence, "what": told["kind"], "benchmark": told["benchmark"],
+        "protocol": told["protocol"], "models": told["models"],
+        **{name: None if session is None else session.facts.get(name) for name in ("run_id", "accuracy")},
     }  # fmt: skip
 
 

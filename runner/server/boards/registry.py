@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from sqlalchemy import Select, select
 
 from runner.errors import ReleaseError
 from runner.registry.board_cache import DATA, BoardCache, Kept
 from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.sessions import Session
 from runner.releases.limits import Limits
 from runner.releases.manifest import Release
 from runner.releases.reference import Kind, Reference
@@ -50,6 +53,12 @@ class PublicRegistry(Registry):
             self.listed[reference] = Listed(row.id, row.publisher_id, row.created)
             found.append(self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts))
         self._entries = sorted(found, key=_order)
+
+    def only(self, entries: Iterable[Entry]) -> Self:
+        """The same with some of its releases alone."""
+        some, wanted = copy(self), set(entries)
+        some._entries = [entry for entry in self._entries if entry in wanted]  # noqa: SLF001 - its own
+        return some
 
     def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> Entry:
         try:
@@ -95,6 +104,8 @@ class Remembering(BoardCache):
     _releases: dict[str, Release] = field(default_factory=dict)
     _runs: dict[str, Kept] = field(default_factory=dict)
     _trained: set[str] = field(default_factory=set)
+    _sessions: dict[tuple[str, str | None], Session] = field(default_factory=dict)
+    """By the hash of a release, and why it was yanked."""
     _lists: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
 
     def release(self, registry: Registry, entry: Entry) -> Release:
@@ -106,6 +117,17 @@ class Remembering(BoardCache):
     def whole(self, registry: Registry, entry: Entry) -> Release:
         """A release's manifest with all of its files."""
         return super().release(registry, entry)
+
+    def session(self, entry: Entry, release: Release) -> Session:
+        """As inherited."""
+        key = (entry.sha256, entry.yanked)
+        if key not in self._sessions:
+            self._sessions[key] = super().session(entry, release)
+        return self._sessions[key]
+
+    def read_for_run(self, entry: Entry, release: Release) -> list[str]:
+        """As inherited; of a run that is remembered nothing is looked for."""
+        return [] if entry.sha256 in self._runs else super().read_for_run(entry, release)
 
     def run(self, registry: Registry, entry: Entry, release: Release) -> Kept:
         """As inherited."""
@@ -132,6 +154,8 @@ class Remembering(BoardCache):
             for sha256 in known.keys() - there:
                 del known[sha256]
         self._trained.intersection_update(there)
+        for key in [key for key in self._sessions if key[0] not in there]:
+            del self._sessions[key]
 
     def _trimmed(self, release: Release) -> Release:
         kept = [file for file in release.files if file.path == DATA + ROLLOUTS_FILE or file.path.startswith(_WEIGHTS)]

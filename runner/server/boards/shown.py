@@ -78,11 +78,15 @@ class Shown:
         found = self._all("SELECT said, task FROM releases WHERE reference = ?", reference)
         return {**orjson.loads(found[0][0]), "page": found[0][1]} if found else None
 
-    def runs_after(self, prefix: str, after: str, most: int) -> list[dict[str, Any]]:
-        """The next runs whose folder, with a slash behind it, begins so, by their names."""
-        folder = "replace(reference, '@', '/') || '/'"
-        query = f"SELECT said FROM releases WHERE kind = 'run' AND reference > ? AND substr({folder}, 1, ?) = ?"
-        return self._said(f"{query} ORDER BY reference LIMIT ?", after, len(prefix), prefix, most)
+    def tiers(self, references: Sequence[str]) -> dict[str, str]:
+        """How far each of these runs is checked, of those that are public."""
+        query = "SELECT reference, json_extract(said, '$.tier_words') FROM releases WHERE reference IN"
+        found: dict[str, str] = {}
+        for at in range(0, len(references), 500):
+            some = references[at : at + 500]
+            rows = self._all(f"{query} ({','.join('?' * len(some))})", *some)
+            found |= {str(reference): str(tier) for reference, tier in rows if tier is not None}
+        return found
 
     def releases_of(self, kind: str, owner: str, name: str) -> list[dict[str, Any]]:
         """All versions of a release, the newest first."""

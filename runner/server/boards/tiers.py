@@ -77,14 +77,16 @@ class Vouched:
 
 
 def vouched(database: Database, registry: PublicRegistry, kept: BoardCache, read: Read) -> dict[str, Vouched]:
-    """Of each public run, by the hash of its release."""
+    """Of each public run whose facts can be read, by the hash of its release."""
     with database.reading() as connection:
         checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
-    counted = Counter(_tried(entry, read) for entry in read.releases)
+    # Of the others no fact has a type that can be relied on.
+    entries = [entry for entry in read.releases if entry.sha256 in read.sessions]
+    counted = Counter(_tried(entry, read) for entry in entries)
     again = _reproductions(database, registry, kept, read)
     groups = _groups(database) if again else {}
     found = {}
-    for entry in read.releases:
+    for entry in entries:
         tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
         plays = tuple(again.get(entry.sha256, ()))
         by = _apart([one for one in plays if one.outcome == REPRODUCED], groups) if tier == RECOMPUTED else 0
@@ -102,7 +104,7 @@ def _reproductions(
     database: Database, registry: PublicRegistry, kept: BoardCache, read: Read
 ) -> dict[str, list[Reproduction]]:
     """By what is played anew, all plays of it that were not taken back."""
-    originals = {entry.sha256: entry for entry in read.releases}
+    originals = {entry.sha256: entry for entry in read.releases if entry.sha256 in read.sessions}
     found: dict[str, list[Reproduction]] = defaultdict(list)
     groups: dict[int, set[int]] | None = None
     for entry in read.releases:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
-from runner.errors import NipRunError
+from sqlalchemy.exc import SQLAlchemyError
+
+from runner.errors import RunError
 from runner.registry.board import read_board
 from runner.registry.left_out import in_words
 from runner.releases.reference import Kind
 from runner.server.boards.made import Facts, write_folder
 from runner.server.boards.places import Places
 from runner.server.boards.registry import PublicRegistry, Remembering
+from runner.server.boards.shown import Shown
 from runner.server.boards.tiers import vouched
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.stores import blobs_of
-from runner.storage.atomic import atomic_write, fsync_dir
+from runner.storage.atomic import atomic_write, fsync_dir, read_json
 from runner.storage.files import make_folders, open_to_read, remove_folder
+from runner.transports.listing import Entry
+
+T = TypeVar("T")
 
 
 class Worker:
@@ -27,7 +36,10 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database, self._blobs = Database(settings.database_url), blobs_of(settings)
-        self._kept = Remembering.at(Places.of(settings).cache)
+        self._places = Places.of(settings)
+        self._kept = Remembering.at(self._places.cache)
+        self._harmful: dict[str, str] = {}
+        """By the hashes of releases with which no board can be made, what comes of trying."""
 
     def write(self, folder: Path) -> int:
         """Write the board as it is now; the revision of the database that it shows.
@@ -36,18 +48,88 @@ class Worker:
             NipRunError, OSError: it cannot be made.
         """
         registry = PublicRegistry(self._database, self._blobs, self._settings.address, self._settings.limits)
-        read = read_board(registry, self._kept)
+        try:
+            self._write(registry, self._good(registry), folder)
+        except (OSError, MemoryError, SQLAlchemyError):
+            raise  # they are the server's own
+        except Exception as error:  # noqa: BLE001 - a release may set it off, and is found then
+            self._find_harmful(registry, folder, error)
+            self._write(registry, self._good(registry), _emptied(folder))
+        self._kept.forget_all_but({entry.sha256 for entry in registry.entries()})
+        return registry.revision
+
+    def _good(self, registry: PublicRegistry) -> list[Entry]:
+        return [entry for entry in registry.entries() if entry.sha256 not in self._harmful]
+
+    def _write(self, registry: PublicRegistry, entries: Sequence[Entry], folder: Path) -> None:
+        """Write a board of some releases."""
+        some = registry.only(entries)
+        read = read_board(some, self._kept)
         others = {}
-        for entry in registry.entries():
+        for entry in entries:
             if entry.reference.kind in (Kind.RUN, Kind.MODEL):
                 continue
             try:
-                others[entry] = self._kept.release(registry, entry)
-            except NipRunError as error:
+                others[entry] = self._kept.release(some, entry)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
                 read.board.left_out.append((str(entry.reference), in_words(error)))
-        write_folder(Facts(registry, read, others, vouched(self._database, registry, self._kept, read)), folder)
-        self._kept.forget_all_but({entry.sha256 for entry in registry.entries()})
-        return registry.revision
+        for entry in registry.entries():
+            if entry.sha256 in self._harmful:
+                read.board.left_out.append((str(entry.reference), self._harmful[entry.sha256]))
+        write_folder(Facts(some, read, others, vouched(self._database, some, self._kept, read)), folder)
+
+    def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
+        """Note the releases with which no board can be made; those of the newest board are looked at last.
+
+        Raises:
+            Exception: `error`, where none can be made of no release either, so that it is no release's.
+        """
+
+        def works(entries: Sequence[Entry]) -> bool:
+            try:
+                self._write(registry, entries, _emptied(folder))
+            except (OSError, MemoryError, SQLAlchemyError):
+                raise
+            except Exception:  # noqa: BLE001 - that is the question
+                return False
+            return True
+
+        if not works([]):
+            raise error
+        known = self._shown()
+        good = sorted(self._good(registry), key=lambda entry: str(entry.reference) not in known)
+        shown = sum(str(entry.reference) in known for entry in good)
+        if works(good[:shown]):
+            found = culprits(good[shown:], lambda some: works([*good[:shown], *some]))
+        else:
+            found = culprits(good, works)
+        for entry in found:
+            self._harmful[entry.sha256] = f"no board can be made with it: {in_words(error)}"
+
+    def _shown(self) -> set[str]:
+        """The releases of the newest board."""
+        with suppress(RunError, OSError, ValueError):
+            name = str(read_json(self._places.current)["name"])
+            return {reference for reference, _ in Shown(self._places.made / name).listed()}
+        return set()
+
+
+def culprits(found: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Some of `found` without which all others work together."""
+    if not found or works(found):
+        return []
+    if len(found) == 1:
+        return list(found)
+    half = len(found) // 2
+    first = culprits(found[:half], works)
+    good = [one for one in found[:half] if one not in first]
+    return first + culprits(found[half:], lambda more: works([*good, *more]))
+
+
+def _emptied(folder: Path) -> Path:
+    remove_folder(folder)
+    make_folders(folder)
+    return folder
 
 
 def made(worker: Worker, places: Places) -> str:

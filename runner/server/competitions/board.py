@@ -11,9 +11,10 @@ from sqlalchemy import Connection, RowMapping, Select, select
 
 from runner.errors import NotPublished
 from runner.releases.reference import Kind, Reference
+from runner.server.competitions.copies import copied_from
 from runner.server.competitions.kept import REFUSED, SCORED, counts, owns
 from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART, told
-from runner.server.people.accounts import Viewer
+from runner.server.people.accounts import ANYBODY, Viewer
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.tree import seen_by
 from runner.statistics.paired import ranges_in_order
@@ -57,7 +58,8 @@ def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: fl
         for row in connection.execute(_submissions(one["id"], viewer).where(submissions.c.state == SCORED)).mappings()
     ]
     return {
-        **said, "rows_open": rows - held, "rows_held_out": held, "ranked_by": part, "board": _ranked(scored),
+        **said, "copied_from": copied_from(connection, viewer, one["id"]), "rows_open": rows - held,
+        "rows_held_out": held, "ranked_by": part, "board": _ranked(scored),
         "submissions": [{"owner": name, "count": count} for name, count in sorted(taken.items())],
     }  # fmt: skip
 
@@ -95,19 +97,21 @@ def page_of(competition: str, address: str) -> str:
 def notes(connection: Connection, runs: Sequence[Reference], address: str) -> list[str]:
     """What whoever published some runs is told of what they were submitted to by that."""
     found = []
-    query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name)
+    query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name, competitions.c.id)
     query = query.join(competitions, competitions.c.id == submissions.c.competition_id)
     query = query.join(releases, releases.c.id == submissions.c.release_id)
     for run in runs:
         mine = [getattr(releases.c, at) == getattr(run, at) for at in ("owner", "name", "version")]
         for row in connection.execute(query.where(releases.c.kind == str(Kind.RUN), *mine)):
             competition = f"{row.owner}/{row.name}"
+            first = copied_from(connection, ANYBODY, row.id)
+            copy = f", which {row.owner} made on the rows of {first}" if first else ""
             if row.state == REFUSED:
-                found.append(f"{run} is no submission to {competition}: {row.why}")
+                found.append(f"{run} is no submission to {competition}{copy}: {row.why}")
             else:
                 at = f"{address}/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
                 found.append(
-                    f"{run} is submitted to {competition}; once it is scored, it stands at "
+                    f"{run} is submitted to {competition}{copy}; once it is scored, it stands at "
                     f"{page_of(competition, address)}, and for programs at {at}"
                 )
     return found
@@ -148,7 +152,7 @@ def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
 
 def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     shown = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
-    return {part: told(score[part], is_closed=is_closed) for part in shown if score[part] is not None}
+    return {part: told(score[part]) for part in shown if score[part] is not None}
 
 
 def _row(row: RowMapping, part: str, *, is_closed: bool, taken: Mapping[str, int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from secrets import SystemRandom
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, or_, select, update
 
 from runner.datasets.load import load_dataset
 from runner.datasets.settings import DatasetSettings
@@ -227,8 +227,8 @@ def _hindrance(connection: Connection, one: RowMapping, owner: str, account: int
         (submissions.c.account_id, account, "this account"),
     ):
         query = select(submissions.c.created).where(
-            submissions.c.competition_id == one["id"], submissions.c.state != REFUSED, column == value,
-            submissions.c.created > now - DAY,
+            submissions.c.competition_id == one["id"], column == value, submissions.c.created > now - DAY,
+            or_(submissions.c.state != REFUSED, submissions.c.scored.is_not(None)),  # what took a score to refuse, too
         )  # fmt: skip
         times = sorted(row.created for row in connection.execute(query))
         if len(times) >= one["day_limit"]:
@@ -247,11 +247,14 @@ def shown_time(seconds: float) -> str:
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def waiting(database: Database) -> list[int]:
-    """The submissions that wait for their score, those too that a server left which was killed."""
-    query = select(submissions.c.id).where(submissions.c.state == WAITING).order_by(submissions.c.id)
+def waiting(database: Database) -> dict[int, int]:
+    """The submissions that wait for their score, those too that a server left which was killed, each with its account.
+
+    The oldest first.
+    """
+    query = select(submissions.c.id, submissions.c.account_id).where(submissions.c.state == WAITING)
     with database.reading() as connection:
-        return [row.id for row in connection.execute(query)]
+        return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
 
 
 def score(settings: Settings, database: Database, submission: int) -> None:

@@ -1,9 +1,9 @@
 """A submission's verdicts into its scores, by the labels that the server alone has; and what is told of a score.
 
-What is told follows from the numbers here and from nothing finer: a number is rounded to a step of two rows or more, so
-that an answer says at most as much as the steps between 0 and 1 can; an interval is rounded outwards. Before a
-competition closes, that is the accuracy on the open part alone: another number may depend on few rows, such as the
-precision of who accepts one.
+What is told of a part is one number, its accuracy, rounded to a step of two rows or more, so that an answer says at
+most as much as the steps between 0 and 1 can. Its interval follows from that number, and from how many groups of rows
+there are, which all know: the ends of an exact one would move where the number stays. Other metrics may depend on few
+rows, such as the precision of who accepts one, and several together tell more than each.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.store.stores import blobs_of
 from runner.server.tree import ServerTree
+from runner.statistics.intervals import wilson
 from runner.transports.registry import Registry
 
 OPEN_PART, HELD_PART = "open", "held_out"
 ACCURACY = "accuracy"
-TOLD = (
+IN_FULL = (
     ACCURACY, "accuracy_0", "accuracy_1", "balanced_accuracy", "precision", "recall", "decided", "sensitivity",
     "criterion", "majority_accuracy", "auroc_stated", "auroc_logprob", "brier_stated", "brier_logprob", "ece_stated",
     "ece_logprob",
 )  # fmt: skip
-"""What is told once a competition is closed. Of the others the reward, which is not computed again, is one."""
-COUNTED = (ACCURACY, "decided")
-"""Whose number of games is no secret: that of others may say how many labels of a kind there are."""
+"""What those see who have the labels. Of the others the reward, which is not computed again, is one."""
 FEWEST_ROWS = 2
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
@@ -93,7 +92,7 @@ def _labelled(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
 
 def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
     summary = metrics.summary()
-    kept = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in TOLD]
+    kept = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in IN_FULL]
     return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": kept}
 
 
@@ -105,28 +104,36 @@ def step_of(rows: int) -> float:
     return next((step for step in _STEPS if step * rows >= FEWEST_ROWS - 1e-9), 1.0)
 
 
-def told(part: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
+METHOD = "95%, Wilson over groups of rows, of all values that are rounded to this one"
+
+
+def told(part: Mapping[str, Any]) -> dict[str, Any]:
     """What is told of the metrics of a part."""
     step = step_of(part["rows"])
-    metrics = [_told(row, step) for row in part["metrics"] if row["metric"] == ACCURACY or is_closed]
-    return {"rows": part["rows"], "rounded_to": step, "interval": part["interval"], "metrics": metrics}
+    metrics = [_told(row, step) for row in part["metrics"] if row["metric"] == ACCURACY]
+    return {"rows": part["rows"], "rounded_to": step, "interval": METHOD, "metrics": metrics}
 
 
 def _told(row: Mapping[str, Any], step: float) -> dict[str, Any]:
-    is_counted = row["metric"] in COUNTED
+    """How many games and groups there are is of the rows, and of how often each is played, and of no label."""
+    value = None if row["value"] is None else round(round(row["value"] / step) * step, 6)
+    low, high = (None, None) if value is None else _around(value, step, row["clusters"])
     return {
-        "metric": row["metric"],
-        "value": _rounded(row["value"], step, round),
-        "ci_low": _rounded(row["ci_low"], step, math.floor),
-        "ci_high": _rounded(row["ci_high"], step, math.ceil),
-        "n": row["n"] if is_counted else None,
-        "clusters": row["clusters"] if is_counted else None,
-    }
+        "metric": row["metric"], "value": value, "ci_low": low, "ci_high": high, "n": row["n"],
+        "clusters": row["clusters"],
+    }  # fmt: skip
 
 
-def _rounded(value: float | None, step: float, how: Any) -> float | None:
-    if value is None:
-        return None
-    steps = value / step
-    nearest = round(steps)  # a value that is a step is not rounded off it by its last bits
-    return round((nearest if abs(steps - nearest) < 1e-9 else how(steps)) * step, 6)
+def _around(value: float, step: float, groups: int) -> tuple[float | None, float | None]:
+    """Wilson's interval of a rounded share, from its lowest end to its highest; none of a single group."""
+    if groups < 2:
+        return None, None
+    lowest, highest = max(0.0, value - step / 2), min(1.0, value + step / 2)
+    low, _ = wilson(lowest, _error(lowest, groups), groups, groups)
+    _, high = wilson(highest, _error(highest, groups), groups, groups)
+    return math.floor(low * 1e6) / 1e6, math.ceil(high * 1e6) / 1e6
+
+
+def _error(share: float, groups: int) -> float:
+    """Where each group is one draw."""
+    return math.sqrt(share * (1 - share) / (groups - 1))

@@ -1,9 +1,10 @@
-"""Scores submissions, one after the other, beside what a server answers."""
+"""Scores submissions, one after the other and accounts by turns, beside what a server answers."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from threading import Event, Thread
 
 from runner.server.apart import clear
@@ -26,6 +27,8 @@ class Scoring:
         self._awake, self._ending = Event(), Event()
         self._put_off: dict[int, float] = {}
         """Of those that could not be scored, when each is tried again."""
+        self._turns: dict[int, int] = {}
+        """Of each account that has some waiting, its last turn."""
 
     def start(self) -> None:
         clear(self._settings)
@@ -48,18 +51,24 @@ class Scoring:
                 LOG.exception("submissions could not be scored")
 
     def _score(self) -> None:
-        there = waiting(self._database)
-        self._put_off = {one: until for one, until in self._put_off.items() if one in there}
-        for submission in there:
-            if self._ending.is_set():
-                return
-            if time.monotonic() < self._put_off.get(submission, 0.0):
-                continue
+        while not self._ending.is_set() and (submission := self.following(waiting(self._database))) is not None:
             try:
                 score(self._settings, self._database, submission)
             except Exception:  # the next is scored all the same
                 LOG.exception("a submission could not be scored", extra={"submission": submission})
                 self._put_off[submission] = time.monotonic() + AGAIN_SECONDS
+
+    def following(self, there: Mapping[int, int]) -> int | None:
+        """Of those that wait, the oldest one of the account whose turn is the longest ago."""
+        now = time.monotonic()
+        self._put_off = {one: until for one, until in self._put_off.items() if one in there}
+        self._turns = {account: turn for account, turn in self._turns.items() if account in there.values()}
+        ready = [one for one in there if self._put_off.get(one, 0.0) <= now]
+        if not ready:
+            return None
+        chosen = min(ready, key=lambda one: (self._turns.get(there[one], 0), one))
+        self._turns[there[chosen]] = 1 + max(self._turns.values(), default=0)
+        return chosen
 
     def close(self) -> None:
         self._ending.set()

@@ -157,6 +157,15 @@ class Pieces:
                     with suppress(OSError):
                         yield entry.name, entry.stat(follow_symlinks=False).st_mtime
 
+    def sent(self, upload: str) -> int:
+        """Bytes that are there of all blobs of an upload."""
+        found = 0
+        with suppress(FileNotFoundError), os.scandir(self.folder(upload)) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found += entry.stat(follow_symlinks=False).st_size
+        return found
+
     def clear(self, upload: str) -> None:
         """Remove what was sent of an upload. Whoever still sends to it is told, and nothing of it comes back."""
         folder = self.folder(upload)

@@ -119,7 +119,7 @@ class Publishing:
             path = self.uploads.pieces.whole(found.id, sha256)
             if path is not None:
                 self._blobs.put(sha256, path)
-        self._show(found, viewer, verdict)
+        self._show(found, verdict)
         self.scoring.wake()
         self.uploads.pieces.clear(found.id)
 
@@ -138,10 +138,15 @@ class Publishing:
         wrong = sorted(owner for owner in owners if not viewer.publishes_as(owner))
         return Verdict([f"you may not publish as {owner} any more" for owner in wrong]) if wrong else None
 
-    def _show(self, upload: Upload, viewer: Viewer, verdict: Verdict) -> None:
+    def _show(self, upload: Upload, verdict: Verdict) -> None:
         """All of it and the note that it is shown, or nothing of it."""
         try:
             with self._database.writing() as connection:
+                viewer = viewer_of_account(connection, upload.account_id)
+                if (wrong := self._wrong_owner(viewer, upload)) is not None:  # since its check began
+                    now = time.time()
+                    self.uploads.note_state(connection, upload.id, REFUSED, wrong.problems, now, only=CHECKING)
+                    return
                 sent = self.uploads.touched(connection, upload.id)
                 is_seen = self.uploads.note_state(connection, upload.id, SEEN, [], time.time(), only=CHECKING)
                 if sent is None or not is_seen:

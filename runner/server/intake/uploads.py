@@ -25,6 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from runner.errors import NotPublished, TakenError, UsageError
 from runner.server.intake.declared import Declaration, DeclaredFolder
 from runner.server.intake.pieces import NoRoomError, OffsetError, Pieces, Receiving
+from runner.server.intake.room import check_quota, check_room, new_bytes, published_bytes
 from runner.server.people.accounts import Viewer
 from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
@@ -67,7 +68,7 @@ class Uploads:
         Raises:
             PermissionError: the viewer may not publish as one of its owners.
             TakenError: one of its folders is there, and this upload has not put it there.
-            UsageError: the account has too much that is open.
+            UsageError: the account has too much that is open, or would have published too much.
             NoRoomError: the disk has no room for it.
         """
         for folder in declaration.folders:
@@ -75,6 +76,9 @@ class Uploads:
                 raise PermissionError(f"this token may not publish as {folder.reference.owner}")
         assert viewer.account_id is not None
         upload = declaration.id(viewer.account_id)
+        with self._database.reading() as connection:  # and not while writers wait: it may be much that is there
+            published = published_bytes(connection, viewer.account_id)
+            new = new_bytes(connection, viewer.account_id, declaration.blobs)
         with suppress(IntegrityError), self._database.writing() as connection:  # somebody declares the same just now
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload)).one_or_none()
             there = [folder.path for folder in declaration.folders if is_there(connection, folder)]
@@ -82,10 +86,13 @@ class Uploads:
             if there and not done:
                 raise TakenError(f"{there[0]} is there already")
             if row is None or not (done or row.state in _ACTIVE):
-                self._open(connection, upload, viewer.account_id, declaration, now)
+                self._open(connection, upload, viewer.account_id, declaration, now, published=published, new=new)
         return self.find(viewer, upload)
 
-    def _open(self, connection: Connection, upload: str, account: int, declaration: Declaration, now: float) -> None:
+    def _open(
+        self, connection: Connection, upload: str, account: int, declaration: Declaration, now: float,
+        *, published: int, new: int,
+    ) -> None:  # fmt: skip
         """A new upload; or one that was refused, or whose releases have gone, anew."""
         size = sum(declaration.blobs.values())
         mine = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
@@ -98,8 +105,8 @@ class Uploads:
             raise UsageError(
                 f"your open uploads would have {total + size:,} bytes; at most {self._settings.open_bytes:,} are taken"
             )
-        if size + self._settings.spare_bytes > self.pieces.room():
-            raise NoRoomError("the server has no room for it now; tell who runs it")
+        check_quota(self._settings, published, total, new)
+        check_room(connection, self._settings, self.pieces, size, _ACTIVE)
         connection.execute(deleted(uploads).where(uploads.c.id == upload))
         row = {
             "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
@@ -154,6 +161,8 @@ class Uploads:
             raise NotPublished("the upload takes no such blob now")
         if known or self.pieces.have(upload, sha256) is None:
             raise OffsetError(size)
+        if self.pieces.room() < self._settings.spare_bytes:
+            raise NoRoomError("the server's disk is full; send it later, and tell who runs it")
         if abs(now - row.touched) > TOUCHED_EACH:
             with self._database.writing() as connection:
                 connection.execute(update(uploads).where(uploads.c.id == upload).values(touched=now))

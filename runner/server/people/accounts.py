@@ -69,6 +69,9 @@ def folded(name: str) -> str:
     return re.sub("-+", "", alike).replace("rn", "m").replace("vv", "w")
 
 
+_RESERVED = {folded(word): word for word in RESERVED_NAMES}
+
+
 def add_account(connection: Connection, name: str, now: float, *, organisation: bool = False) -> int:
     """Make an account, or an organisation.
 
@@ -78,8 +81,8 @@ def add_account(connection: Connection, name: str, now: float, *, organisation: 
     """
     if wrong := wrong_word(name):
         raise UsageError(wrong)
-    if name in RESERVED_NAMES:
-        raise UsageError(f"{name!r} is a reserved word")
+    if (word := _RESERVED.get(folded(name))) is not None:
+        raise UsageError(f"{name!r} is a reserved word" if name == word else f"{name!r} cannot be told from {word!r}")
     there = connection.execute(select(accounts.c.name).where(accounts.c.folded == folded(name))).scalar()
     if there is not None:
         raise TakenError(
@@ -139,8 +142,10 @@ def viewer_of(connection: Connection, token: str, now: float) -> Viewer | None:
 
 def viewer_of_account(connection: Connection, account: int) -> Viewer:
     """Who an account is, for what it asked for before and is done now."""
-    name = str(connection.execute(select(accounts.c.name).where(accounts.c.id == account)).scalar_one())
-    return Viewer(account, name, frozenset((name, *_organisations(connection, account))), Scope.PUBLISH)
+    row = connection.execute(select(accounts.c.name, accounts.c.disabled).where(accounts.c.id == account)).one()
+    if row.disabled is not None:
+        return Viewer(account, row.name)  # who owns nothing, and publishes as nobody
+    return Viewer(account, row.name, frozenset((row.name, *_organisations(connection, account))), Scope.PUBLISH)
 
 
 def _organisations(connection: Connection, account: int) -> Iterator[str]:

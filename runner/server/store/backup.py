@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from runner.errors import ReleaseError, RunError, UsageError
 from runner.server.store.blobs import Blobs
-from runner.server.store.database import Database
+from runner.server.store.database import Database, said_by
 from runner.server.store.schema import files, meta, metadata
 from runner.server.store.upgrades import PASSING, check_version, upgraded_row
 from runner.storage.atomic import fsync_dir
@@ -49,6 +49,7 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
     hashed = hashlib.sha256()
     try:
         with create(beside) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
+            os.fchmod(raw.fileno(), 0o600)  # who is in which organisation, and hashes of tokens
             for table, line in _lines(database, schema):
                 counts[table] += table != ""
                 hashed.update(line)
@@ -57,12 +58,14 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
             packed.write(orjson.dumps(end, option=orjson.OPT_APPEND_NEWLINE))
         with open_to_read(beside) as written:
             os.fsync(written.fileno())
-        beside.chmod(0o600)  # who is in which organisation, and hashes of tokens
         beside.rename(file)
         fsync_dir(file.absolute().parent)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise RunError(f"the backup {file} cannot be written: {error.strerror or error}") from error
+    except DBAPIError as error:
+        beside.unlink(missing_ok=True)
+        raise RunError(f"the backup {file} cannot be written, as the database says: {said_by(error)}") from error
     return {table: count for table, count in counts.items() if table}
 
 
@@ -94,8 +97,7 @@ def restore(database: Database, file: Path) -> dict[str, int]:
     try:
         return _restored(database, file)
     except OperationalError as error:  # a full or read-only disk, or a database that is gone
-        said = str(error.orig).strip()
-        raise RunError(f"the backup {file} cannot be restored, and nothing of it is: {said}") from error
+        raise RunError(f"the backup {file} cannot be restored, and nothing of it is: {said_by(error)}") from error
     except DBAPIError as error:
         raise RunError(f"the backup {file} is damaged: {str(error.orig).strip()}") from error
 

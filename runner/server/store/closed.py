@@ -26,7 +26,7 @@ def closed_to_others(folder: Path) -> Iterator[None]:
         try:
             _close(folder)
         except OSError as error:
-            raise RunError(f"the server's folder {folder} cannot be used: {error.strerror}") from error
+            raise RunError(f"the server's folder {folder} cannot be written: {error.strerror}") from error
         yield
     finally:
         os.umask(before)

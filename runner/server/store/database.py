@@ -54,7 +54,7 @@ class Database:
         except DBAPIError as error:
             self._engine.dispose()
             where = make_url(url).render_as_string(hide_password=True)
-            raise RunError(f"the database {where} cannot be used: {str(error.orig).strip()}") from error
+            raise RunError(f"the database {where} cannot be used: {said_by(error)}") from error
         except BaseException:
             self._engine.dispose()
             raise
@@ -163,3 +163,19 @@ def _set_up_sqlite(connection: Any, _: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+_ON_DISK = ("unable to open database file", "disk I/O error", "disk is full", "readonly database", "No space left")
+"""How SQLite and PostgreSQL say that their disk takes no more, or may not be written to."""
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Whether a disk that takes no more is behind what a database says."""
+    return any(words in str(error.orig) for words in _ON_DISK)
+
+
+def said_by(error: DBAPIError) -> str:
+    """What a database says, in words for who keeps it."""
+    said = str(error.orig).strip()
+    hint = "; see whether its disk is full, or its folder cannot be written, which it must be to be read, too"
+    return said + hint if is_full(error) else said

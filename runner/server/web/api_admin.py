@@ -11,7 +11,8 @@ from pydantic import Field
 from runner.errors import NotPublished
 from runner.releases.reference import Reference
 from runner.server.people.keeping import note_act, set_hidden
-from runner.server.web.asking import Keeper, server_of
+from runner.server.web.asking import Keeper, keeping, server_of
+from runner.server.web.bodies import json_of
 from runner.server.web.shapes import TEXT, Asked, faults
 
 router = APIRouter(prefix="/api/v1/hidden", tags=["admin"])
@@ -25,7 +26,7 @@ class Why(Asked):
 
 
 @router.put("/{release:path}", status_code=204, responses=faults(403, 404))
-def hide(request: Request, viewer: Keeper, release: Name, body: Why) -> None:
+def hide(request: Request, viewer: Keeper, release: Name, body: Annotated[Why, json_of(Why, keeping)]) -> None:
     """Have a public release be seen by its owner alone. Its name and version stay taken."""
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:

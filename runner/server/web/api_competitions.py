@@ -17,7 +17,8 @@ from runner.server.competitions.changed import Changes, change, owned, relabel, 
 from runner.server.competitions.kept import Wanted, make
 from runner.server.people.accounts import Viewer
 from runner.server.people.keeping import note_act
-from runner.server.web.asking import Asking, Publisher, server_of
+from runner.server.web.asking import Asking, Publisher, publishing, server_of
+from runner.server.web.bodies import json_of
 from runner.server.web.shapes import PRINTED, TEXT, WORD, Asked, Told, faults
 
 router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
@@ -48,7 +49,7 @@ class CompetitionWanted(Asked):
     day_limit: Limit = 5
     """The most submissions of an owner, and of an account, in 24 hours."""
     closes: AwareDatetime
-    held_out: Annotated[list[Id], Field(max_length=MOST_ROWS)] = Field(default_factory=list)
+    held_out: Annotated[list[Id], Field(max_length=MOST_ROWS, fail_fast=True)] = Field(default_factory=list)
     """Ids of the rows whose score is told after closing."""
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """In the place of ids: about this share of the rows, drawn by lot."""
@@ -148,6 +149,8 @@ class OfOwner(Told):
 
 
 class Board(Competition):
+    copied_from: str | None
+    """The dataset of another owner that had these rows first, where this competition is on a copy of them."""
     rows_open: int
     rows_held_out: int
     ranked_by: Literal["open", "held_out"]
@@ -167,8 +170,9 @@ class Metric(Told):
 class Score(Told):
     rows: int
     rounded_to: float
-    """Values are rounded to a multiple of this, intervals outwards."""
+    """Values are rounded to a multiple of this; intervals follow from the rounded value and `clusters`."""
     interval: str
+    """How they follow."""
     metrics: list[Metric]
 
 
@@ -202,7 +206,9 @@ class Withdrawn(Told):
 
 
 @router.post("", responses=faults(400, 403, 404, 409), status_code=201)
-def begin(request: Request, viewer: Publisher, wanted: CompetitionWanted) -> Made:
+def begin(
+    request: Request, viewer: Publisher, wanted: Annotated[CompetitionWanted, json_of(CompetitionWanted, publishing)]
+) -> Made:
     """Make a competition of a dataset of one's own."""
     server, now = server_of(request), time.time()
     made = make(server.settings, server.database, viewer, wanted.said(), now)
@@ -219,7 +225,10 @@ def as_made(connection: Connection, viewer: Viewer, named: str, now: float, addr
 
 
 @router.patch("/{owner}/{name}", responses=faults(400, 403, 404))
-def edit(request: Request, viewer: Publisher, owner: Word, name: Word, wanted: CompetitionChanged) -> Competition:
+def edit(
+    request: Request, viewer: Publisher, owner: Word, name: Word,
+    wanted: Annotated[CompetitionChanged, json_of(CompetitionChanged, publishing)],
+) -> Competition:  # fmt: skip
     """Change the title or the limit, or have it close later."""
     server, now = server_of(request), time.time()
     with server.database.writing() as connection:
@@ -230,7 +239,10 @@ def edit(request: Request, viewer: Publisher, owner: Word, name: Word, wanted: C
 
 
 @router.put("/{owner}/{name}/labels", responses=faults(400, 403, 404))
-def labels(request: Request, viewer: Publisher, owner: Word, name: Word, wanted: LabelsWanted) -> Relabelled:
+def labels(
+    request: Request, viewer: Publisher, owner: Word, name: Word,
+    wanted: Annotated[LabelsWanted, json_of(LabelsWanted, publishing)],
+) -> Relabelled:  # fmt: skip
     """Replace labels that were wrong: every submission is scored again, and says so."""
     server = server_of(request)
     with server.database.writing() as connection:

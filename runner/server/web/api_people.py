@@ -13,7 +13,8 @@ from runner.server.people import organisations as people
 from runner.server.people.accounts import Scope
 from runner.server.people.keeping import Token
 from runner.server.people.own_tokens import LONGEST_DAYS, asked_by, make_own, own_tokens, revoke_own
-from runner.server.web.asking import Known, Publisher, server_of
+from runner.server.web.asking import Known, Publisher, publishing, server_of
+from runner.server.web.bodies import json_of
 from runner.server.web.shapes import PRINTED, WORD, Asked, Told, faults
 
 router = APIRouter(prefix="/api/v1", tags=["people"])
@@ -94,7 +95,9 @@ def tokens(request: Request, viewer: Known) -> OwnTokens:
 
 
 @router.post("/tokens", status_code=201, responses=faults(400, 401, 403))
-def make_token(request: Request, viewer: Publisher, wanted: TokenWanted) -> MadeToken:
+def make_token(
+    request: Request, viewer: Publisher, wanted: Annotated[TokenWanted, json_of(TokenWanted, publishing)]
+) -> MadeToken:
     """Make a token of one's own."""
     with server_of(request).database.writing() as connection:
         by = asked_by(connection, viewer, viewer.token)
@@ -129,7 +132,10 @@ def organisation(request: Request, viewer: Known, name: Name) -> Organisation:
 
 
 @router.put("/organisations/{name}/members/{account}", responses=faults(400, 401, 403, 404))
-def set_member(request: Request, viewer: Publisher, name: Name, account: Name, wanted: PlaceWanted) -> PlaceNow:
+def set_member(
+    request: Request, viewer: Publisher, name: Name, account: Name,
+    wanted: Annotated[PlaceWanted, json_of(PlaceWanted, publishing)],
+) -> PlaceNow:  # fmt: skip
     """Invite an account, or have a member be an owner, or be one no more. The last owner stays one."""
     server = server_of(request)
     with server.database.writing() as connection:

@@ -13,10 +13,12 @@ from starlette.responses import Response, StreamingResponse
 
 from runner.errors import NotPublished
 from runner.releases.bundle import PIECE
+from runner.releases.reference import Reference
 from runner.server.people.accounts import Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.tree import PAGE, ServerTree
 from runner.server.web.asking import Asking, server_of
+from runner.server.web.bodies import json_of
 from runner.server.web.faults import Fault, fault
 from runner.server.web.shapes import BYTES, Asked, Told, faults
 from runner.transports.http_ahead import BYTES_AT_ONCE, LARGEST_AT_ONCE, MOST_AT_ONCE
@@ -90,6 +92,9 @@ class IndexedRelease(Told):
     yanked: str | None
     """What stands in its `yanked.json`."""
     signed: bool
+    tier: str | None
+    """How far this server has checked a public run: `self-reported`, `recomputed`, `reproduced by N`. Null: not yet, or
+    it is none."""
 
 
 class Index(Told):
@@ -111,9 +116,10 @@ def releases(
     """List the releases whose folder, with a slash behind it, begins with `prefix`, the first published first."""
     found = _tree(request, viewer).index_page(prefix, after, limit)
     following = found[-1][0] if len(found) == limit else None
+    tiers = _tiers(request, [one.folder for _, one in found])
     said = [
         IndexedRelease(
-            folder=one.folder, sha256=one.sha256, signed=one.signed,
+            folder=one.folder, sha256=one.sha256, signed=one.signed, tier=tiers.get(one.folder),
             yanked=None if one.yanked is None else one.yanked.decode(),
         )
         for _, one in found
@@ -121,14 +127,21 @@ def releases(
     return Index(releases=said, next=following)
 
 
+def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
+    """What the newest board says of runs, by their folders."""
+    shown = request.app.state.site.boards.shown
+    named = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
+    return {} if shown is None else {named[one]: tier for one, tier in shown.tiers(list(named)).items()}
+
+
 class Wanted(Asked):
     """Files that are wanted at once."""
 
-    paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE)]
+    paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE, fail_fast=True)]
 
 
 @router.post("/files", response_class=Response, responses={200: BYTES})
-def several(request: Request, viewer: Asking, wanted: Wanted) -> Response:
+def several(request: Request, viewer: Asking, wanted: Annotated[Wanted, json_of(Wanted)]) -> Response:
     """Small files, many at a time: of each a line of JSON (`path`, `size`), then its bytes, in the order asked for.
 
     `size` is null where there is no such file, or it is too large to come so. After some MiB no more are sent.

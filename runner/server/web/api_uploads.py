@@ -21,7 +21,8 @@ from runner.server.intake.pieces import Receiving
 from runner.server.intake.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
 from runner.server.settings import Settings
 from runner.server.store.schema import releases
-from runner.server.web.asking import Publisher, server_of
+from runner.server.web.asking import Publisher, publishing, server_of
+from runner.server.web.bodies import json_of
 from runner.server.web.faults import fault
 from runner.server.web.page_facts import href_of
 from runner.server.web.shapes import Asked, Told, faults
@@ -50,13 +51,13 @@ class FileOfUpload(Asked):
 class FolderOfUpload(Asked):
     folder: Annotated[str, Field(max_length=500, pattern=_FOLDER)]
     """`KIND/OWNER/NAME/VERSION`, or below it `yanked` or `signature`."""
-    files: Annotated[list[FileOfUpload], Field(min_length=1, max_length=5_000)]
+    files: Annotated[list[FileOfUpload], Field(min_length=1, max_length=5_000, fail_fast=True)]
 
 
 class Declared(Asked):
     """What is seen whole, or not at all."""
 
-    folders: Annotated[list[FolderOfUpload], Field(min_length=1, max_length=1_000)]
+    folders: Annotated[list[FolderOfUpload], Field(min_length=1, max_length=1_000, fail_fast=True)]
 
 
 class Missing(Told):
@@ -88,7 +89,9 @@ _OF_UPLOAD = {
 
 
 @router.post("", responses={**faults(400, 403, 409, 507), 200: {"links": _OF_UPLOAD}})
-def begin(request: Request, viewer: Publisher, declared: Declared) -> UploadState:
+def begin(
+    request: Request, viewer: Publisher, declared: Annotated[Declared, json_of(Declared, publishing)]
+) -> UploadState:
     """Declare an upload. Who declares the same again goes on with it."""
     server = server_of(request)
     folders = [one.model_dump() for one in declared.folders]

@@ -10,17 +10,20 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
+from runner.server.people.accounts import viewer_of
 from runner.server.service import Server
 from runner.server.web import api_admin, api_competitions, api_people, api_releases, api_uploads, state
 from runner.server.web.bodies import Bodies
 from runner.server.web.document import describe
 from runner.server.web.faults import handle_faults
 from runner.server.web.headers import Headers
-from runner.server.web.limiting import Limiting
+from runner.server.web.hosts import Hosts
+from runner.server.web.limiting import AtOnce, Limiting
 from runner.server.web.pages import add_pages
 from runner.server.web.seeing import Numbers, Seeing
 from runner.server.web.shapes import ALWAYS
 from runner.server.web.site import Site
+from runner.server.web.state import Readiness
 from runner.server.web.wrong import Wrong
 from runner.version import __version__
 
@@ -51,9 +54,11 @@ def application(server: Server) -> FastAPI:
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
         responses=ALWAYS,
+        redirect_slashes=False,  # it would name whatever host was asked, and have what was sent be sent again
     )
     app.state.server = server
     app.state.numbers = Numbers()
+    app.state.readiness = Readiness(server)
     app.include_router(api_releases.router)
     app.include_router(api_uploads.router)
     app.include_router(api_people.router)
@@ -63,14 +68,27 @@ def application(server: Server) -> FastAPI:
     add_pages(app, site)
     describe(app)
     handle_faults(app)
-    # The last is the outermost.
-    proxies = server.settings.proxies
-    app.add_middleware(Bodies, most=server.settings.declared_bytes, seconds=server.settings.body_seconds)
-    app.add_middleware(Limiting, rate=server.settings.rate, proxies=proxies)
+    _watch(app, server)
+    return app
+
+
+def _watch(app: FastAPI, server: Server) -> None:
+    """What stands before the routes; the last is the outermost."""
+
+    def is_good(token: str) -> bool:
+        with server.database.reading() as connection:
+            return viewer_of(connection, token, time.time()) is not None
+
+    settings = server.settings
+    proxies, most, most_of_one = settings.proxies, settings.connections, settings.connections_of_one
+    app.add_middleware(Bodies, declared=settings.declared_bytes, seconds=settings.body_seconds)
+    app.add_middleware(Limiting, rate=settings.rate, proxies=proxies, is_good=is_good)
+    if not settings.any_name:
+        app.add_middleware(Hosts, address=settings.address)
+    app.add_middleware(AtOnce, most=most, most_of_one=most_of_one, proxies=proxies)
     app.add_middleware(Wrong)
     app.add_middleware(Headers)
     app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
-    return app
 
 
 async def _forget_old(server: Server) -> None:

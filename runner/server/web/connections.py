@@ -1,15 +1,20 @@
 """Connections: ended where the head of a request does not come, and, where all are taken, where a client is waited for.
 
-Who asks for something is answered, however many connections others hold open and say nothing on.
+Who asks for something is answered, however many connections others hold open and say nothing on. An address has so many
+connections; a proxy, whose connections are those of many, any number.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from runner.server.settings import Settings
+from runner.server.web.callers import GONE, caller, is_within
 
 HEAD_SECONDS = 20.0
 """In which the head of a request must come, once its connection is there or its first byte is."""
@@ -18,6 +23,9 @@ HEAD_SECONDS = 20.0
 class Bounded(H11Protocol):
     """A connection that waits for its client for a while, and gives way to others before that."""
 
+    most = most_of_one = 0
+    """Connections, and those of one address; see `bounded`."""
+    proxies: Sequence[str] = ()
     _waiting: asyncio.TimerHandle | None = None
     since = 0.0
     is_given_up = False
@@ -41,6 +49,9 @@ class Bounded(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()
+        scope = cast("dict[str, Any] | None", self.scope)  # none before the first request
+        if scope is not None:
+            scope[GONE] = True
         super().connection_lost(exc)
 
     def is_between(self) -> bool:
@@ -67,21 +78,33 @@ class Bounded(H11Protocol):
             self.transport.close()
 
     def _make_room(self) -> None:
-        """Where no more connections are taken, give up one that waits for its client.
+        """Where this is one too many, of its address or of all, give up one that waits for its client.
 
         First one of the address that has most of them, there one without a request, and of those the oldest: what
         was being sent is gone on with where it was cut off.
         """
         others = [one for one in cast("set[Bounded]", self.connections) if one is not self and not one.is_given_up]
-        if self.limit_concurrency is None or len(others) + 1 < self.limit_concurrency:
-            return
         held = Counter(one.address() for one in others)
-        waiting = [one for one in others if one.is_kept_waiting()]
-        if waiting:
-            given_up = min(waiting, key=lambda one: (-held[one.address()], not one.is_between(), one.since))
-            given_up.is_given_up = True
-            given_up.transport.abort()
+        here = self.address()
+        if held[here] >= self.most_of_one and not is_within(here, self.proxies):
+            _give_up([one for one in others if one.address() == here], held)
+        elif len(others) + 1 >= self.most:
+            _give_up(others, held)
 
     def address(self) -> str:
-        """Of its other end."""
-        return self.client[0] if self.client else ""
+        """Of its other end, as limits count it."""
+        return caller(self.client[0]) if self.client else ""
+
+
+def _give_up(some: Iterable[Bounded], held: Mapping[str, int]) -> None:
+    waiting = [one for one in some if one.is_kept_waiting()]
+    if waiting:
+        given_up = min(waiting, key=lambda one: (-held[one.address()], not one.is_between(), one.since))
+        given_up.is_given_up = True
+        given_up.transport.abort()
+
+
+def bounded(settings: Settings) -> type[Bounded]:
+    """Connections of a server."""
+    said = {"most": settings.connections, "most_of_one": settings.connections_of_one, "proxies": settings.proxies}
+    return type("BoundedBySettings", (Bounded,), said)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from runner.server.web.asking import bearer
+from runner.server.web.bodies import BODY
 
 _TAKES_A_TOKEN = ("/api/v1", "/metrics")
 
@@ -29,4 +33,23 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             if path.startswith(_TAKES_A_TOKEN):  # what wants one says so by itself
                 operation.setdefault("security", [{}, {bearer.scheme_name: []}])
+    for route in app.routes:
+        if isinstance(route, APIRoute) and (model := _body_of(route.dependant)) is not None:
+            for method in route.methods or ():
+                _describe_body(made, made["paths"][route.path_format][method.lower()], model)
     return made
+
+
+def _body_of(dependant: Dependant) -> type[BaseModel] | None:
+    """What an operation takes by `json_of`."""
+    models = (getattr(one.call, BODY, None) for one in dependant.dependencies)
+    return next((model for model in models if model is not None), None)
+
+
+def _describe_body(made: dict[str, Any], operation: dict[str, Any], model: type[BaseModel]) -> None:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+    schemas.update(schema.pop("$defs", {}))
+    schemas[model.__name__] = schema
+    there = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
+    operation["requestBody"] = {"content": {"application/json": there}, "required": True}

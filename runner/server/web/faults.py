@@ -16,13 +16,14 @@ from starlette.responses import JSONResponse
 
 from runner.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
 from runner.server.intake.pieces import NoRoomError, OffsetError
+from runner.server.store.database import is_full
 
 LOG = logging.getLogger("nip_run.server")
 
 
 Code = Literal[
     "usage", "token", "forbidden", "missing", "method", "slow", "taken", "offset", "too_large", "range", "invalid",
-    "refused", "too_many", "failed", "making", "busy", "full",
+    "refused", "too_many", "failed", "making", "busy", "full", "host",
 ]  # fmt: skip
 
 
@@ -92,6 +93,9 @@ def handle_faults(app: FastAPI) -> None:
         return fault(500, "failed", "the server failed; tell who runs it")
 
     async def storing(_: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, OperationalError) and is_full(error):
+            LOG.error("the disk of the database takes no more", exc_info=error)
+            return fault(507, "full", "the server has no room for it now; tell who runs it")
         LOG.error("the database does not answer", exc_info=error)
         response = fault(503, "busy", "the server's database does not answer; try again later")
         response.headers["retry-after"] = "2"
@@ -113,5 +117,5 @@ def handle_faults(app: FastAPI) -> None:
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
     """The methods of the operations of the document at the address that was asked for."""
-    path = getattr(request.scope.get("route"), "path", "")
+    path = getattr(request.scope.get("route"), "path_format", "")
     return sorted(method.upper() for method in app.openapi()["paths"].get(path, ()))

@@ -60,7 +60,7 @@ def board_line(row: Mapping[str, Any], domain: Sequence[float] | None) -> dict[s
         "rank": rank(row), "href": row["href"], "run": row["run"], "point": row["short_point"] or "",
         "accuracy": decimal(row["accuracy"]), "interval": interval(row), "bar": bar(row, domain),
         "n": "–" if row["n"] is None else f"{row['n']:,}",
-        "clusters": "–" if row["clusters"] is None else f"{row['clusters']:,}",
+        "clusters": f"{row['clusters']:,}" if row["clusters"] else "",
         "repeats": row["per_datapoint"] if (row["per_datapoint"] or 1) != 1 else "",
         "tier": row["tier_words"], "protocol": row["protocol"], "models": row["models"] or "–",
         "outcomes": outcomes_in_words(row["outcomes"]), "cost": dollars(row["cost_usd"]),

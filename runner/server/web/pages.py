@@ -5,7 +5,15 @@ from __future__ import annotations
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from runner.server.web import pages_account, pages_boards, pages_competitions, pages_mine, pages_releases, pages_runs
+from runner.server.web import (
+    pages_account,
+    pages_boards,
+    pages_competitions,
+    pages_games,
+    pages_mine,
+    pages_releases,
+    pages_runs,
+)
 from runner.server.web.site import Site
 
 
@@ -15,6 +23,7 @@ def add_pages(app: FastAPI, site: Site) -> None:
     pages_of = (
         pages_boards.pages,
         pages_competitions.pages,
+        pages_games.pages,
         pages_mine.pages,
         pages_account.pages,
         pages_runs.pages,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Request
 from markupsafe import Markup
 from starlette.responses import FileResponse, Response
 
@@ -16,7 +16,6 @@ from runner.pages.page import rendered
 from runner.pages.served import ServedPage, static
 from runner.server.boards.shown import Shown
 from runner.server.boards.tiers import MEANINGS as TIERS
-from runner.server.tree import PAGE
 from runner.server.web.answers import FOR_EVER, PUBLIC, answer, packed_file, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.faults import fault
@@ -112,42 +111,6 @@ def _home(shown: Shown, address: str) -> ServedPage:
         "counts": counts,
     }
     return ServedPage("Boards", [("home", rendered("served/home.html", facts))], here="/")
-
-
-class VouchedRun(Told):
-    """How far a public run is checked by this server."""
-
-    release: str
-    """run/OWNER/NAME@VERSION."""
-    sha256: str
-    tier: Literal["self-reported", "recomputed", "reproduced"]
-    words: str
-    """The tier, with by how many others it is reproduced."""
-
-
-class VouchedRuns(Told):
-    """Some public runs, by their names."""
-
-    runs: list[VouchedRun]
-    next: str | None
-    """What to give as `after` for those that follow; null: these are the last."""
-
-
-@data.get("/api/v1/vouched")
-def vouched(
-    request: Request,
-    prefix: Annotated[str, Query(max_length=800)] = "",
-    after: Annotated[str, Query(max_length=800)] = "",
-    limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
-) -> VouchedRuns:
-    """List what this server vouches for of public runs whose folder begins with `prefix`: of none before a board."""
-    shown = site_of(request).boards.shown
-    found = [] if shown is None else shown.runs_after(prefix, after, limit)
-    runs = [
-        VouchedRun(release=one["reference"], sha256=one["sha256"], tier=one["tier"], words=one["tier_words"])
-        for one in found
-    ]
-    return VouchedRuns(runs=runs, next=runs[-1].release if len(runs) == limit else None)
 
 
 @data.get("/board.duckdb", response_class=FileResponse, responses={200: BYTES})

@@ -14,10 +14,11 @@ from starlette.responses import RedirectResponse, Response
 from runner.errors import ReleaseError
 from runner.pages.page import rendered
 from runner.pages.served import ServedPage
+from runner.registry.listed_facts import listed_facts
 from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind, Reference
-from runner.server.people.accounts import Viewer
+from runner.server.people.accounts import Viewer, viewer_of
 from runner.server.people.signed_in import SECONDS, SignedIn, sign_in, sign_out
 from runner.server.store.schema import releases
 from runner.server.tree import ServerTree, seen_by
@@ -77,7 +78,12 @@ async def log_in(request: Request) -> Response:
 
 
 def _signed(request: Request, token: str) -> str | None:
-    with server_of(request).database.writing() as connection:
+    """The cookie of who has this token. Nothing is written, and no writer waits, where it is none."""
+    database = server_of(request).database
+    with database.reading() as connection:
+        if viewer_of(connection, token, time.time()) is None:
+            return None
+    with database.writing() as connection:
         return sign_in(connection, token, time.time())
 
 
@@ -134,7 +140,7 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
     found = await run_in_threadpool(who, request)
     if found is None:
         return RedirectResponse("/login", 303, {"cache-control": PRIVATE})
-    said = await run_in_threadpool(_private_run, request, found.viewer, owner, name, version)
+    said = await run_in_threadpool(private_run, request, found.viewer, owner, name, version)
     if said is None:
         return no_page(request, "There is no such run here.")
     try:
@@ -148,7 +154,7 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
     return page_answer(request, page, cache=PRIVATE)
 
 
-def _private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
+def private_run(request: Request, viewer: Viewer, owner: str, name: str, version: str) -> dict[str, Any] | None:
     """What is said of a private run, where it is the viewer's."""
     named = (
         releases.c.kind == "run",
@@ -171,18 +177,15 @@ def _private_run(request: Request, viewer: Viewer, owner: str, name: str, versio
         )
     except ReleaseError:
         return None
-    models = release.facts.get("models")
-    told = ", ".join(f"{agent}={model}" for agent, model in models.items()) if isinstance(models, dict) else None
-    more = {"description": release.description, "licence": release.licence, "signed": False,
-            "benchmark": release.facts.get("benchmark"), "models": told, "version": version}  # fmt: skip
-    return {**_said(row), **more}
+    more = {"description": release.description, "licence": release.licence, "signed": False, "version": version}
+    return {**listed_facts(release), **_said(row), **more}
 
 
 @pages.get("/mine/run/{owner}/{name}/{version}/data/{piece}.json.gz")
 def my_piece(request: Request, owner: str, name: str, version: str, piece: str) -> Response:
     """Games of a private run for the script of its page."""
     found = who(request)
-    said = found and _private_run(request, found.viewer, owner, name, version)
+    said = found and private_run(request, found.viewer, owner, name, version)
     made = site_of(request).runs.there([said["sha256"]]) if said else None
     path = made and made.piece(piece)
     return piece_file(path, PRIVATE) if path else fault(404, "missing", "there is no such piece")

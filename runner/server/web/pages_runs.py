@@ -90,6 +90,8 @@ def run_page(
             release_line(one) for one in shown.releases_of("run", said["owner"], said["name"])
         ],
     }  # fmt: skip
+    has_games = any(one["count"] for one in made.said.get("about", {}).get("runs", ()))
+    told["games"] = f"{data.removesuffix('data/')}games" if has_games else None
     told["parts"] = _parts(told, _compared(row, task))
     about = {**made.said.get("about", NOTHING), "data": data}
     route = next(iter(made.said.get("sections", ())), ["run", ""])[0]

@@ -17,7 +17,7 @@ from runner.server.rebuild import alone
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
-from runner.server.web.connections import Bounded
+from runner.server.web.connections import bounded
 from runner.server.web.seeing import log_to_stderr
 from runner.storage.files import make_folders
 
@@ -46,7 +46,8 @@ def serve(
         )
     with _own(settings), _listening(host, port) as listening:
         here = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-        server = Server.of(replace(settings, address=(address or here).rstrip("/")))
+        any_name = address is None and not _is_loopback(host)
+        server = Server.of(replace(settings, address=(address or here).rstrip("/"), any_name=any_name))
         try:
             if not server.database.hold():
                 raise RunError("another server has this database; a database belongs to one server")
@@ -58,8 +59,8 @@ def serve(
 def _run(server: Server, listening: socket.socket, tell: Callable[[], None]) -> None:
     log_to_stderr()
     config = uvicorn.Config(
-        application(server), log_config=None, access_log=False, server_header=False, date_header=True, http=Bounded,
-        ws="none", timeout_keep_alive=20, limit_concurrency=server.settings.connections, proxy_headers=False,
+        application(server), log_config=None, access_log=False, server_header=False, date_header=True,
+        http=bounded(server.settings), ws="none", timeout_keep_alive=20, proxy_headers=False,
         timeout_graceful_shutdown=ENDING_SECONDS,
     )  # fmt: skip
     try:

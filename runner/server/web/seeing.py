@@ -12,12 +12,14 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.server.web.limiting import address_of
+from runner.server.web.callers import address_of
 
 LOG = logging.getLogger("nip_run.server")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Seconds: the upper ends of what durations are counted by."""
 _OWN = frozenset(vars(logging.makeLogRecord({})))
+GONE = 499
+"""The status of a request whose caller went away before it was answered."""
 _QUIET = ("/healthz", "/readyz", "/metrics")
 
 
@@ -120,6 +122,7 @@ class Seeing:
             status = status or 500  # as whoever runs the application answers
             raise
         finally:
+            status = status or GONE
             numbers.open -= 1
             seconds = time.monotonic() - begun
             numbers.sent += sent

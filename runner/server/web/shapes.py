@@ -42,7 +42,7 @@ class Told(BaseModel):
 
 
 _SAID = {
-    400: "What is asked for cannot be.",
+    400: "The body cannot be read, or what is asked for cannot be.",
     401: "A token is missing where one is needed, or is not known, has expired, or was revoked.",
     403: "The token may not do this.",
     404: "There is no such thing, or none that whoever asks may see.",
@@ -65,5 +65,5 @@ BYTES: dict[str, Any] = {
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
 }
 """What an operation says of an answer that is a file."""
-ALWAYS = faults(401, 408, 413, 422, 429, 503)
+ALWAYS = faults(400, 401, 408, 413, 422, 429, 503)
 """What every operation may answer."""

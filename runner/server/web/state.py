@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import time
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -10,17 +13,46 @@ from starlette.responses import PlainTextResponse
 
 from runner.errors import NipRunError
 from runner.server.people.accounts import Scope, Viewer
+from runner.server.service import Server
 from runner.server.web.asking import asking, server_of
 from runner.server.web.seeing import Numbers
 from runner.server.web.shapes import faults
 
 router = APIRouter(tags=["state"])
 _NO_BLOB = "0" * 64
+FRESH_SECONDS = 1.0
+"""For which what was seen is told again."""
+READY_SECONDS = 5.0
+
+
+class Readiness:
+    """What of a server does not answer, as it was seen a moment ago: there is one look at a time, whoever asks."""
+
+    def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
+        self._server, self._clock = server, clock
+        self._look: asyncio.Future[list[str]] | None = None
+        self._begun = 0.0
+
+    async def wrong(self) -> list[str]:
+        """What does not answer, or not in time."""
+        if self._look is None or (self._look.done() and self._clock() > self._begun + FRESH_SECONDS):
+            self._begun = self._clock()
+            self._look = asyncio.get_running_loop().run_in_executor(None, self._looked)
+        done, _ = await asyncio.wait([self._look], timeout=READY_SECONDS)
+        return self._look.result() if done else [f"nothing answers within {READY_SECONDS:g} seconds"]
+
+    def _looked(self) -> list[str]:
+        wrong = [] if self._server.database.answers() else ["the database does not answer"]
+        try:
+            self._server.blobs.has(_NO_BLOB)
+        except NipRunError:
+            wrong.append("the blobs do not answer")
+        return wrong
 
 
 @router.get("/healthz", response_class=PlainTextResponse)
-def lives() -> str:
-    """It answers."""
+async def lives() -> str:
+    """It answers, also where all threads have something to do."""
     return "ok\n"
 
 
@@ -31,14 +63,10 @@ def lives() -> str:
         503: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "What does not answer."}
     },
 )
-def ready(request: Request) -> PlainTextResponse:
+async def ready(request: Request) -> PlainTextResponse:
     """Whether its database and its blobs answer."""
-    server = server_of(request)
-    wrong = [] if server.database.answers() else ["the database does not answer"]
-    try:
-        server.blobs.has(_NO_BLOB)
-    except NipRunError:
-        wrong.append("the blobs do not answer")
+    readiness: Readiness = request.app.state.readiness
+    wrong = await readiness.wrong()
     return PlainTextResponse("\n".join(wrong or ["ok"]) + "\n", 503 if wrong else 200)
 
 

@@ -30,6 +30,12 @@ SIDE = re.compile(r"You argue for: (accept|reject)")
 ARGUMENT = re.compile(r"\[for (accept|reject), force ([0-9.]+)\]")
 """An argument, as provers write it and judges read it; the first in a chat is that of the first seat."""
 
+WORDS = (
+    "the", "a", "first", "second", "claim", "step", "case", "bound", "index", "proof", "follows", "holds", "fails",
+    "since", "where", "each", "term", "sum", "by", "lemma", "value", "sign", "line", "last", "both", "some", "none",
+    "other", "part", "whole",
+)  # fmt: skip
+"""Of which reasons are made."""
 SIGN = {"accept": 1, "reject": -1}
 
 
@@ -56,6 +62,8 @@ class Options(frame.Options):
     """By name, the fields of `Judge`."""
     provers: dict[str, float] = field(default_factory=dict)
     """By name, the force of a prover's arguments: by how much one moves what a judge sees."""
+    reasons: bool = False
+    """Whether judges give reasons, in words that another seed draws otherwise; each answer has a name of its own."""
 
 
 class Server(frame.Server):
@@ -78,6 +86,9 @@ class Server(frame.Server):
                 return error(400, "the prompt does not say which claim there is, and what to see of it")
             rng = random.Random(f"{options.seed}/{name}/{claim[1]}/{ARGUMENT.findall(chat)}")
             text, p_accept = judged(Judge(**options.judges[name]), there[1] == "right", chat, rng)
+            if options.reasons:
+                text = f"{' '.join(rng.choices(WORDS, k=20))}.\n\n{text}"
+                digest = digest_of(f"{options.seed} {digest}".encode())
         else:
             return error(404, f"no such model: {name}", "model_not_found")
         return Answer(body=orjson.dumps(_completion(asked, digest, text, p_accept)))

@@ -1,0 +1,31 @@
+"""`nip-run sql` in this process."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from unittest.mock import patch
+
+from runner.cli.main import main
+
+
+def asked(results: Path, *words: str | Path, stdin: str | bytes | None = "") -> subprocess.CompletedProcess[str]:
+    """`nip-run sql` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    with (
+        patch.object(sys, "stdin", data if data is None else io.TextIOWrapper(io.BytesIO(data))),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        code = main(["sql", "--results", str(results), *map(str, words)])
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def told(results: Path, *words: str | Path, stdin: str = "") -> str:
+    done = asked(results, *words, stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,26 @@
+"""What a prompt is rendered with in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.prompts.templates import own_variables, prompt_variables
+from runner.protocols.protocol import Protocol
+
+COLUMNS = {"question": "What is it?", "solution": "def f():\n    return 1\n", "size": 5}
+
+
+def variables(
+    protocol: Protocol, agent: str, *, columns: Mapping[str, Any] = COLUMNS, prover_stance: int = 1, round_: int = 0
+) -> dict[str, object]:
+    own = own_variables(
+        protocol,
+        agent,
+        prover_stance=prover_stance,
+        round_=round_,
+        max_response_words=137,
+        accept="Decision: accept",
+        reject="Decision: reject",
+    )
+    return prompt_variables(columns, own)
