@@ -59,7 +59,8 @@ def leaderboard(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="where",
         metavar="WHERE",
-        help="rank what is published there instead: a folder, git:URL or hf:OWNER/NAME; only what is new is read",
+        help="rank what is published there instead: a folder, git:URL, hf:OWNER/NAME or https://HOST; "
+        "only what is new is read",
     )
 
 

@@ -14,7 +14,7 @@ def _board(parser: argparse.ArgumentParser, what: str) -> None:
         "--from",
         dest="where",
         metavar="WHERE",
-        help="with --board: of what is published there instead: a folder, git:URL or hf:OWNER/NAME",
+        help="with --board: of what is published there instead: a folder, git:URL, hf:OWNER/NAME or https://HOST",
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.cli.arguments import RUN, folder
 from runner.cli.arguments_play import allow_command, allow_host, allow_key
 
-WHERE = "a folder, git:URL or hf:OWNER/NAME; default: what NIP_RUN_REGISTRY says"
+WHERE = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: what NIP_RUN_REGISTRY says"
 REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
 
 

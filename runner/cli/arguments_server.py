@@ -29,7 +29,7 @@ ACTIONS = {
     "acts": "list what was done by these commands and over the API",
     "backup": "FILE: all records, of one state, while the server runs",
     "restore": "FILE: the records of a backup, into a server that has none",
-    "add-competition": "ACCOUNT FILE: score the runs on a dataset by the labels in FILE; see docs/competitions.md",
+    "add-competition": "ACCOUNT FILE: score the runs on a dataset by the labels in FILE, and say what was made",
     "change-competition": "OWNER/NAME FILE: another title or limit, or a later closing",
     "relabel-competition": "OWNER/NAME FILE: labels in the place of wrong ones; all submissions are scored again",
     "withdraw-competition": "OWNER/NAME: without labels and scores from now on; --why",

@@ -12,6 +12,8 @@ from runner.cli.output import heading, print_json, say, warn
 from runner.documents.fetched import where_from
 from runner.errors import ReleaseError
 from runner.exit_codes import ExitCode
+from runner.registry.board import TIER as SELF_REPORTED
+from runner.registry.board_words import tier_in_words
 from runner.registry.fetched import LOCK, PARAMETERS, WITHOUT_ROWS, Got, get
 from runner.registry.kinship import kin_in_words
 from runner.registry.missing_rows import lacks_rows, what_is_needed
@@ -28,18 +30,19 @@ def execute(args: argparse.Namespace) -> int:
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     with to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
+        vouched = tier_in_words(registry.find(got.release.reference), registry.where)
     takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
     if lacks_rows(got):
         got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), what_is_needed(got)))
     for line in () if args.json else got.notes:
         warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
     if args.json:
-        print_json(_as_json(got, takes))
+        print_json({**_as_json(got, takes), "vouched": vouched})
         return ExitCode.DONE
     heading(f"{got.release.reference}  sha256:{got.sha256[:12]}")
     if got.release.description:
         say(in_one_line(got.release.description))
-    for name, shown in _of_run(got, takes, quiet=args.quiet) if takes else _of_component(got):
+    for name, shown in _of_run(got, takes, vouched, quiet=args.quiet) if takes else _of_component(got):
         say(f"{name:<12} {shown}")
     return ExitCode.DONE
 
@@ -70,11 +73,11 @@ def _environment(got: Got) -> str:
     return f"python -m venv {venv} && {shlex.quote(str(got.folder / '.venv' / 'bin' / 'pip'))} install -r {lock}"
 
 
-def _of_run(got: Got, takes: Takes, *, quiet: bool) -> list[tuple[str, str]]:
+def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list[tuple[str, str]]:
     facts = got.release.facts
     rows = [
         ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
-        ("result", f"{_result(facts.get('accuracy'))}; self-reported: {to_reproduce(got)}"),
+        ("result", f"{_result(facts.get('accuracy'))}; {vouched or SELF_REPORTED}: {to_reproduce(got)}"),
         ("models", _models(facts.get("models"))),
         *((("of others", in_one_line("; ".join(kin))),) if (kin := _kin(got)) else ()),
         ("licence", got.release.licence or "none given: all rights are with its publisher"),

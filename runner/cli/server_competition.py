@@ -28,7 +28,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     from runner.server.competitions.kept import make
     from runner.server.people.accounts import account_id, viewer_of_account
     from runner.server.people.keeping import note_act
-    from runner.server.web.api_competitions import CompetitionWanted, asked_in
+    from runner.server.web.api_competitions import CompetitionWanted, as_made, asked_in
 
     account, file = args.names[0], Path(args.names[1])
     wanted = asked_in(CompetitionWanted, _read(file), str(file)).said()
@@ -38,14 +38,18 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
         made = make(settings, database, viewer, wanted, time.time())
     except PermissionError as error:
         raise UsageError(str(error)) from error
+    now = time.time()
     with database.writing() as connection:
-        note_act(connection, time.time(), args.action, made, why=args.why)
+        note_act(connection, now, args.action, made, why=args.why)
+        told = as_made(connection, viewer, made, now, "").model_dump(mode="json")
     if args.json:
-        print_json({"competition": made})
+        print_json(told)
     else:
         say(made)
+        for key in ("title", "dataset", "day_limit", "closes", "rows_open", "rows_held_out"):
+            say(f"  {key:<14} {told[key]}")
         if not args.quiet:
-            note(f"its board is the page /competitions/{made} of the server; the labels are in its records alone")
+            note(f"its board is the page {told['page']} of the server; the labels are in its records alone")
     return ExitCode.DONE
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from runner.cli.output import note, print_json, say
 from runner.errors import ReleaseError, UsageError
 from runner.exit_codes import ExitCode
+from runner.registry.board_words import tier_in_words
 from runner.registry.differences import Note, Otherwise, how_many
 from runner.registry.fetched import PIN, is_got, opened
 from runner.registry.missing_rows import lacks_rows, what_is_needed
@@ -93,6 +94,8 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         with to_read(args.where) as registry:
             entry = registry.find(named)
             wrong = list(wrong_in_release(registry, entry, args.signer_key))
+            if (said := tier_in_words(entry, registry.where)) and not (args.quiet or args.json):
+                note(f"{entry.reference}: {said}; what follows was checked here")
             return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong
     _check_no_signer_key(args)
     run = Results(args.results).find(args.what)

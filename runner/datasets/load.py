@@ -156,7 +156,7 @@ def _read(
         renamed_to = [ours for ours, theirs in settings.columns.items() if theirs == settings.group_by]
         also = [settings.explode.row] if settings.explode and renamed_to == ["id"] else renamed_to
         hint = f"; dataset.columns calls it {also[0]!r}" if also else did_you_mean(settings.group_by, table.columns)
-        hint = hint or "; there are " + comma_join(table.columns)
+        hint = hint or f"; there are {comma_join(table.columns)}; dataset.group_by=null for none"
         raise _refused(where, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
     return table, notes
 
@@ -224,7 +224,7 @@ def _selected(path: Path, table: Table, settings: DatasetSettings, where: PlaceO
     if settings.split is None or settings.path.startswith(HUB):
         return rows
     if "split" not in table.columns:
-        message = "the file has no column 'split'; leave the split out or map one"
+        message = "the file has no column 'split'; leave the split out (dataset.split=null) or map one"
         raise _refused(where, message, "dataset.split")
     found = [row for row in rows if row["split"] == settings.split]
     if not found:

@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.registry.board import TIER, RegistryBoard
 from runner.text import counted
+from runner.transports.listing import Entry
 
 _SELF_REPORTED = (
     "self-reported: a board replays no journal; that numbers follow from their records does not show that the games "
@@ -28,6 +29,11 @@ def tiers_in_words(board: RegistryBoard) -> str:
     ]  # fmt: skip
     shown = "; ".join(line for line in said if line)
     return f"{shown}. Of one run this shows more: {verifying(board, board.rows[0]['release'])}"
+
+
+def tier_in_words(entry: Entry, where: str) -> str | None:
+    """How far a server says that it has checked one run; None where it says nothing, or is no server."""
+    return f"{entry.vouched}, says {where}" if entry.vouched else None
 
 
 def verifying(board: RegistryBoard, release: str) -> str:

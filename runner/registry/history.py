@@ -106,8 +106,13 @@ def history_of(named: str, sessions: Iterable[Session]) -> list[Row]:
     lineage = Lineage(sessions)
     runs, replays = _by_run(sessions)
     meant = _meant(named, runs, replays, lineage)
+    whole = next((one.parent_run_id for one in sessions if one.parent_run_id and named in _called(one)), None)
+    if not meant and whole is not None:  # games that a training played, which are in its row
+        meant = _meant(whole, runs, replays, lineage)
+        if not meant:
+            raise UsageError(f"{named} is a part of {whole}, which is not here")
     if not meant:
-        known = {name for session in sessions for name in _names(session)}
+        known = {name for session in sessions for name in _names(session)} - {named}  # which is of no session here
         raise UsageError(f"no agent, model group, model or run {named!r}{did_you_mean(named, known)}")
     return _rows(meant, runs, replays, lineage)
 
@@ -188,9 +193,14 @@ def _having(runs: Runs, is_meant: Callable[[Group], bool]) -> dict[RunKey, tuple
 
 
 def _family(meant: dict[RunKey, tuple[Group, ...]], runs: Runs, lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
-    """Runs with all that their models came from, and all that came from theirs."""
+    """Runs with all that their models came from, all that came from theirs, and the tests of each training.
+
+    A test before any training came from no model, and is what the others are held against.
+    """
+    trainings = {(copies[0].run_id, copies[0].owner): key for key, copies in runs.items()}
     came_from = {
         key: {maker.session.run for group in copies[0].groups for maker in _makers(copies[0], group, lineage)}
+        | {whole for whole in (trainings.get(_parent(copies[0])),) if whole is not None}
         for key, copies in runs.items()
     }
     made: dict[RunKey, set[RunKey]] = {}

@@ -73,7 +73,12 @@ class HttpTransport:
         asked: dict[str, Any] = {"prefix": prefix}
         count = 0
         while True:
-            said = self._http.json("GET", path, params=asked)
+            try:
+                said = self._http.json("GET", path, params=asked)
+            except NotPublished as error:
+                raise ReleaseError(
+                    f"no registry of nip-run answers at {self.where}; its address has no path"
+                ) from error
             page = list_of(said, key)
             yield from page
             count += len(page)

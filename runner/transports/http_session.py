@@ -17,7 +17,7 @@ import orjson
 from runner.errors import NotPublished, ReleaseError
 from runner.redaction import remember
 from runner.text import in_one_line, shortened
-from runner.transports.http_tokens import token_for
+from runner.transports.http_tokens import REGISTRY, TOKEN, is_for_another, token_for
 from runner.transports.patience import BUSY, Patience, asked_to_wait
 
 
@@ -54,6 +54,7 @@ class HttpSession:
         self.patience = patience
         self._base = base
         self._token = token or token_for(base)
+        self._has_another = token is None and is_for_another(base)
         headers = {"accept-encoding": "identity", "user-agent": "nip-run"}
         if self._token:
             remember(self._token)  # no error that a server writes shows it
@@ -66,7 +67,8 @@ class HttpSession:
 
     @property
     def token_hint(self) -> str:
-        return "" if self._token else f"; give a token: nip-run login {self._base}"
+        other = f"; {TOKEN} is set, and is for {REGISTRY}, which is not this server" if self._has_another else ""
+        return other if self._token else f"{other}; give a token: nip-run login {self._base}"
 
     def json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """What a question is answered with.

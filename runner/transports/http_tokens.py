@@ -59,13 +59,29 @@ def _is_loopback(host: str) -> bool:
 
 
 def token_for(base: str) -> str | None:
-    """The token that belongs to a server; None where none does."""
+    """The token that belongs to a server; None where none does.
+
+    Raises:
+        UsageError: one is set, and nobody says for which server, so that another account's could be taken instead.
+        RunError: those that are kept cannot be read.
+    """
     said, meant = os.environ.get(TOKEN, "").strip(), os.environ.get(REGISTRY, "")
-    if said and meant.startswith(("http://", "https://")):
-        with suppress(UsageError):
-            if place_of(meant) == base:
-                return said
-    return _read().get(base)
+    if said and not meant.startswith(("http://", "https://")):
+        raise UsageError(
+            f"{TOKEN} is set, and {REGISTRY} does not say for which server: set {REGISTRY}={base}, or unset {TOKEN}"
+        )
+    return said if said and _is_meant(meant, base) else _read().get(base)
+
+
+def is_for_another(base: str) -> bool:
+    """Whether `NIP_RUN_TOKEN` is set, and not for this server."""
+    return bool(os.environ.get(TOKEN, "").strip()) and not _is_meant(os.environ.get(REGISTRY, ""), base)
+
+
+def _is_meant(address: str, base: str) -> bool:
+    with suppress(UsageError):
+        return place_of(address) == base
+    return False
 
 
 def tokens_file() -> Path:

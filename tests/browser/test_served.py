@@ -232,7 +232,7 @@ def test_what_goes_wrong_is_a_page_for_people_and_a_fault_for_programs(made: Wor
     assert not [problem for problem in one.problems if "status of 404" not in problem]
     one.problems.clear()
     said = made.served.ask("/nowhere")
-    assert (said.status, said.json["code"]) == (404, "not_found")
+    assert (said.status, said.json["code"]) == (404, "missing")
     answer = made.served.ask("/nowhere", Accept="text/html")
     assert (answer.status, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert made.served.ask("/api/v1/nowhere", Accept="text/html").headers["content-type"] == "application/json"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.errors import UsageError
 from runner.registry.history import history_of, whole_history
 from runner.registry.marks import proof_in_words
 from runner.registry.sent import record, sent_as
@@ -51,8 +52,11 @@ def test_the_tests_of_a_training_stand_below_it_in_the_order_in_which_they_were_
         measured("one-t0", BASE, facts=played[0]),
         measured("one-t1", ONE, step("one", ONE, BASE), facts=played[1]),
     ]
-    rows = history_of("verifier", [*reversed(tests), training("one", ONE, BASE)])
-    assert [(row.session.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)]
+    games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})
+    # Also by the run's name: the test before any training came from none of its models. Games stand in its row.
+    for named in ("verifier", "one", "one-t0", "one-i0"):
+        rows = history_of(named, [*reversed(tests), games, training("one", ONE, BASE)])
+        assert [(row.session.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)], named
     assert [row.after for row in rows[:2]] == [(), ()]  # it was played with what there was before
 
 
@@ -62,6 +66,8 @@ def test_a_whole_history_needs_no_name_and_games_of_trainings_alone_are_none() -
     tested = measured("t", ONE, step("one", ONE, BASE))
     assert [row.session.run_id for row in whole_history([games, tested, made])] == ["one", "t"]
     assert whole_history([games]) == []
+    with pytest.raises(UsageError, match="one-i0 is a part of one, which is not here"):
+        history_of("one-i0", [games])
 
 
 def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_one_run() -> None:

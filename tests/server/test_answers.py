@@ -91,6 +91,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         yield Asked(application(server), token)
 
 
+def test_a_page_of_a_server_that_has_no_board_yet_asks_again_by_itself(asked: Asked) -> None:
+    for path in ("/", "/board/0123456789ab", "/run/alice/first/1", "/owner/alice", "/search?q=x", "/dataset/a/b"):
+        answer = asked.ask("GET", path)
+        assert (answer.status, answer.one("retry-after")) == (503, "3"), (path, answer.body)
+        assert b'http-equiv="refresh" content="3"' in answer.body
+
+
 def test_what_an_answer_does_not_say_is_said_of_it(asked: Asked) -> None:
     for path in ("/healthz", "/api/v1", "/api/v1/tree/no", "/nothing", "/board/x", "/login", "/mine", "/board.duckdb"):
         answer = asked.ask("GET", path)

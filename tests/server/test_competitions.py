@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from runner.errors import UsageError
 from runner.registry.components import component_draft
 from runner.registry.draft import Naming
 from runner.registry.run_bundle import draft_of
@@ -19,6 +20,7 @@ from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.server.competitions.scores import IN_FULL, step_of, told
 from runner.server.store.schema import competitions, submissions
+from runner.server.web.api_competitions import CompetitionChanged, CompetitionWanted, asked_in
 from tests.support.processes import nip_run, until
 from tests.support.runs import played
 from tests.support.serving import Served
@@ -246,12 +248,22 @@ def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Co
         assert asked("alice", **one)[0] == 422
 
 
+def test_a_key_that_is_misspelled_is_refused_with_the_nearest_right_one() -> None:
+    for shape, key, right in ((CompetitionWanted, "day_limt", "day_limit"), (CompetitionChanged, "titel", "title")):
+        with pytest.raises(UsageError, match=f"unknown key '{key}'; did you mean '{right}'"):
+            asked_in(shape, json.dumps({**wanted("third"), key: 1}).encode(), "cup.json")
+
+
 @pytest.mark.full
 def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path: Path) -> None:
     (tmp_path / "cup.json").write_text(json.dumps(wanted("third")), "utf-8")
     words = ("server", "add-competition", contest.served.folder)
     done = nip_run(*words, "alice", "cup.json", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout) == {"competition": "acme/third"}, done.stderr
+    made = json.loads(done.stdout)
+    told = ("competition", "dataset", "day_limit", "rows_open", "rows_held_out", "page")
+    assert [made[name] for name in told] == [
+        "acme/third", "dataset/acme/claims@1", 3, 40, 0, "/competitions/acme/third",
+    ]  # fmt: skip
     page = contest.served.ask("/competitions/acme/third")
     assert page.status == 200
     assert b"dataset/acme/claims@1: 40 scored at once" in page.body

@@ -28,6 +28,7 @@ from runner.server.tree import ServerTree
 from runner.server.web.run_pages import Made, RunPages
 from runner.transports.registry import Registry
 from tests.support.browsing import Browsing, Links, hidden_word, is_ours
+from tests.support.processes import nip_run
 from tests.support.served import copy_of, put, run_bundle
 from tests.support.serving import Served, serving
 
@@ -155,10 +156,29 @@ def test_a_row_says_how_far_it_is_checked_and_how_often_its_owner_tried(site: Si
     }  # fmt: skip
     told = list(csv.DictReader(io.StringIO(site.browser().ask(f"{site.board}.csv").body.decode())))
     assert [row["release"] for row in told] == [row["release"] for row in rows]
+    with site.served.registry() as registry:
+        assert {str(one.reference): one.vouched for one in registry.entries()} == {
+            ALICE: "recomputed", AGAIN: "recomputed"
+        }  # fmt: skip
     page = site.browser().page("/run/alice/first/1")
     # The very same answers are no second play, whoever sends them.
     assert "Reproductions" in page
     assert "reproduced by" not in page
+
+
+@pytest.mark.full
+def test_commands_say_what_the_server_vouches_for_and_that_it_is_the_server_that_says_so(
+    site: Site, tmp_path: Path
+) -> None:
+    where = ("--from", site.served.address)
+    rows = json.loads(nip_run("leaderboard", *where, "--json", cwd=tmp_path).stdout)["rows"]
+    assert {row["tier"] for row in rows} == {"recomputed"}
+    shown = nip_run("leaderboard", *where, cwd=tmp_path)
+    assert f"recomputed: {site.served.address} says" in " ".join(shown.stderr.split())
+    got = nip_run("get", "alice/first@1", "mine", *where, cwd=tmp_path)
+    assert f"recomputed, says {site.served.address}" in got.stdout
+    checked = nip_run("verify", "alice/first@1", *where, cwd=tmp_path)
+    assert f"recomputed, says {site.served.address}; what follows was checked here" in checked.stderr
 
 
 def test_the_board_is_one_duckdb_file_as_the_page_has_it(site: Site, tmp_path: Path) -> None:
@@ -188,6 +208,10 @@ def test_a_private_run_is_shown_to_its_owner_who_signs_in_and_never_kept(site: S
     assert browser.ask("/mine").headers["location"] == "/login"
     assert browser.sign_in(site.served.tokens["alice-reads"]).status == 303
     assert "hush-hush" in browser.page("/mine")
+    # Its address without /mine is mailed round; nobody else learns from it that there is such a run.
+    at = browser.ask("/run/alice/hush-hush/1")
+    assert (at.status, at.headers["location"]) == (303, "/mine/run/alice/hush-hush/1")
+    assert (at.headers["cache-control"], browser.ask("/run/alice/nothing/1").status) == ("private, no-store", 404)
     answer = browser.once("/mine/run/alice/hush-hush/1", lambda found: found.status == 200)
     assert answer.headers["cache-control"] == "private, no-store"
     assert "etag" not in answer.headers
@@ -197,7 +221,8 @@ def test_a_private_run_is_shown_to_its_owner_who_signs_in_and_never_kept(site: S
     stranger = site.browser()
     assert stranger.ask(piece).status == 404
     assert stranger.sign_in(site.served.tokens["mallory"]).status == 303
-    assert stranger.ask(piece).status == stranger.ask("/mine/run/alice/hush-hush/1").status == 404
+    for path in (piece, "/mine/run/alice/hush-hush/1", "/run/alice/hush-hush/1"):
+        assert stranger.ask(path).status == 404
     assert "hush" not in stranger.page("/mine")
 
 

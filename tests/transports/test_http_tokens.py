@@ -79,12 +79,33 @@ def test_a_token_of_the_environment_goes_to_the_registry_of_the_environment_alon
 ) -> None:
     with listening(GOOD) as (mine, mine_came), listening(GOOD) as (other, other_came):
         monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
-        assert listed(mine) == []  # which no variable names
-        assert "authorization" not in mine_came[0]
+        for nowhere in ("", "registry"):
+            monkeypatch.setenv("NIP_RUN_REGISTRY", nowhere)
+            with pytest.raises(UsageError, match="does not say for which server"):
+                listed(mine)
         monkeypatch.setenv("NIP_RUN_REGISTRY", f"{mine}/")
         assert listed(mine) == listed(other) == listed(mine.replace("127.0.0.1", "localhost")) == []
-        assert mine_came[1]["authorization"] == f"Bearer {SECRET}"
-        assert "authorization" not in other_came[0] | mine_came[2]
+        assert mine_came[0]["authorization"] == f"Bearer {SECRET}"
+        assert "authorization" not in other_came[0] | mine_came[1]
+
+
+def test_who_is_refused_is_told_that_the_token_of_the_environment_is_for_another_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with listening((401, {"content-type": "application/json"}, b'{"message": "a token is needed"}')) as (mine, _):
+        monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
+        monkeypatch.setenv("NIP_RUN_REGISTRY", "https://registry.example.org")
+        with pytest.raises(ReleaseError, match="is for NIP_RUN_REGISTRY, which is not this server"):
+            listed(mine)
+
+
+def test_an_address_that_leads_past_the_registry_is_told_as_that() -> None:
+    words = "no registry of nip-run answers at .*/foo; its address has no path"
+    with (
+        listening((404, {"content-type": "application/json"}, b'{"message": "Not Found"}')) as (mine, _),
+        pytest.raises(ReleaseError, match=words),
+    ):
+        listed(f"{mine}/foo")
 
 
 def test_a_token_that_is_kept_goes_to_its_address_alone_and_nobody_else_may_read_it(config: Path) -> None:

@@ -89,7 +89,12 @@ def submission(
     }  # fmt: skip
 
 
-def notes(connection: Connection, runs: Sequence[Reference]) -> list[str]:
+def page_of(competition: str, address: str) -> str:
+    """Where people find a competition, of a server at an address."""
+    return f"{address}/competitions/{competition}"
+
+
+def notes(connection: Connection, runs: Sequence[Reference], address: str) -> list[str]:
     """What whoever published some runs is told of what they were submitted to by that."""
     found = []
     query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name, competitions.c.id)
@@ -104,8 +109,11 @@ def notes(connection: Connection, runs: Sequence[Reference]) -> list[str]:
             if row.state == REFUSED:
                 found.append(f"{run} is no submission to {competition}{copy}: {row.why}")
             else:
-                at = f"/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
-                found.append(f"{run} is submitted to {competition}{copy}, and its score stands at {at}")
+                at = f"{address}/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
+                found.append(
+                    f"{run} is submitted to {competition}{copy}; once it is scored, it stands at "
+                    f"{page_of(competition, address)}, and for programs at {at}"
+                )
     return found
 
 

@@ -25,7 +25,9 @@ class ObjectBlobs:
         try:
             self._store = from_url(url)
         except (BaseError, ValueError) as error:
-            raise UsageError(f"no place for blobs is named so: {error}") from error
+            raise UsageError(
+                f"no place for blobs is named so: {str(error).splitlines()[0]}; write s3://BUCKET/PREFIX"
+            ) from error
 
     @staticmethod
     def _key(sha256: str) -> str:

@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import AwareDatetime, Field, ValidationError
+from sqlalchemy import Connection
 
 from runner.errors import UsageError
 from runner.releases.reference import Kind, Reference
 from runner.server.competitions import board as boards
 from runner.server.competitions.changed import Changes, change, owned, relabel, withdraw
 from runner.server.competitions.kept import Wanted, make
+from runner.server.people.accounts import Viewer
 from runner.server.people.keeping import note_act
 from runner.server.web.asking import Asking, Publisher, publishing, server_of
 from runner.server.web.bodies import json_of
@@ -94,10 +96,6 @@ def asked_in(shape: type[Shape], data: bytes, file: str) -> Shape:
         raise UsageError(f"{file} is not what `{shape.__name__}` of the API is: {'; '.join(wrong)}") from None
 
 
-class Made(Told):
-    competition: str
-
-
 class Competition(Told):
     competition: str
     """`OWNER/NAME`."""
@@ -112,6 +110,15 @@ class Competition(Told):
     withdrawn: datetime | None
     why: str | None
     """It was withdrawn; it has no scores then, and takes no submission."""
+
+
+class Made(Competition):
+    """What was made, as it is kept: what was left out has the value that it has when it is."""
+
+    rows_open: int
+    rows_held_out: int
+    page: str
+    """Where people find it."""
 
 
 class Competitions(Told):
@@ -207,7 +214,14 @@ def begin(
     made = make(server.settings, server.database, viewer, wanted.said(), now)
     with server.database.writing() as connection:
         note_act(connection, now, "add-competition", made, by=viewer.account)
-    return Made(competition=made)
+        return as_made(connection, viewer, made, now, server.settings.address)
+
+
+def as_made(connection: Connection, viewer: Viewer, named: str, now: float, address: str) -> Made:
+    """A competition, for who made it just now."""
+    owner, _, name = named.partition("/")
+    said = boards.board(connection, viewer, owner, name, now)
+    return Made.model_validate({**said, "page": boards.page_of(named, address)})
 
 
 @router.patch("/{owner}/{name}", responses=faults(400, 403, 404))

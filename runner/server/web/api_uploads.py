@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, HTTPException, Path, Request
 from pydantic import Field
+from sqlalchemy import Connection, select
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from runner.releases.paths import MAX_PATH
-from runner.releases.reference import Kind
+from runner.releases.reference import Kind, Reference
 from runner.server.competitions.board import notes
 from runner.server.intake.declared import Declaration
 from runner.server.intake.pieces import Receiving
 from runner.server.intake.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
 from runner.server.settings import Settings
+from runner.server.store.schema import releases
 from runner.server.web.asking import Publisher, publishing, server_of
 from runner.server.web.bodies import json_of
 from runner.server.web.faults import fault
+from runner.server.web.page_facts import href_of
 from runner.server.web.shapes import Asked, Told, faults
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
@@ -193,7 +197,22 @@ def _state(request: Request, upload: Upload) -> UploadState:
 
 
 def _notes(request: Request, upload: Upload) -> list[str]:
-    named = (folder.reference for folder in upload.declaration.folders if folder.part == "")
+    named = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
     runs = [reference for reference in named if reference.kind == Kind.RUN]
-    with server_of(request).database.reading() as connection:
-        return notes(connection, runs)
+    server = server_of(request)
+    with server.database.reading() as connection:
+        return [*_pages(connection, named, server.settings.address), *notes(connection, runs, server.settings.address)]
+
+
+def _pages(connection: Connection, named: Sequence[Reference], address: str) -> list[str]:
+    """Where people find what was published: the first of it, which all else comes with, and the rest with its owner."""
+    found = []
+    for one in sorted(named, key=lambda one: (one.kind != Kind.RUN, len(one.name)))[:1]:
+        mine = [getattr(releases.c, at) == getattr(one, at) for at in ("owner", "name", "version")]
+        query = select(releases.c.visibility).where(releases.c.kind == str(one.kind), *mine)
+        is_public = connection.execute(query).scalar() == "public"
+        page = href_of(str(one)) if is_public else f"/mine{href_of(str(one))}" if one.kind == Kind.RUN else "/mine"
+        found.append(f"its page, in some seconds: {address}{page}")
+        if len(named) > 1:
+            found.append(f"all of its owner: {address}{f'/owner/{one.owner}' if is_public else '/mine'}")
+    return found

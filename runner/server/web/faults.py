@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,11 +21,17 @@ from runner.server.store.database import is_full
 LOG = logging.getLogger("nip_run.server")
 
 
+Code = Literal[
+    "usage", "token", "forbidden", "missing", "method", "slow", "taken", "offset", "too_large", "range", "invalid",
+    "refused", "too_many", "failed", "making", "busy", "full", "host",
+]  # fmt: skip
+
+
 class Fault(BaseModel):
     """Why a request was not done."""
 
-    code: str
-    """One word for a program."""
+    code: Code
+    """One word for a program, which stays what it is; docs/server.md says what each means."""
     message: str
     problems: list[str] = []
     """Everything that is wrong, where it is more than one thing."""
@@ -32,7 +39,11 @@ class Fault(BaseModel):
     """Of a piece that does not follow: how many bytes are there."""
 
 
-_CODES: Sequence[tuple[type[Exception], int, str]] = (
+_OF_STATUS: Mapping[int, Code] = {
+    400: "usage", 401: "token", 403: "forbidden", 404: "missing", 405: "method", 408: "slow", 413: "too_large",
+    416: "range", 422: "invalid", 429: "too_many", 503: "busy", 507: "full",
+}  # fmt: skip
+_CODES: Sequence[tuple[type[Exception], int, Code]] = (
     (OffsetError, 409, "offset"),
     (NoRoomError, 507, "full"),
     (TakenError, 409, "taken"),
@@ -46,7 +57,7 @@ _CODES: Sequence[tuple[type[Exception], int, str]] = (
 
 def fault(
     status: int,
-    code: str,
+    code: Code,
     message: str,
     problems: Sequence[str] = (),
     *,
@@ -71,7 +82,7 @@ def handle_faults(app: FastAPI) -> None:
 
     async def theirs(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        code = str(error.detail).lower().replace(" ", "_")
+        code = _OF_STATUS.get(error.status_code, "usage" if error.status_code < 500 else "failed")
         headers = dict(error.headers or {})
         if error.status_code == 405 and (methods := _methods(app, request)):
             headers["allow"] = ", ".join(methods)  # of all operations there, and not of the one route that was found

@@ -25,8 +25,8 @@ from runner.server.people.own_tokens import LONGEST_DAYS, By, asked_by, make_own
 from runner.server.people.signed_in import SignedIn
 from runner.server.web.answers import PRIVATE, page_answer
 from runner.server.web.asking import server_of
+from runner.server.web.browser import who
 from runner.server.web.forms import from_here, posted, same
-from runner.server.web.pages_mine import who
 
 pages = APIRouter(include_in_schema=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Request
@@ -58,15 +59,22 @@ def site_of(request: Request) -> Site:
 
 def no_page(request: Request, what: str) -> Response:
     """That there is no such page, or none that whoever asks may see: the same words for both."""
-    said = "If it was published just now, it is here in a few seconds. What is private is shown to its owners alone."
+    said = "If it was published just now, it is here in a few seconds. What is private is at /mine, for its owners."
     page = ServedPage("Not here", [("missing", words_alone(what, said))])
     return page_answer(request, page, status=404, cache="no-store")
 
 
+def listing(lead: Sequence[str], **more: Any) -> Markup:
+    """A section that says something and lists releases: all that its template asks for, and `more` of it."""
+    facts: dict[str, Any] = {
+        "lead": lead, "tables": [], "before": None, "after": None, "commands": [], "owner": None, "links": [],
+    }  # fmt: skip
+    return rendered("served/listed.html", facts | more)
+
+
 def words_alone(*lines: str) -> Markup:
     """A section that says something, and lists nothing."""
-    facts: dict[str, Any] = {"lead": lines, "tables": [], "before": None, "after": None, "commands": [], "owner": None}
-    return rendered("served/listed.html", facts)
+    return listing(lines)
 
 
 def no_board(request: Request) -> Response:

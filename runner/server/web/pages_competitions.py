@@ -76,7 +76,7 @@ def _commands(one: dict[str, Any], address: str) -> list[tuple[str, str]]:
     path = one["dataset"].partition("/")[2]
     return [
         rows,
-        ("Play a run on them", f"nip-run SPEC dataset.path={path} fine_tune=null --run-id mine"),
+        ("Play a run on them", f"nip-run SPEC dataset.path={path} dataset.split=null fine_tune=null --run-id mine"),
         ("Submit it", f"nip-run publish mine --as OWNER --licence MIT --to {at}"),
     ]
 

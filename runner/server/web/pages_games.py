@@ -11,8 +11,9 @@ from starlette.responses import RedirectResponse, Response
 from runner.pages.plain_games import game_section, games_section, row_at, unpacked
 from runner.pages.served import ServedPage
 from runner.server.web.answers import PRIVATE, PUBLIC, page_answer
+from runner.server.web.browser import who
 from runner.server.web.pages_boards import no_page, site_of, words_alone
-from runner.server.web.pages_mine import private_run, who
+from runner.server.web.pages_mine import private_run
 from runner.server.web.run_pages import Made
 from runner.storage.files import read_bounded
 

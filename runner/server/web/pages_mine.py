@@ -19,15 +19,16 @@ from runner.releases.limits import MAX_MANIFEST
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind, Reference
 from runner.server.people.accounts import Viewer, viewer_of
-from runner.server.people.signed_in import SECONDS, SignedIn, sign_in, sign_out, signed_in
+from runner.server.people.signed_in import SECONDS, SignedIn, sign_in, sign_out
 from runner.server.store.schema import releases
 from runner.server.tree import ServerTree, seen_by
 from runner.server.web.answers import PRIVATE, page_answer, piece_file
 from runner.server.web.asking import server_of
+from runner.server.web.browser import SESSION, cookie_name, who
 from runner.server.web.faults import fault
 from runner.server.web.forms import from_here, posted, same
 from runner.server.web.page_facts import release_line
-from runner.server.web.pages_boards import no_page, site_of
+from runner.server.web.pages_boards import listing, no_page, site_of
 from runner.server.web.pages_runs import busy, run_page
 from runner.server.web.run_pages import Busy
 from runner.transports.listing import small_file
@@ -35,27 +36,15 @@ from runner.transports.listing import small_file
 pages = APIRouter(include_in_schema=False)
 
 WAIT_SECONDS = 25.0
-_NAME = "nip-run-session"
 _BEFORE = "nip-run-form"
 _MOST_LISTED = 1_000
-
-
-def _cookie(request: Request, name: str) -> str:
-    """A cookie's name: behind TLS one that no other host can set."""
-    return f"__Host-{name}" if server_of(request).settings.address.startswith("https:") else name
 
 
 def _set(request: Request, made: Response, name: str, value: str, seconds: int) -> None:
     secure = server_of(request).settings.address.startswith("https:")
     made.set_cookie(
-        _cookie(request, name), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
+        cookie_name(request, name), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
     )
-
-
-def who(request: Request) -> SignedIn | None:
-    """Who is signed in; a cookie counts for these pages alone, and never for the API."""
-    with server_of(request).database.reading() as connection:
-        return signed_in(connection, request.cookies.get(_cookie(request, _NAME), ""), time.time())
 
 
 @pages.get("/login")
@@ -77,14 +66,14 @@ def _form(request: Request, wrong: str, status: int) -> Response:
 async def log_in(request: Request) -> Response:
     """Sign a browser in."""
     said = await posted(request)
-    if not from_here(request) or not same(said.get("word", ""), request.cookies.get(_cookie(request, _BEFORE), "")):
+    if not from_here(request) or not same(said.get("word", ""), request.cookies.get(cookie_name(request, _BEFORE), "")):
         return _form(request, "This form was open for too long, or came from elsewhere; try again.", 403)
     cookie = await run_in_threadpool(_signed, request, said.get("token", "").strip())
     if cookie is None:
         return _form(request, "This token is not known, has expired, or was revoked.", 401)
     made = RedirectResponse("/mine", 303, {"cache-control": PRIVATE})
-    _set(request, made, _NAME, cookie, SECONDS)
-    made.delete_cookie(_cookie(request, _BEFORE), path="/")
+    _set(request, made, SESSION, cookie, SECONDS)
+    made.delete_cookie(cookie_name(request, _BEFORE), path="/")
     return made
 
 
@@ -108,7 +97,7 @@ async def log_out(request: Request) -> Response:
             return _form(request, "This form came from elsewhere; nothing was done.", 403)
         await run_in_threadpool(_out, request, found)
     made = RedirectResponse("/", 303, {"cache-control": PRIVATE})
-    made.delete_cookie(_cookie(request, _NAME), path="/")
+    made.delete_cookie(cookie_name(request, SESSION), path="/")
     return made
 
 
@@ -133,9 +122,7 @@ def mine(request: Request) -> Response:
     ]
     lead = ["Nobody else sees these." if lines else "There is nothing private of yours here."]
     lead.append(f"You are in: {', '.join(sorted(found.viewer.owners))}.")
-    facts = {"lead": lead, "tables": [("", lines)], "before": None, "after": None, "commands": [], "owner": None,
-             "links": [("/mine/account", "Your tokens and organisations")]}  # fmt: skip
-    section = rendered("served/listed.html", facts)
+    section = listing(lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organisations")])
     page = ServedPage("Private releases", [("mine", section)], here="/mine", who=found.viewer.account, word=found.word)
     return page_answer(request, page, cache=PRIVATE)
 

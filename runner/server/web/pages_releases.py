@@ -15,7 +15,7 @@ from runner.releases.reference import COMPONENTS, Kind
 from runner.server.web.answers import page_answer
 from runner.server.web.asking import server_of
 from runner.server.web.page_facts import commands_of, day, release_line, version_line
-from runner.server.web.pages_boards import no_board, no_page, site_of
+from runner.server.web.pages_boards import listing, no_board, no_page, site_of
 
 pages = APIRouter(include_in_schema=False)
 
@@ -32,8 +32,8 @@ def _listed(
     owner: str | None = None, searched: str = "",
 ) -> ServedPage:  # fmt: skip
     """Releases in tables; of `owner` alone."""
-    facts = {"lead": lead, "tables": tables, "commands": [], "owner": owner, **_steps(at, part, more)}
-    return ServedPage(title, [("listed", rendered("served/listed.html", facts))], searched=searched)
+    section = listing(lead, tables=tables, owner=owner, **_steps(at, part, more))
+    return ServedPage(title, [("listed", section)], searched=searched)
 
 
 def _steps(at: str, part: int, more: bool) -> dict[str, str | None]:

@@ -17,8 +17,9 @@ from runner.releases.reference import Kind, Reference
 from runner.server.boards.shown import Shown
 from runner.server.boards.tiers import MEANINGS as TIERS
 from runner.server.people.accounts import ANYBODY
-from runner.server.web.answers import PUBLIC, page_answer, piece_file
+from runner.server.web.answers import PRIVATE, PUBLIC, page_answer, piece_file
 from runner.server.web.asking import server_of
+from runner.server.web.browser import has_private_run
 from runner.server.web.callers import address_of
 from runner.server.web.faults import fault
 from runner.server.web.page_facts import commands_of, day, href_of, label_of, lineage_facts, rank, release_line
@@ -41,6 +42,8 @@ async def run(request: Request, owner: str, name: str, version: str) -> Response
     reference = f"run/{owner}/{name}@{version}"
     said = await run_in_threadpool(shown.release, reference)
     if said is None:
+        if await run_in_threadpool(has_private_run, request, owner, name, version):
+            return RedirectResponse(f"/mine{href_of(reference)}", 303, {"cache-control": PRIVATE})
         return no_page(request, "There is no such run here.")
     try:
         made = await site.runs.made(

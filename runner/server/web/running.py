@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -35,6 +36,8 @@ def serve(
         UsageError, RunError: its folder, database, blobs or port cannot be used.
     """
     _check_proxies(settings, address)
+    if address is not None:
+        _check_address(address, bare=bare)
     if not _is_loopback(host) and not settings.proxies and not bare:
         raise UsageError(
             f"--host {host}: other machines can ask there, and this server speaks no TLS, so that anybody on the "
@@ -102,6 +105,23 @@ def _check_proxies(settings: Settings, address: str | None) -> None:
             raise UsageError(f"--behind-proxy {network}: {error}; write 127.0.0.1, or 10.0.0.0/8") from error
     if settings.proxies and address is None:
         raise UsageError("--behind-proxy: say with --address https://... where the proxy is found, which links name")
+
+
+def _check_address(address: str, *, bare: bool) -> None:
+    """Raises: UsageError: no link can begin so, or whoever follows one would send a token without TLS."""
+    try:
+        said = urlsplit(address)
+        port_is_good = said.port != 0
+    except ValueError as error:
+        raise UsageError(f"--address {address}: {error}; write https://registry.example.org") from error
+    is_whole = said.scheme in ("http", "https") and said.hostname and not said.username and port_is_good
+    if not is_whole or said.path not in ("", "/") or said.query or said.fragment:
+        raise UsageError(f"--address {address}: links begin with it; write https://HOST, without a path")
+    if said.scheme == "http" and not _is_loopback(str(said.hostname)) and not bare:
+        raise UsageError(
+            f"--address {address}: anybody on the way would read tokens, and clients refuse it; write https://, for "
+            "the proxy with TLS that stands before this server"
+        )
 
 
 @contextmanager

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
 
 from runner.server.web.faults import Fault
+from runner.text import did_you_mean, shortened
 
 WORD = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
 """An owner, a name or a version."""
@@ -16,10 +18,23 @@ TEXT = r"^[^\x00]*$"
 """A text that every database takes."""
 
 
+_MOST_KEYS = 5
+
+
 class Asked(BaseModel):
     """The body of a request. A key that is misspelled is refused, and not taken for one that was left out."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_nearest(cls, said: Any) -> Any:
+        unknown = [str(key) for key in said if key not in cls.model_fields] if isinstance(said, dict) else []
+        if unknown:
+            known = list(cls.model_fields)
+            told = [f"unknown key {shortened(repr(key))}{did_you_mean(key, known)}" for key in unknown[:_MOST_KEYS]]
+            raise PydanticCustomError("unknown_key", "{told}", {"told": "; ".join(told)})
+        return said
 
 
 class Told(BaseModel):
