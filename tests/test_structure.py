@@ -176,6 +176,7 @@ HOMES = {
     "obstore": {"runner.server.store.object_store"},
     "rich": {"runner.cli.output"},
     "scipy": {"runner.statistics.detectable", "runner.statistics.differences", "runner.statistics.intervals"},
+    "pydantic_core": {"runner.server.web.shapes"},
     "uvicorn": {"runner.server.web.connections", "runner.server.web.running"},
     "yaml": {
         "runner.documents.dump",
