@@ -54,7 +54,7 @@ def test_the_tests_of_a_training_stand_below_it_in_the_order_in_which_they_were_
     ]
     games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})
     # Also by the run's name: the test before any training came from none of its models. Games stand in its row.
-    for named in ("verifier", "one", "one-t0", "one-i0"):
+    for named in ("verifier", "one", "one-i0"):
         rows = history_of(named, [*reversed(tests), games, training("one", ONE, BASE)])
         assert [(row.session.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)], named
     assert [row.after for row in rows[:2]] == [(), ()]  # it was played with what there was before
