@@ -162,7 +162,6 @@ HOMES = {
         "runner.server.store.backup",
         "runner.server.web.api_releases",
         "runner.server.web.run_pages",
-        "runner.server.web.wrong",
         "runner.storage.log_lines",
         "runner.storage.strict_json",
         "runner.training.run",
@@ -174,9 +173,9 @@ HOMES = {
         "runner.viewing.server",
     },
     "obstore": {"runner.server.store.object_store"},
+    "pydantic_core": {"runner.server.web.shapes"},
     "rich": {"runner.cli.output"},
     "scipy": {"runner.statistics.detectable", "runner.statistics.differences", "runner.statistics.intervals"},
-    "pydantic_core": {"runner.server.web.shapes"},
     "uvicorn": {"runner.server.web.connections", "runner.server.web.running"},
     "yaml": {
         "runner.documents.dump",
