@@ -30,7 +30,7 @@ from runner.server.boards.places import Places, forget_boards
 from runner.server.competitions.kept import SCORED, WAITING
 from runner.server.settings import Settings
 from runner.server.store.database import Database
-from runner.server.store.schema import accounts, acts, checks, files, submissions
+from runner.server.store.schema import accounts, acts, checks, files, metadata, submissions
 from runner.server.store.stores import blobs_of
 from tests.support.filled import SUBMISSIONS, fill
 from tests.support.kept import board, content, rows
@@ -38,7 +38,12 @@ from tests.support.postgresql import cluster
 from tests.support.processes import command, environment, nip_run, until
 from tests.support.serving import Served, serving
 
-CHECK_BYTES = Settings(folder=Path()).check_bytes
+COMPARED = {
+    table.name: [column.name for column in table.columns if column is not submissions.c.scored]
+    for table in metadata.sorted_tables
+}
+"""All but the time of a score: what is scored anew has another."""
+CHECK_SECONDS = int(Settings(folder=Path()).check_seconds)
 ACTS = 40_000
 """Rows that a backup is given besides, so that its restore takes a while."""
 
@@ -73,7 +78,7 @@ class Killed:
         self._settings = Settings(folder=here / "server", database=database)
         self._where = () if database is None else ("--database", database)
         fill(self._settings, here)
-        self._rows, self._board = rows(self._settings.database_url), board(self._settings)
+        self._rows, self._board = rows(self._settings.database_url, COMPARED), board(self._settings)
         self._blobs = sorted(blobs_of(self._settings).stored())
 
     @contextmanager
@@ -82,7 +87,7 @@ class Killed:
             yield connection
 
     def _is_as_before(self, what: str) -> None:
-        found, there = rows(self._settings.database_url), sorted(blobs_of(self._settings).stored())
+        found, there = rows(self._settings.database_url, COMPARED), sorted(blobs_of(self._settings).stored())
         left = [path.name for path in self._settings.incoming.iterdir()]
         wrong = [name for name in found if found[name] != self._rows[name]]
         self._claims(
@@ -230,7 +235,7 @@ class Killed:
                 if kills > 4 * self._times or self._rng.random() < 0.4:
                     break
             nip_run(*words, cwd=self._here, timeout=300)  # refused, where it was killed behind its end
-            half += [] if rows(settings.database_url) == self._rows else [str(number)]
+            half += [] if rows(settings.database_url, COMPARED) == self._rows else [str(number)]
         self._claims(kills and not half, f"restore killed {kills} times: all of it is there, or nothing {half}")
 
 
@@ -240,7 +245,7 @@ def _count(settings: Settings) -> int:
 
 
 def scoring_below(server: int) -> list[int]:
-    """The processes below a server that have the memory of a check, while nothing is published."""
+    """The processes below a server that have the processor time of a check, while nothing is published."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -251,7 +256,7 @@ def scoring_below(server: int) -> list[int]:
 def _is_bounded(pid: int) -> bool:
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
-        return any(line.startswith("Max address space") and str(CHECK_BYTES) in line for line in lines)
+        return any(line.startswith("Max cpu time") and f" {CHECK_SECONDS} " in line for line in lines)
     return False
 
 

@@ -7,13 +7,13 @@ import getpass
 import os
 import sys
 import warnings
-from typing import Any
 
 from runner.cli.output import note, print_json, say
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.redaction import remember
 from runner.text import comma_join, in_one_line
+from runner.transports.http_answers import account_of
 from runner.transports.http_session import HttpSession
 from runner.transports.http_tokens import REGISTRY, TOKEN, keep_token, place_of, tokens_file
 from runner.transports.patience import Patience
@@ -29,9 +29,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.logout:
         return _forget(base, as_json=args.json)
     token = _asked_for(base)
-    said = _account(base, token)
+    account, owners = _account(base, token)
     keep_token(base, token)
-    account, owners = str(said["account"]), [str(one) for one in said.get("owners", [])]
     if args.json:
         print_json({"where": base, "account": account, "owners": owners, "kept_in": str(tokens_file())})
         return ExitCode.DONE
@@ -75,8 +74,8 @@ def _typed(base: str) -> str:
             raise UsageError("this terminal would show the token; hand it over on stdin") from warning
 
 
-def _account(base: str, token: str) -> dict[str, Any]:
-    """What the server says of who has a token.
+def _account(base: str, token: str) -> tuple[str, list[str]]:
+    """Who has a token, and as whom that may publish.
 
     Raises:
         UsageError: it does not know the token.
@@ -87,8 +86,9 @@ def _account(base: str, token: str) -> dict[str, Any]:
         answer = session.ask("GET", "")
     finally:
         session.close()
-    if answer.status in (401, 403) or (answer.status == 200 and not answer.body.get("account")):
-        raise UsageError(f"{base} does not know this token; it may have expired, or be another server's")
-    if answer.status != 200:
+    if answer.status not in (200, 401, 403):
         raise UsageError(f"{base}: {answer.message}")
-    return answer.body
+    found = account_of(answer.body) if answer.status == 200 else None
+    if found is None:
+        raise UsageError(f"{base} does not know this token; it may have expired, or be another server's")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.cli.output import note, print_json, say
 from runner.errors import UsageError
@@ -14,8 +14,6 @@ from runner.storage.files import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from sqlalchemy import Connection, RowMapping
 
     from runner.server.settings import Settings
     from runner.server.store.database import Database
@@ -68,7 +66,7 @@ def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
     file = Path(args.names[1])
     wanted = asked_in(CompetitionChanged, _read(file), str(file))
 
-    def act(connection: Connection, one: RowMapping, now: float) -> dict[str, object]:
+    def act(connection: Any, one: Any, now: float) -> dict[str, object]:
         changed.change(connection, one, wanted.said(), now, by="", why=args.why or wanted.why)
         return {}
 
@@ -83,7 +81,7 @@ def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
     file = Path(args.names[1])
     wanted = asked_in(LabelsWanted, _read(file), str(file))
 
-    def act(connection: Connection, one: RowMapping, now: float) -> dict[str, object]:
+    def act(connection: Any, one: Any, now: float) -> dict[str, object]:
         return {"changed": changed.relabel(connection, one, wanted.labels, now, by="", why=args.why or wanted.why)}
 
     return _acted(database, args, act)
@@ -96,15 +94,13 @@ def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
     if not args.why:
         raise UsageError("say with --why what whoever took part is told")
 
-    def act(connection: Connection, one: RowMapping, now: float) -> dict[str, object]:
+    def act(connection: Any, one: Any, now: float) -> dict[str, object]:
         return {"is_gone": changed.withdraw(connection, one, now, by="", why=args.why)}
 
     return _acted(database, args, act)
 
 
-def _acted(
-    database: Database, args: argparse.Namespace, act: Callable[[Connection, RowMapping, float], dict[str, object]]
-) -> int:
+def _acted(database: Database, args: argparse.Namespace, act: Callable[[Any, Any, float], dict[str, object]]) -> int:
     from runner.server.competitions.changed import owned
 
     owner, _, name = args.names[0].partition("/")

@@ -44,8 +44,10 @@ class Settings:
     """The most that one account may have published and have open, each file once; 0: any number."""
     spare_bytes: int = 256 << 20
     """What stays free on the disk once all that is open is sent: an upload that would take of it is refused."""
+    pages_bytes: int = 8 << 30
+    """The most that pages of runs have on the disk, and once more those of two runs; the oldest are made again."""
     declared_bytes: int = 16 << 20
-    """Of a request that is no piece of a file."""
+    """Of a request that declares an upload or a competition."""
     body_seconds: float = 120.0
     """In which such a request must come."""
     piece_wait: float = 60.0
@@ -72,7 +74,7 @@ class Settings:
     @property
     def connections_of_one(self) -> int:
         """The most of one address, and of requests of it that are open."""
-        return max(1, self.connections // 4)
+        return max(1, self.connections // 2)
 
     @property
     def incoming(self) -> Path:

@@ -103,12 +103,9 @@ class HttpTransport:
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
         blobs: dict[str, Content] = {}
-        declared: list[dict[str, Any]] = [
-            {"folder": folder, "files": [_declared(*file, blobs) for file in files]}
-            for folder, files in folders.items()
-        ]
-        sizes = {file["sha256"]: file["size"] for folder in declared for file in folder["files"]}
-        asked = _Asked(self, sizes)
+        files_of = {folder: [_declared(*file, blobs) for file in files] for folder, files in folders.items()}
+        declared = [{"folder": folder, "files": files} for folder, files in files_of.items()]
+        asked = _Asked(self, {file["sha256"]: file["size"] for files in files_of.values() for file in files})
         upload = asked("POST", "/uploads", json={"folders": declared})
         if upload.state == OPEN:
             for name, have in upload.missing.items():

@@ -22,6 +22,7 @@ _NOTES, _NOTE = 20, 500
 """The most notes that a server has told, and of how many characters each."""
 _TIER = re.compile("recomputed|reproduced by [1-9][0-9]{0,5}")
 """What a server vouches for that says more than a run does itself."""
+_NAME, _OWNERS = 100, 1_000
 _ID, _HASH = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 OPEN, CHECKING, PUBLISHED, TAKEN = "open", "checking", "published", "taken"
 _STATES = (OPEN, CHECKING, PUBLISHED, TAKEN, "refused")
@@ -57,6 +58,21 @@ class UploadSaid:
             missing[name] = have
         notes = list_of(said, "notes") if "notes" in said else []
         return cls(upload, state, missing, [in_one_line(shortened(str(one), _NOTE)) for one in notes[:_NOTES]])
+
+
+def account_of(said: Mapping[str, Any]) -> tuple[str, list[str]] | None:
+    """Whose token a server was given, and as whom it may publish; None: it says nobody's.
+
+    Raises:
+        ReleaseError: it is no answer to that.
+    """
+    account = said.get("account")
+    if account is None:
+        return None
+    owners = list_of(said, "owners")
+    if not isinstance(account, str) or any(not isinstance(one, str) for one in owners):
+        raise ReleaseError("what it says of a token is none; is this a registry of nip-run?")
+    return shortened(account, _NAME), [shortened(one, _NAME) for one in owners[:_OWNERS]]
 
 
 def stored_of(one: Any) -> Stored:

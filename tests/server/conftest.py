@@ -1,4 +1,4 @@
-"""Servers for tests: one that a file shares, and one that is emptied for each test."""
+"""Servers for tests: one that all share, and one that is emptied for each test."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.support.raw_uploads import Raw
 from tests.support.serving import Served, emptied, serving
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Running for a whole file, whose tests leave in it what they like under names of their own."""
+    """Running for all tests of a process, which leave in it what they like under names of their own."""
     with serving(tmp_path_factory.mktemp("server")) as running:
         yield running
 

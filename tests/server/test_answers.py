@@ -67,12 +67,16 @@ class Asked:
         said = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
         return Answer(int(sent[0]["status"]), said, b"".join(one.get("body", b"") for one in sent[1:]))
 
-    def signed(self, word: str | None = None, *more: tuple[bytes, bytes], kind: tuple[bytes, bytes] = FORM) -> Answer:
+    def signed(
+        self, word: str | None = None, *more: tuple[bytes, bytes], kind: tuple[bytes, bytes] = FORM, beside: str = ""
+    ) -> Answer:
         """To sign in by the form; `word` in place of the form's own."""
         page = self.ask("GET", "/login")
         found = re.search(rb'name="word" value="([^"]+)"', page.body)
         assert found is not None
-        said = urlencode({"word": found[1].decode() if word is None else word, "token": self.token}).encode()
+        said = urlencode(
+            {"word": found[1].decode() if word is None else word, "token": self.token, "more": beside}
+        ).encode()
         cookie = (b"cookie", page.one("set-cookie").partition(";")[0].encode())
         return self.ask("POST", "/login", cookie, kind, *more, body=said)
 
@@ -152,7 +156,8 @@ def test_a_form_of_elsewhere_signs_nobody_in_or_out(
 
 def test_what_is_no_form_or_a_long_one_signs_nobody_in(asked: Asked) -> None:
     assert asked.signed(kind=(b"content-type", b"text/plain")).status == 403
-    assert asked.signed("x" * 10_000).status == 403
+    assert asked.signed(beside="x" * 5_000).status == 403
+    assert asked.signed(beside="x" * 500).status == 303
 
 
 def test_no_cell_of_a_boards_file_is_a_formula() -> None:

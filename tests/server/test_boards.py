@@ -61,6 +61,7 @@ def test_facts_of_any_type_and_size_stop_no_board(held: Server, tmp_path: Path) 
     assert max(len(str(one)) for one in found.values()) < 3_000
 
 
+@pytest.mark.full  # it makes ten boards
 def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(held: Server, tmp_path: Path) -> None:
     put(held, [named(f"one{number}") for number in range(5)])
     worker = Worker(held.settings)

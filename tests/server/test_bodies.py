@@ -66,9 +66,9 @@ OPERATIONS = (
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_no_body_is_read_before_it_is_known_whose_it_is(served: Served, method: str, path: str) -> None:
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
-        connection.sendall(head.encode())
+        connection.sendall(f"{head}Content-Length: 9000\r\n\r\n".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
     assert served.ask(path, method, b"{", token="nip_" + "a" * 12 + "_no").status == 401
 
@@ -90,8 +90,6 @@ def test_a_body_is_taken_by_its_type_and_told_what_is_wrong(served: Served) -> N
     assert many.status == 422
     assert len(many.body) < 1_000
     assert served.ask("/api/v1/uploads", "POST", {"folders": []}, token=alice).status != 500
-    schemas = served.ask("/api/v1/openapi.json").json["components"]["schemas"]
-    assert {"Declared", "FolderOfUpload", "Wanted", "Why", "CompetitionWanted"} <= schemas.keys()
 
 
 def test_a_form_of_many_fields_is_no_form(served: Served) -> None:

@@ -175,7 +175,7 @@ def test_a_competition_on_a_copy_of_rows_names_whose_they_were_first(records: Re
     }  # fmt: skip
     run = records.release("run", "bob", "honest")
     enter(records.connection, records.viewer("bob"), ROWS, release=run, owner="bob", now=NOW)
-    told = sorted(boards.notes(records.connection, [Reference(Kind.RUN, "bob", "honest", "1")]))
+    told = sorted(boards.notes(records.connection, [Reference(Kind.RUN, "bob", "honest", "1")], "https://x.example"))
     assert ["made on the rows of dataset/acme/claims@1" in one for one in told] == [False, True]
     # What is private to others is named to nobody else.
     hidden = update(releases).where(releases.c.id == later).values(visibility="private")

@@ -95,7 +95,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         serving(root / "server", *words) as server,
         Raw(server.address, server.account("acme")) as acme,
     ):
-        said = acme.published(folders(good))
+        said = acme.published(folders(good), SECONDS)
         assert said["state"] == "published", said
         yield Place(server, acme, good)
 
@@ -112,7 +112,7 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
     for at in range(0, len(names), AT_ONCE):
         some = list(names.items())[at : at + AT_ONCE]
         bundles = {key: place.bundle(key, uploads[name]) for key, name in some}
-        said = place.acme.published(folders(*bundles.values()))
+        said = place.acme.published(folders(*bundles.values()), SECONDS)
         told = said["problems"]
         assert said["state"] in ("refused", "published"), said
         assert "it takes longer" not in str(told)
@@ -121,7 +121,7 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
         wrong = {key for key in bundles for line in told if f"run/acme/{key}/1" in line or f"run/acme/{key}@1" in line}
         left = {key: bundle for key, bundle in bundles.items() if key not in wrong}
         if wrong and left:
-            again = place.acme.published(folders(*left.values()))
+            again = place.acme.published(folders(*left.values()), SECONDS)
             assert again["state"] == "published", again
         seen += [names[key] for key in left]
         before = before or place.server.resident()  # what it takes for its first check stays

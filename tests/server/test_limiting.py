@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runner.errors import ReleaseError, RunError
 from runner.server.intake.declared import Declaration
 from runner.server.settings import TAKEN
-from runner.server.web.callers import address_of
+from runner.server.web.callers import GONE, address_of
 from runner.server.web.hosts import Hosts
 from runner.server.web.limiting import AtOnce, Buckets, Limiting
 from runner.server.web.state import Readiness
@@ -76,6 +76,22 @@ def test_no_more_is_declared_at_once_than_is_taken() -> None:
         assert any(words in note for note in error.value.__notes__), words
 
 
+@pytest.mark.parametrize(
+    ("path", "size", "words"),
+    [
+        ("data.txt", (1 << 30) + 1, "has 1,073,741,825 bytes; at most 1,073,741,824 are taken"),
+        ("release.json", (1 << 20) + 1, "has 1,048,577 bytes; at most 1,048,576 are taken"),
+        ("data.txt", -1, "has -1 bytes"),
+    ],
+)
+def test_no_file_is_declared_that_is_larger_than_is_taken(path: str, size: int, words: str) -> None:
+    files = [{**declared(name, b""), "sha256": f"{number:064x}"} for number, name in enumerate(("data.txt", "a.txt"))]
+    files = [one | {"path": path, "size": size} if one["path"] == "data.txt" else one for one in files]
+    with pytest.raises(ReleaseError) as error:
+        Declaration.of([{"folder": "dataset/acme/a/1", "files": files}], TAKEN, 2, 10)
+    assert any(words in note for note in error.value.__notes__)
+
+
 class Asked:
     """A layer before an application that answers once it is told to, asked by many at once."""
 
@@ -122,6 +138,23 @@ def test_one_address_has_some_requests_open_and_all_have_so_many_and_the_server_
         assert await asked("/a", "2001:db8::2") == 200
 
     asyncio.run(work())
+
+
+def test_a_long_answer_is_made_no_further_for_who_has_gone() -> None:
+    asked: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
+    sent: list[Message] = []
+
+    async def endless(scope: Scope, _: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while len(sent) < 100:
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            scope[GONE] = len(sent) > 5
+
+    async def keep(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(AtOnce(endless, 2, 1, ())(asked, _nothing, keep))
+    assert len(sent) == 6
 
 
 def test_a_token_has_a_bucket_of_its_own_once_it_is_known_to_be_good() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import gzip
 import io
@@ -20,9 +21,11 @@ from runner.releases.limits import USUAL
 from runner.releases.manifest import Link
 from runner.releases.reference import Reference, parse
 from runner.server.boards.places import Places, forget_boards
+from runner.server.people.accounts import ANYBODY
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.tree import ServerTree
+from runner.server.web.run_pages import Made, RunPages
 from runner.transports.registry import Registry
 from tests.support.browsing import Browsing, Links, hidden_word, is_ours
 from tests.support.processes import nip_run
@@ -313,6 +316,25 @@ def run_copy(site: Site, name: str) -> Bundle:
     release, _ = registry.read(entry)
     contents = {file.path: registry.content(entry, release, file.path, 1 << 26) for file in release.files}
     return Bundle(replace(release, name=name), contents)
+
+
+def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
+    """As where a run is hidden, or the database is busy, just when its page is made."""
+    bundle = run_copy(site, "later")
+    reference = bundle.release.reference
+    pages = RunPages(site.served.settings, soon=0.01)
+
+    async def asked() -> Made:
+        return await pages.made([reference], [bundle.sha256], ANYBODY, 60, asker="somebody")
+
+    before = asyncio.run(asked())
+    assert "no run/alice/later@1" in before.said["wrong"]
+    assert not before.lasts
+    put(site.server, [bundle])
+    time.sleep(0.02)
+    after = asyncio.run(asked())
+    assert after.lasts
+    assert "wrong" not in after.said
 
 
 def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from runner.server.intake.checking import EXPLAINED_BY_TIME
 from runner.server.intake.declared import Declaration
 from runner.server.intake.pieces import NoRoomError, OffsetError
 from runner.server.intake.publishing import Publishing
-from runner.server.intake.uploads import CHECKING, OPEN, REFUSED, SEEN, Upload
+from runner.server.intake.uploads import CHECKING, MOST_ENDED, OPEN, REFUSED, SEEN, Upload
 from runner.server.intake.waiting import Queue, Waiting
 from runner.server.people.accounts import Scope, Viewer, add_account
 from runner.server.people.keeping import set_hidden
@@ -277,3 +277,27 @@ def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path)
     with pytest.raises(NoRoomError, match="no room"):
         full.begun("three")
     full.close()
+
+
+def test_of_uploads_that_ended_little_stays_and_the_same_may_be_sent_again(held: Held) -> None:
+    upload, contents = held.begun("again")
+    row = {"account_id": 1, "declared": "[]", "size": 1, "state": REFUSED, "problems": "[]"}
+    with held.database.writing() as connection:
+        old = [{**row, "id": f"{number:032x}", "touched": float(number)} for number in range(MOST_ENDED + 50)]
+        connection.execute(insert(uploads), old)
+    assert held.publishing.uploads.set_state(upload.id, REFUSED, ["x" * 9_000] * 90, time.time())
+    with held.database.reading() as connection:
+        kept = {one.id: one for one in connection.execute(select(uploads))}
+    assert len(kept) == MOST_ENDED
+    assert f"{0:032x}" not in kept
+    assert len(kept[upload.id].declared) < 10
+    assert len(kept[upload.id].problems) < 60_000
+    found = Publishing(held.settings, held.database, held.blobs).uploads.find(held.viewer, upload.id)
+    assert (found.state, len(found.problems)) == (REFUSED, 50)
+    again, _ = held.begun("again")
+    assert (again.state, again.missing) == (OPEN, upload.missing)
+    held.send(again, contents)
+    held.publishing.start()
+    held.publishing.commit(held.publishing.uploads.find(held.viewer, again.id), time.time())
+    assert held.ended(again) == SEEN
+    held.close()

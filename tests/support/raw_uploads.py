@@ -52,7 +52,7 @@ class Raw:
             time.sleep(0.02)
         return said
 
-    def published(self, folders: Mapping[str, Mapping[str, bytes]]) -> dict[str, Any]:
+    def published(self, folders: Mapping[str, Mapping[str, bytes]], seconds: float = 60.0) -> dict[str, Any]:
         """What becomes of files that are declared, sent and committed: the last answer, with its status."""
         begun = self.begin(folders)
         if begun.status_code != 200:
@@ -63,7 +63,10 @@ class Raw:
             sent = self.send(upload["id"], by_hash[missing["sha256"]])
             assert sent.status_code == 200, sent.text
         done = self.commit(upload["id"])
-        return {"status": done.status_code, **(self.ended(upload["id"]) if done.status_code == 202 else done.json())}
+        return {
+            "status": done.status_code,
+            **(self.ended(upload["id"], seconds) if done.status_code == 202 else done.json()),
+        }
 
     def files(self) -> list[str]:
         """All that this token sees."""

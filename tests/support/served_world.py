@@ -29,7 +29,7 @@ from tests.support.serving import Served, serving
 from tests.support.specs import merged
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e https://evil.example/ javascript:x"
-JUDGES = {"hawk-eye-70b": 3.2, "night-owl-8b": 3.0, "field-mouse-1b": 1.4, "mole-mini": 0.3}
+JUDGES = {"hawk-eye-70b": 5.0, "night-owl-8b": 3.0, "field-mouse-1b": 1.4, "mole-mini": 0.3}
 """d' of each planted judge."""
 PRICES = {"hawk-eye-70b": 9.0, "night-owl-8b": 0.6, "field-mouse-1b": 0.1, "mole-mini": 0.02}
 """Dollars of a million tokens."""

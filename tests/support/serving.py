@@ -36,7 +36,7 @@ from runner.server.store.database import Database
 from runner.server.store.schema import accounts, meta, metadata
 from runner.transports.connect import connect
 from runner.transports.registry import Registry
-from tests.support.processes import command, ended, environment
+from tests.support.processes import command, ended_or_killed, environment
 
 _ENVIRONMENT = threading.Lock()
 PEOPLE, ORGANISATION, STRANGER, ADMIN = ("alice", "bob"), "acme", "mallory", "keeper"
@@ -107,6 +107,8 @@ class Served:
             )  # fmt: skip
         port = urlsplit(json.loads(self._told())["listening"]).port
         assert port is not None
+        assert self._process.stdout is not None
+        self._process.stdout.close()  # it says no more
         self.port = port
 
     def _command(self) -> list[str]:
@@ -138,7 +140,7 @@ class Served:
             self._gone()
 
     def _gone(self) -> None:
-        ended(self.process, 60)  # it gives requests 20 seconds itself
+        ended_or_killed(self.process, 60)  # it gives requests 20 seconds itself
         self._process = None
 
     def resident(self) -> int:

@@ -16,6 +16,7 @@ import pytest
 from runner.errors import ReleaseError
 from runner.transports.http import HttpTransport
 from runner.transports.http_ahead import Ahead
+from runner.transports.http_answers import account_of
 from runner.transports.http_session import HttpSession
 from runner.transports.patience import Patience
 from tests.transports.test_http_tokens import config, listening
@@ -186,3 +187,9 @@ def test_a_blob_of_which_a_server_has_now_more_now_less_is_given_up() -> None:
 
     told, _ = published(answers)
     assert "takes no more of a file" in told
+
+
+@pytest.mark.parametrize("answer", [{"account": 5, "owners": []}, {"account": "a", "owners": 5}, {"account": "a"}])
+def test_what_a_server_says_of_a_token_is_seen_to_be_that(answer: dict[str, Any]) -> None:
+    with pytest.raises(ReleaseError, match="is this a registry of nip-run"):
+        account_of(answer)

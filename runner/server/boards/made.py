@@ -185,8 +185,8 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    if value is None or isinstance(value, (int, float)):  # most of them
-        return value
+    if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and value[:1].isalnum()):
+        return value  # as most of them
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):

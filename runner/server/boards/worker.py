@@ -13,8 +13,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runner.errors import RunError
 from runner.registry.board import read_board
-from runner.registry.left_out import in_words
+from runner.registry.left_out import in_words, lacks_memory
 from runner.releases.reference import Kind
+from runner.server.apart import is_the_servers
 from runner.server.boards.made import Facts, write_folder
 from runner.server.boards.places import Places
 from runner.server.boards.registry import PublicRegistry, Remembering
@@ -50,9 +51,9 @@ class Worker:
         registry = PublicRegistry(self._database, self._blobs, self._settings.address, self._settings.limits)
         try:
             self._write(registry, self._good(registry), folder)
-        except (OSError, MemoryError, SQLAlchemyError):
-            raise  # they are the server's own
-        except Exception as error:  # noqa: BLE001 - a release may set it off, and is found then
+        except Exception as error:
+            if _is_the_servers(error):
+                raise
             self._find_harmful(registry, folder, error)
             self._write(registry, self._good(registry), _emptied(folder))
         self._kept.forget_all_but({entry.sha256 for entry in registry.entries()})
@@ -88,9 +89,9 @@ class Worker:
         def works(entries: Sequence[Entry]) -> bool:
             try:
                 self._write(registry, entries, _emptied(folder))
-            except (OSError, MemoryError, SQLAlchemyError):
-                raise
-            except Exception:  # noqa: BLE001 - that is the question
+            except Exception as wrong:
+                if _is_the_servers(wrong):
+                    raise
                 return False
             return True
 
@@ -112,6 +113,10 @@ class Worker:
             name = str(read_json(self._places.current)["name"])
             return {reference for reference, _ in Shown(self._places.made / name).listed()}
         return set()
+
+
+def _is_the_servers(error: Exception) -> bool:
+    return isinstance(error, SQLAlchemyError) or is_the_servers(error) or lacks_memory(error)
 
 
 def culprits(found: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:

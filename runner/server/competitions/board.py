@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, RowMapping, Select, select
+from sqlalchemy import Connection, RowMapping, Select, case, func, select
 
 from runner.errors import NotPublished
 from runner.releases.reference import Kind, Reference
@@ -145,9 +145,10 @@ def _about(one: RowMapping, now: float) -> dict[str, Any]:
 
 def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
     """How many rows are held out, and how many there are."""
-    query = select(competition_labels.c.is_held).where(competition_labels.c.competition_id == competition)
-    held = [bool(row.is_held) for row in connection.execute(query)]
-    return sum(held), len(held)
+    held = func.coalesce(func.sum(case((competition_labels.c.is_held, 1), else_=0)), 0)
+    query = select(held, func.count()).where(competition_labels.c.competition_id == competition)
+    found = connection.execute(query).one()
+    return int(found[0]), int(found[1])
 
 
 def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:

@@ -148,7 +148,9 @@ class Publishing:
                     self.uploads.note_state(connection, upload.id, REFUSED, wrong.problems, now, only=CHECKING)
                     return
                 sent = self.uploads.touched(connection, upload.id)
-                is_seen = self.uploads.note_state(connection, upload.id, SEEN, [], time.time(), only=CHECKING)
+                is_seen = self.uploads.note_state(
+                    connection, upload.id, SEEN, [], time.time(), only=CHECKING, seen=upload.declaration.folders
+                )
                 if sent is None or not is_seen:
                     return
                 for folder in sorted(upload.declaration.folders, key=lambda folder: folder.part):  # releases first

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import IO, Any
 
@@ -32,9 +32,12 @@ from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
 from runner.server.store.schema import files, releases, uploads
 from runner.server.tree import seen_by
+from runner.text import shortened
 
 OPEN, CHECKING, SEEN, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)
+MOST_ENDED, MOST_PROBLEMS, LONGEST_PROBLEM = 200, 50, 1_000
+"""Of an account: so many of its uploads that ended are known, each with so many problems of so many characters."""
 TOUCHED_EACH = 60.0
 """Seconds between two notes that an upload is still being sent."""
 
@@ -108,6 +111,7 @@ class Uploads:
         check_quota(self._settings, published, total, new)
         check_room(connection, self._settings, self.pieces, size, _ACTIVE)
         connection.execute(deleted(uploads).where(uploads.c.id == upload))
+        self._declared.keep(upload, declaration)
         row = {
             "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
             "state": OPEN, "problems": "[]", "touched": now,
@@ -140,7 +144,11 @@ class Uploads:
         row = connection.execute(query).one_or_none()
         if row is None:
             raise NotPublished("there is no such upload; declare it again")
-        return row, known or self._declared.keep(upload, Declaration.from_bytes(row.declared))
+        if known is not None:
+            return row, known
+        declaration = Declaration.from_bytes(row.declared)
+        # Of one that has ended not all of it is there any more.
+        return row, self._declared.keep(upload, declaration) if row.state in _ACTIVE else declaration
 
     # Sending
 
@@ -183,14 +191,22 @@ class Uploads:
 
     @staticmethod
     def note_state(
-        connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *, only: str | None = None
-    ) -> bool:
-        """`set_state`, within a transaction."""
+        connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
+        only: str | None = None, seen: Sequence[DeclaredFolder] = (),
+    ) -> bool:  # fmt: skip
+        """`set_state`, within a transaction. Of one that ends the names of what is `seen` stay, and no files."""
         query = update(uploads).where(uploads.c.id == upload)
         if only is not None:
             query = query.where(uploads.c.state == only)
-        values: dict[str, Any] = {"state": state, "problems": orjson.dumps(list(problems)).decode(), "touched": now}
-        return connection.execute(query.values(**values)).rowcount > 0
+        told = [shortened(one, LONGEST_PROBLEM) for one in problems[:MOST_PROBLEMS]]
+        values: dict[str, Any] = {"state": state, "problems": orjson.dumps(told).decode(), "touched": now}
+        if state not in _ACTIVE:
+            values["declared"] = Declaration([replace(one, files=[]) for one in seen]).to_bytes().decode()
+        if connection.execute(query.values(**values)).rowcount == 0:
+            return False
+        if state not in _ACTIVE:
+            _forget_ended(connection, upload)
+        return True
 
     @staticmethod
     def touched(connection: Connection, upload: str) -> float | None:
@@ -222,6 +238,16 @@ class Uploads:
         for upload in there:
             if upload not in active:
                 self.pieces.clear(upload)
+
+
+def _forget_ended(connection: Connection, upload: str) -> None:
+    """Forget the oldest ended uploads of whose account this one is."""
+    account = connection.execute(select(uploads.c.account_id).where(uploads.c.id == upload)).scalar_one()
+    ended = select(uploads.c.id).where(uploads.c.account_id == account, uploads.c.state.not_in(_ACTIVE))
+    newest = ended.order_by(uploads.c.touched.desc(), uploads.c.id)
+    old = [row.id for row in connection.execute(newest.offset(MOST_ENDED).limit(500))]
+    if old:
+        connection.execute(deleted(uploads).where(uploads.c.id.in_(old)))
 
 
 class _Kept:

@@ -10,6 +10,8 @@ from starlette.types import Scope
 
 GONE = "nip_run.gone"
 """Stands in the scope of a request once its connection is lost, so that nothing more is made for it."""
+ROOM = "nip_run.room"
+"""Stands there, too: what ends another request that waits for its client, of the same address or of any."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 

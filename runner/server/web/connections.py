@@ -14,7 +14,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from runner.server.settings import Settings
-from runner.server.web.callers import GONE, caller, is_within
+from runner.server.web.callers import GONE, ROOM, caller, is_within
 
 HEAD_SECONDS = 20.0
 """In which the head of a request must come, once its connection is there or its first byte is."""
@@ -38,6 +38,8 @@ class Bounded(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.scope is not None:  # its request is begun once this returns
+            cast("dict[str, Any]", self.scope)[ROOM] = self.make_room
         if self.is_between():
             self._wait()
         else:
@@ -83,7 +85,7 @@ class Bounded(H11Protocol):
         First one of the address that has most of them, there one without a request, and of those the oldest: what
         was being sent is gone on with where it was cut off.
         """
-        others = [one for one in cast("set[Bounded]", self.connections) if one is not self and not one.is_given_up]
+        others = self._others()
         held = Counter(one.address() for one in others)
         here = self.address()
         if held[here] >= self.most_of_one and not is_within(here, self.proxies):
@@ -91,17 +93,32 @@ class Bounded(H11Protocol):
         elif len(others) + 1 >= self.most:
             _give_up(others, held)
 
+    def make_room(self, *, of_one: bool) -> bool:
+        """End a request that waits for its client, of this address or of any; whether there was one.
+
+        Whose a proxy's requests are is not known here, so that none of them ends for another of one address.
+        """
+        here = self.address()
+        if of_one and is_within(here, self.proxies):
+            return False
+        others = [one for one in self._others() if not one.is_between() and (not of_one or one.address() == here)]
+        return _give_up(others, Counter(one.address() for one in others))
+
+    def _others(self) -> list[Bounded]:
+        return [one for one in cast("set[Bounded]", self.connections) if one is not self and not one.is_given_up]
+
     def address(self) -> str:
         """Of its other end, as limits count it."""
         return caller(self.client[0]) if self.client else ""
 
 
-def _give_up(some: Iterable[Bounded], held: Mapping[str, int]) -> None:
+def _give_up(some: Iterable[Bounded], held: Mapping[str, int]) -> bool:
     waiting = [one for one in some if one.is_kept_waiting()]
     if waiting:
         given_up = min(waiting, key=lambda one: (-held[one.address()], not one.is_between(), one.since))
         given_up.is_given_up = True
         given_up.transport.abort()
+    return bool(waiting)
 
 
 def bounded(settings: Settings) -> type[Bounded]:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
 
 from runner.server.web.asking import bearer
@@ -33,10 +33,11 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             if path.startswith(_TAKES_A_TOKEN):  # what wants one says so by itself
                 operation.setdefault("security", [{}, {bearer.scheme_name: []}])
-    for route in app.routes:
+    for context in iter_route_contexts(app.routes):
+        route = context.original_route
         if isinstance(route, APIRoute) and (model := _body_of(route.dependant)) is not None:
             for method in route.methods or ():
-                _describe_body(made, made["paths"][route.path_format][method.lower()], model)
+                _describe_body(made, made["paths"][str(context.path_format)][method.lower()], model)
     return made
 
 

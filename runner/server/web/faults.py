@@ -88,10 +88,6 @@ def handle_faults(app: FastAPI) -> None:
             headers["allow"] = ", ".join(methods)  # of all operations there, and not of the one route that was found
         return fault(error.status_code, code, str(error.detail), headers=headers)
 
-    async def unforeseen(_: Request, error: Exception) -> JSONResponse:
-        del error  # which is logged by whoever runs the application
-        return fault(500, "failed", "the server failed; tell who runs it")
-
     async def storing(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, OperationalError) and is_full(error):
             LOG.error("the disk of the database takes no more", exc_info=error)
@@ -111,7 +107,6 @@ def handle_faults(app: FastAPI) -> None:
     app.add_exception_handler(OperationalError, storing)
     app.add_exception_handler(PoolTimeout, storing)
     app.add_exception_handler(HTTPException, theirs)
-    app.add_exception_handler(Exception, unforeseen)
     app.add_exception_handler(RequestValidationError, invalid)
 
 

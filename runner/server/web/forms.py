@@ -9,10 +9,11 @@ from urllib.parse import parse_qs
 from fastapi import Request
 
 MOST_FORM = 4_096
+MOST_FIELDS = 10
 
 
 async def posted(request: Request) -> dict[str, str]:
-    """The fields of a form; nothing where it is too large or is none."""
+    """The fields of a form; nothing where it is too large, has too many, or is none."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         return {}
     body = b""
@@ -20,7 +21,10 @@ async def posted(request: Request) -> dict[str, str]:
         body += part
         if len(body) > MOST_FORM:
             return {}
-    found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        found = parse_qs(body.decode("utf-8", "replace"), max_num_fields=MOST_FIELDS)
+    except ValueError:  # too many
+        return {}
     return {name: re.sub(r"[\x00-\x1f\x7f]", "", values[0]) for name, values in found.items()}
 
 

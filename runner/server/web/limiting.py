@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.server.web.callers import GONE, address_of
+from runner.server.web.callers import GONE, ROOM, address_of
 from runner.server.web.faults import fault
 
 AT_ONCE_SECONDS = 20.0
@@ -141,7 +141,7 @@ def _too_many(wait: float) -> Response:
 class AtOnce:
     """Answers with 503 whoever has too many requests open, or where all together have; but says always that it lives.
 
-    Who sends what it asks for slowly, or reads its answer slowly, has a request open all that time.
+    Who sends what it asks for slowly, or reads its answer slowly, has a request open all that time, which gives way.
     """
 
     def __init__(self, app: ASGIApp, most: int, most_of_one: int, proxies: tuple[str, ...]) -> None:
@@ -154,14 +154,16 @@ class AtOnce:
             return
         address = address_of(scope, self._proxies)
         is_one = self._open[address] >= self._most_of_one
-        if is_one or self._open.total() >= self._most:
+        make_room = scope.get(ROOM)
+        is_over = is_one or self._open.total() >= self._most
+        if is_over and not (make_room is not None and make_room(of_one=is_one)):
             whose = f"{self._most_of_one} requests of this address" if is_one else "as many requests as it takes"
             words = f"the server has {whose} open; come again after the seconds of Retry-After"
             await fault(503, "busy", words, headers={"retry-after": "1"})(scope, receive, send)
             return
 
         async def sent(message: Message) -> None:
-            if scope.get(GONE):  # a large file is not read to its end for nobody
+            if scope.get(GONE) and message.get("more_body"):  # a large file is not read to its end for nobody
                 raise ClientDisconnect
             await send(message)
 

@@ -145,7 +145,9 @@ async def my_run(request: Request, owner: str, name: str, version: str) -> Respo
         return no_page(request, "There is no such run here.")
     try:
         wanted = [Reference(Kind.RUN, owner, name, version)]
-        made = await site_of(request).runs.made(wanted, [said["sha256"]], found.viewer, WAIT_SECONDS)
+        made = await site_of(request).runs.made(
+            wanted, [said["sha256"]], found.viewer, WAIT_SECONDS, asker=f"account {found.viewer.account}"
+        )
     except Busy:
         return busy(request)
     address = server_of(request).settings.address

@@ -20,6 +20,7 @@ from runner.server.people.accounts import ANYBODY
 from runner.server.web.answers import PRIVATE, PUBLIC, page_answer, piece_file
 from runner.server.web.asking import server_of
 from runner.server.web.browser import has_private_run
+from runner.server.web.callers import address_of
 from runner.server.web.faults import fault
 from runner.server.web.page_facts import commands_of, day, href_of, label_of, lineage_facts, rank, release_line
 from runner.server.web.pages_boards import no_board, no_page, site_of, words_alone
@@ -46,14 +47,17 @@ async def run(request: Request, owner: str, name: str, version: str) -> Response
         return no_page(request, "There is no such run here.")
     try:
         made = await site.runs.made(
-            [Reference(Kind.RUN, owner, name, version)], [said["sha256"]], ANYBODY, WAIT_SECONDS
-        )
+            [Reference(Kind.RUN, owner, name, version)], [said["sha256"]], ANYBODY, WAIT_SECONDS,
+            asker=asker_of(request),
+        )  # fmt: skip
     except Busy:
         return busy(request)
 
     def make() -> ServedPage:
         return run_page(said, made, f"{href_of(reference)}/data/", settings.address, shown)
 
+    if not made.lasts:
+        return page_answer(request, await run_in_threadpool(make), cache="no-store")
     return await run_in_threadpool(site.kept.answer, request, (shown.name, reference), make)
 
 
@@ -128,6 +132,11 @@ def _compared(row: dict[str, Any] | None, task: dict[str, Any] | None) -> str | 
     return f"/compare{first}{second}"
 
 
+def asker_of(request: Request) -> str:
+    """Whose place in a queue a request takes."""
+    return address_of(request.scope, server_of(request).settings.proxies)
+
+
 def busy(request: Request) -> Response:
     """That a page is still being made."""
     section = words_alone("This page is being made; it asks again by itself.")
@@ -182,10 +191,13 @@ async def compare(request: Request) -> Response:
     if said[0] is None or said[1] is None or references[0] == references[1]:
         return no_page(request, "There are no such two runs here.")
     try:
-        made = await site.runs.made(wanted, [said[0]["sha256"], said[1]["sha256"]], ANYBODY, WAIT_SECONDS)
+        made = await site.runs.made(
+            wanted, [said[0]["sha256"], said[1]["sha256"]], ANYBODY, WAIT_SECONDS, asker=asker_of(request)
+        )
     except Busy:
         return busy(request)
-    return page_answer(request, compare_page(references, made, str(request.url.path)))
+    page = compare_page(references, made, str(request.url.path))
+    return page_answer(request, page, cache=PUBLIC if made.lasts else "no-store")
 
 
 def compare_page(references: list[str], made: Made, path: str) -> ServedPage:

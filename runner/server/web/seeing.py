@@ -118,9 +118,6 @@ class Seeing:
         numbers.open += 1
         try:
             await self._app(scope, counted, told)
-        except BaseException:
-            status = status or 500  # as whoever runs the application answers
-            raise
         finally:
             status = status or GONE
             numbers.open -= 1

@@ -49,6 +49,7 @@ _SAID = {
     408: "The request did not come in time.",
     409: "It is there already, or something else is.",
     413: "The request is too long.",
+    421: "The server is not asked by the name in Host.",
     422: "The request is not what the API takes, or what was sent is refused.",
     429: "Too many requests; come again after the seconds of Retry-After.",
     503: "The server cannot answer now; come again after the seconds of Retry-After.",
@@ -65,5 +66,5 @@ BYTES: dict[str, Any] = {
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
 }
 """What an operation says of an answer that is a file."""
-ALWAYS = faults(400, 401, 408, 413, 422, 429, 503)
+ALWAYS = faults(400, 401, 408, 413, 421, 422, 429, 503)
 """What every operation may answer."""

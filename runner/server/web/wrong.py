@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from http import HTTPStatus
 from typing import Any
 
-import orjson
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -90,7 +90,7 @@ def _page_of(held: list[Message]) -> Response:
 
 def _fault_of(body: bytes) -> dict[str, Any]:
     try:
-        found = orjson.loads(body)
+        found = json.loads(body)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

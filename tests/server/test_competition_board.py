@@ -1,0 +1,46 @@
+"""A competition's board costs what is on it, and not what it is scored by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, insert, select
+
+from runner.server.competitions.board import board
+from runner.server.people.accounts import ANYBODY, add_account
+from runner.server.settings import Settings
+from runner.server.store.database import Database
+from runner.server.store.schema import competition_labels, competitions, releases
+
+ROWS, HELD = 60_000, 20_000
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    database = Database(Settings(folder=tmp_path).database_url)
+    with database.writing() as writing:
+        add_account(writing, "acme", 0.0)
+        dataset = {"id": 1, "kind": "dataset", "owner": "acme", "name": "d", "version": "1", "sha256": "0" * 64,
+                   "visibility": "public", "publisher_id": 1, "created": 0.0}  # fmt: skip
+        writing.execute(insert(releases), dataset)
+        one = {"id": 1, "owner": "acme", "name": "c", "title": "", "release_id": 1, "rows_sha256": "x", "day_limit": 5,
+               "created": 0.0, "closes": 9e9}  # fmt: skip
+        writing.execute(insert(competitions), one)
+        rows = [{"competition_id": 1, "datapoint_id": str(n), "label": 0, "is_held": n < HELD} for n in range(ROWS)]
+        writing.execute(insert(competition_labels), rows)
+    with database.reading() as reading:
+        yield reading
+    database.close()
+
+
+def test_its_rows_are_counted_where_they_are(connection: Connection) -> None:
+    began = time.process_time()
+    connection.execute(select(competition_labels.c.is_held)).all()
+    all_read = time.process_time() - began
+    began = time.process_time()
+    found = board(connection, ANYBODY, "acme", "c", 1.0)
+    assert time.process_time() - began < all_read / 2
+    assert (found["rows_open"], found["rows_held_out"]) == (ROWS - HELD, HELD)
