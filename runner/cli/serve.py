@@ -49,6 +49,9 @@ def execute(args: argparse.Namespace) -> int:
             print_json({"address": address, "listening": listening})
         else:
             say(address)
+            if not args.quiet:
+                note(f"pages and API of {args.folder}; an account: nip-run server add-account {args.folder} NAME")
+                note("Ctrl-C ends it; what was acknowledged stays")
         sys.stdout.flush()
 
     serve(settings, args.host, args.port, tell, address=args.address, bare=args.without_tls)

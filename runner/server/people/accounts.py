@@ -164,9 +164,9 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
         row.name: row.is_organisation
         for row in connection.execute(select(accounts).where(accounts.c.name.in_((organisation, account))))
     }
+    pair = {"organisation_id": account_id(connection, organisation), "account_id": account_id(connection, account)}
     if kinds.get(organisation) is not True or kinds.get(account) is not False:
         raise UsageError(f"{account!r} cannot be in {organisation!r}: an account belongs into an organisation")
-    pair = {"organisation_id": account_id(connection, organisation), "account_id": account_id(connection, account)}
     there = members.c.organisation_id == pair["organisation_id"], members.c.account_id == pair["account_id"]
     if not is_owner:
         check_not_last(connection, organisation, account)
