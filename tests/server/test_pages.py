@@ -168,15 +168,15 @@ def test_a_row_says_how_far_it_is_checked_and_how_often_its_owner_tried(site: Si
 
 @pytest.mark.full
 def test_commands_say_what_the_server_vouches_for_and_that_it_is_the_server_that_says_so(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     where = ("--from", site.served.address)
-    listed = nip_run("leaderboard", *where, "--json", cwd=tmp_path)
+    listed = nip_run("leaderboard", *where, "--json", cwd=tmp_path, **cache)
     assert listed.returncode == 0, listed.stderr
     rows = json.loads(listed.stdout)["rows"]
     assert {row["tier"] for row in rows} == {"recomputed"}
-    shown = nip_run("leaderboard", *where, cwd=tmp_path)
+    shown = nip_run("leaderboard", *where, cwd=tmp_path, **cache)
     assert f"recomputed: {site.served.address} says" in " ".join(shown.stderr.split())
     got = nip_run("get", "alice/first@1", "mine", *where, cwd=tmp_path)
     assert f"recomputed, says {site.served.address}" in got.stdout
