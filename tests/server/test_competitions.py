@@ -266,7 +266,7 @@ def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path:
     ]  # fmt: skip
     page = contest.served.ask("/competitions/acme/third")
     assert page.status == 200
-    assert b"dataset/acme/claims@1: 40 scored at once" in page.body
+    assert b">acme/claims@1</a>: 40 scored at once" in page.body
     assert b"/competitions/acme/third" in contest.served.ask("/competitions").body
     done = nip_run(*words, "bob", "cup.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

@@ -57,6 +57,7 @@ def test_members_publish_as_their_organisation_and_the_last_owner_stays(served: 
         assert served.ask("/api/v1", token=token).json["owners"] == owners
     assert "the last owner" in refused(served.folder, "remove-member", "lab", "dora")
     assert "belongs into an organisation" in refused(served.folder, "add-member", "dora", "emil")
+    assert "there is no account 'zz'" in refused(served.folder, "add-member", "lab", "zz")
 
 
 def test_names_that_look_like_others_or_are_reserved_are_refused(served: Served) -> None:

@@ -170,10 +170,13 @@ def test_a_row_says_how_far_it_is_checked_and_how_often_its_owner_tried(site: Si
 def test_commands_say_what_the_server_vouches_for_and_that_it_is_the_server_that_says_so(
     site: Site, tmp_path: Path
 ) -> None:
+    cache = str(tmp_path / "cache")
     where = ("--from", site.served.address)
-    rows = json.loads(nip_run("leaderboard", *where, "--json", cwd=tmp_path).stdout)["rows"]
+    listed = nip_run("leaderboard", *where, "--json", cwd=tmp_path, XDG_CACHE_HOME=cache)
+    assert listed.returncode == 0, listed.stderr
+    rows = json.loads(listed.stdout)["rows"]
     assert {row["tier"] for row in rows} == {"recomputed"}
-    shown = nip_run("leaderboard", *where, cwd=tmp_path)
+    shown = nip_run("leaderboard", *where, cwd=tmp_path, XDG_CACHE_HOME=cache)
     assert f"recomputed: {site.served.address} says" in " ".join(shown.stderr.split())
     got = nip_run("get", "alice/first@1", "mine", *where, cwd=tmp_path)
     assert f"recomputed, says {site.served.address}" in got.stdout
