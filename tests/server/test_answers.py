@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -96,6 +97,18 @@ def test_a_page_of_a_server_that_has_no_board_yet_asks_again_by_itself(asked: As
         answer = asked.ask("GET", path)
         assert (answer.status, answer.one("retry-after")) == (503, "3"), (path, answer.body)
         assert b'http-equiv="refresh" content="3"' in answer.body
+
+
+def test_what_says_to_come_later_says_when_as_the_document_does(asked: Asked) -> None:
+    for path in ("/board.duckdb", "/board/0123456789ab.json", "/board/0123456789ab.csv"):
+        answer = asked.ask("GET", path)
+        assert (answer.status, json.loads(answer.body)["code"], answer.one("retry-after")) == (503, "making", "3"), path
+    document = asked.app.openapi()["paths"]
+    assert len(document) > 20
+    for path, operations in document.items():
+        for operation in operations.values():
+            for status in ("429", *(() if path == "/readyz" else ("503",))):  # what is not ready says what is wrong
+                assert operation["responses"][status]["headers"]["Retry-After"]["required"], (path, status)
 
 
 def test_what_an_answer_does_not_say_is_said_of_it(asked: Asked) -> None:

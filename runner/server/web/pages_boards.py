@@ -31,6 +31,9 @@ data = APIRouter(tags=["boards"])
 ROWS = 100
 """Of a page that is read without a script; with one the list has all."""
 NEWEST = 20
+AGAIN = 3
+LATER = {"retry-after": str(AGAIN)}
+"""When it is worth to ask again for a board that is being made for the first time."""
 
 _CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
 
@@ -80,10 +83,15 @@ def words_alone(*lines: str) -> Markup:
 def no_board(request: Request) -> Response:
     """That the first board of a server is still being made."""
     section = words_alone("The boards are being made for the first time; this page asks again by itself.")
-    page = ServedPage("In a moment", [("making", section)], again=3)
+    page = ServedPage("In a moment", [("making", section)], again=AGAIN)
     made = page_answer(request, page, status=503, cache="no-store")
-    made.headers["retry-after"] = "3"
+    made.headers.update(LATER)
     return made
+
+
+def _no_board_yet() -> Response:
+    """The same, to a program."""
+    return fault(503, "making", "the board is being made for the first time", headers=LATER)
 
 
 @pages.get("/")
@@ -118,7 +126,7 @@ def board_file(request: Request) -> Response:
     """The whole public board as a DuckDB file; its tables are described in docs/pages.md."""
     shown = site_of(request).boards.shown
     if shown is None:
-        return fault(503, "making", "the board is being made for the first time")
+        return _no_board_yet()
     headers = {"cache-control": PUBLIC, "content-disposition": 'attachment; filename="board.duckdb"'}
     return FileResponse(shown.file, media_type="application/octet-stream", headers=headers)
 
@@ -138,7 +146,7 @@ def board_csv(request: Request, page: TaskName) -> Response:
 def _download(request: Request, page: str, ending: str, kind: str) -> Response:
     shown = site_of(request).boards.shown
     if shown is None:
-        return fault(503, "making", "the board is being made for the first time")
+        return _no_board_yet()
     if shown.task(page) is None:
         return fault(404, "missing", f"there is no board {page}")
     path = shown.folder / f"{page}.{ending}.gz"

@@ -57,9 +57,23 @@ _SAID = {
 }
 
 
+_LATER: dict[str, Any] = {
+    "headers": {
+        "Retry-After": {
+            "description": "Seconds until it is worth to ask again.",
+            "required": True,
+            "schema": {"type": "integer", "minimum": 1},
+        }
+    }
+}
+
+
 def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """What an operation may answer besides what every one may."""
-    return {status: {"model": Fault, "description": _SAID[status]} for status in statuses}
+    return {
+        status: {"model": Fault, "description": _SAID[status], **(_LATER if status in (429, 503) else {})}
+        for status in statuses
+    }
 
 
 BYTES: dict[str, Any] = {
