@@ -69,6 +69,19 @@ def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(sm
         assert _is_open(other)
 
 
+@pytest.mark.full
+def test_all_addresses_have_no_more_connections_than_the_server_takes(small: Served) -> None:
+    with ExitStack() as held:
+        mine = []
+        for number in range(4 * 12):  # none of four has as many as one may have
+            mine.append(held.enter_context(socket.socket()))
+            mine[-1].bind((f"127.0.0.{2 + number % 4}", 0))
+            mine[-1].connect(("127.0.0.1", small.port))
+            time.sleep(0.01)
+        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS)
+        assert sum(_is_open(one) for one in mine) > CONNECTIONS // 2
+
+
 def _is_open(one: socket.socket) -> bool:
     one.setblocking(False)
     try:

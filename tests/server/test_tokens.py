@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from runner.server.people.accounts import Scope, add_account, make_token, revoke_token, viewer_of
+from runner.server.people.accounts import Scope, add_account, add_member, make_token, revoke_token, viewer_of
 from runner.server.people.keeping import set_disabled
 from runner.server.people.signed_in import SECONDS, sign_in, sign_out, signed_in
 from runner.server.settings import Settings
@@ -54,6 +54,17 @@ def test_a_token_holds_until_it_expires_is_revoked_or_its_account_is_disabled(re
     assert viewer_of(records, token, NOW) is not None
     revoke_token(records, id_of(token), NOW)
     assert viewer_of(records, token, NOW) is None
+
+
+def test_nobody_is_in_an_organisation_that_is_disabled(records: Connection) -> None:
+    add_account(records, "lab", NOW, organisation=True)
+    add_member(records, "lab", "acme", is_owner=True)
+    token = make_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
+    for at, owners in ((None, {"acme", "lab"}), (NOW, {"acme"}), (None, {"acme", "lab"})):
+        set_disabled(records, "lab", at)
+        found = viewer_of(records, token, NOW)
+        assert found is not None
+        assert found.owners == owners
 
 
 def test_a_token_is_kept_as_its_hash(records: Connection) -> None:
