@@ -89,10 +89,13 @@ def test_a_browser_is_signed_in_until_it_signs_out_or_its_token_holds_no_more(re
     late = sign_in(records, token, NOW + 15 * 3600)
     assert late is not None
     assert signed_in(records, late, NOW + 20 * 3600) is None
-    other = sign_in(records, token, NOW)
+    other, mine = sign_in(records, token, NOW), sign_in(records, token, NOW)
     assert other is not None
+    assert mine is not None
+    found = signed_in(records, mine, NOW)
+    assert found is not None
     sign_out(records, found)
-    assert signed_in(records, cookie, NOW) is None
+    assert signed_in(records, mine, NOW) is None
     set_disabled(records, "acme", NOW)
     assert signed_in(records, other, NOW) is None
     set_disabled(records, "acme", None)
