@@ -53,7 +53,8 @@ def test_a_reader_is_answered_while_all_connections_are_held(small: Served, said
 
 
 @pytest.mark.full
-def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(small: Served) -> None:
+@pytest.mark.parametrize("said", [SILENT, HALF_A_BODY])
+def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(small: Served, said: bytes) -> None:
     with ExitStack() as held:
         other = held.enter_context(socket.socket())
         other.bind(("127.0.0.2", 0))
@@ -63,10 +64,23 @@ def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(sm
         mine = []
         for _ in range(CONNECTIONS - 6):  # there is room for more of others
             mine.append(held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=5)))
-            mine[-1].sendall(HALF_A_BODY)
+            mine[-1].sendall(said)
             time.sleep(0.01)
         until(lambda: sum(_is_open(one) for one in mine) == CONNECTIONS // 2)
         assert _is_open(other)
+
+
+@pytest.mark.full
+def test_all_addresses_have_no_more_connections_than_the_server_takes(small: Served) -> None:
+    with ExitStack() as held:
+        mine = []
+        for number in range(4 * 12):  # none of four has as many as one may have
+            mine.append(held.enter_context(socket.socket()))
+            mine[-1].bind((f"127.0.0.{2 + number % 4}", 0))
+            mine[-1].connect(("127.0.0.1", small.port))
+            time.sleep(0.01)
+        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS)
+        assert sum(_is_open(one) for one in mine) > CONNECTIONS // 2
 
 
 def _is_open(one: socket.socket) -> bool:

@@ -21,6 +21,7 @@ from tests.support.serving import Served
 OURS = (
     "is not sent", "is no file of the release", "is sent as another file", "belong to every release",
     "is not the hash of release.json", "release.sha256 is damaged", "bytes; at most", "at most 240 characters",
+    ".path: String should match pattern",
 )  # fmt: skip
 """How a server says what a reader says otherwise: it sees what is sent beside what is listed."""
 ODD = ("is a link", "is a FIFO", "is a socket")

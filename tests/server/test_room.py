@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from runner.errors import UsageError
 from runner.releases.limits import Limits
@@ -38,8 +38,14 @@ def test_what_an_account_has_published_counts_once_for_what_it_may_have(tmp_path
     other = Held(tmp_path / "server", account_bytes=2 * len(DATA) + 100)
     with pytest.raises(UsageError, match="your account has published 20,000 bytes"):
         other.begun("more")
-    held.close()
-    other.close()
+    with held.database.writing() as connection:  # of another, who keeps it private, it is as new as any
+        add_account(connection, "other", time.time())
+        connection.execute(update(releases).values(publisher_id=2, visibility="private"))
+    mine = Held(tmp_path / "server", account_bytes=len(DATA) + 100)
+    with pytest.raises(UsageError, match=r"published 0 bytes .* with 1\d,\d{3} more"):
+        mine.begun("more")
+    for one in (held, other, mine):
+        one.close()
 
 
 def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from runner.server.people.accounts import Scope, add_account, make_token, revoke_token, viewer_of
+from runner.server.people.accounts import Scope, add_account, add_member, make_token, revoke_token, viewer_of
 from runner.server.people.keeping import set_disabled
 from runner.server.people.signed_in import SECONDS, sign_in, sign_out, signed_in
 from runner.server.settings import Settings
@@ -56,6 +56,17 @@ def test_a_token_holds_until_it_expires_is_revoked_or_its_account_is_disabled(re
     assert viewer_of(records, token, NOW) is None
 
 
+def test_nobody_is_in_an_organisation_that_is_disabled(records: Connection) -> None:
+    add_account(records, "lab", NOW, organisation=True)
+    add_member(records, "lab", "acme", is_owner=True)
+    token = make_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
+    for at, owners in ((None, {"acme", "lab"}), (NOW, {"acme"}), (None, {"acme", "lab"})):
+        set_disabled(records, "lab", at)
+        found = viewer_of(records, token, NOW)
+        assert found is not None
+        assert found.owners == owners
+
+
 def test_a_token_is_kept_as_its_hash(records: Connection) -> None:
     token = make_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
     cookie = sign_in(records, token, NOW)
@@ -78,10 +89,13 @@ def test_a_browser_is_signed_in_until_it_signs_out_or_its_token_holds_no_more(re
     late = sign_in(records, token, NOW + 15 * 3600)
     assert late is not None
     assert signed_in(records, late, NOW + 20 * 3600) is None
-    other = sign_in(records, token, NOW)
+    other, mine = sign_in(records, token, NOW), sign_in(records, token, NOW)
     assert other is not None
+    assert mine is not None
+    found = signed_in(records, mine, NOW)
+    assert found is not None
     sign_out(records, found)
-    assert signed_in(records, cookie, NOW) is None
+    assert signed_in(records, mine, NOW) is None
     set_disabled(records, "acme", NOW)
     assert signed_in(records, other, NOW) is None
     set_disabled(records, "acme", None)

@@ -72,7 +72,11 @@ def followed(claims: Claims, tool: Tool, uri: str, port: int) -> None:
         return tool.nip_run(str(spec), "-q", "--run-id", "slow", **KEY)
 
     def follow() -> subprocess.Popen[str]:
-        return tool.export(between.uri, "followed", "slow", "--follow", **IMPATIENT)
+        """A follower that asks already, while the run has still much to play."""
+        with model.silent():
+            count, begun = between.asked, tool.export(between.uri, "followed", "slow", "--follow", **IMPATIENT)
+            until(lambda: between.asked > count, run, begun)
+        return begun
 
     def points() -> int:
         return stands(uri, "followed")[1]
@@ -89,10 +93,7 @@ def followed(claims: Claims, tool: Tool, uri: str, port: int) -> None:
     before, follower = points(), follow()
     until(lambda: points() > before, run, follower)
     claims(follower.poll() is None, f"the follower is killed, and another goes on: {before} then {points()} points")
-    between.fails_from = 0
-    count = between.asked
-    until(lambda: between.asked > count + 2, run, follower)
-    before, between.fails_from = points(), None
+    before = failing(model, between, points, run, follower)
     until(lambda: points() > before, run, follower)
     claims(follower.poll() is None, f"the server answers 500 for a while, and is asked again: {points()} points")
     run.kill()
@@ -121,6 +122,18 @@ def followed(claims: Claims, tool: Tool, uri: str, port: int) -> None:
     claims(
         steps[-1] == 120 and len(steps) == len({*steps}), f"its curve has {len(steps)} points up to game {steps[-1]}"
     )
+
+
+def failing(
+    model: SlowModel, between: Between, points: Callable[[], int], *alive: subprocess.Popen[str]
+) -> int:  # fmt: skip
+    """Have the server answer 500 until it was asked again; how many points it had then."""
+    between.fails_from, count = 0, between.asked
+    until(lambda: between.asked > count, *alive)
+    with model.silent():
+        until(lambda: between.asked > count + 2, *alive)
+        before, between.fails_from = points(), None
+    return before
 
 
 def trained(claims: Claims, tool: Tool, uri: str) -> None:

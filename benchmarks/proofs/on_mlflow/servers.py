@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -116,11 +117,22 @@ class SlowModel(Quiet):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
+        self.answers = threading.Event()
+        self.answers.set()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
     def uri(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """It answers nothing meanwhile, so that no run ends before what is beside it has begun."""
+        self.answers.clear()
+        try:
+            yield
+        finally:
+            self.answers.set()
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -129,6 +141,7 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.answers.wait()
         time.sleep(self.server.seconds)
         stance = ("accept", "reject")[hashlib.sha256(body).digest()[0] % 2]
         message = {"role": "assistant", "content": f"I have looked.\n\nDecision: {stance}"}
