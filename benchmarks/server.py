@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -107,6 +108,12 @@ def asked(port: int, path: str) -> tuple[float, int]:
     return time.perf_counter() - begun, size
 
 
+def cpu_of(process: int) -> float:
+    """Seconds of processor time that a process has had, to hundredths."""
+    told = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def pages_of(folder: Path, name: str, count: int, repeat: int, drawn: list[list[object]] | None) -> list[object]:
     """A row of the table: the first page, one in the middle, and again, over a server that has this board; what a
     browser does with it is added to `drawn`.
@@ -124,13 +131,16 @@ def pages_of(folder: Path, name: str, count: int, repeat: int, drawn: list[list[
         )
         asked(served.port, other)  # what a server does once, whatever the board
         parts = range(1, min(repeat, max(count // 100, 1)) + 1)
+        before = cpu_of(served.process.pid)
         fresh = [asked(served.port, f"{board}?part={part}") for part in parts]
+        cpu = (cpu_of(served.process.pid) - before) / len(fresh)
         again = min(asked(served.port, board)[0] for _ in range(max(repeat, 5)))
         file = asked(served.port, f"{board}.json")
         search = asked(served.port, f"/search?q=group{count % 7}")
         if drawn is not None:
             drawn.append([count, *in_browser(f"{served.address}{board}", count, max(repeat, 5))])
-    return [count, min(one[0] for one in fresh) * 1e3, again * 1e3, fresh[0][1] / 1e3, file[0] * 1e3, search[0] * 1e3]
+    times = [min(one[0] for one in fresh), cpu, again, file[0], search[0]]
+    return [count, *(one * 1e3 for one in times), fresh[0][1] / 1e3]
 
 
 FIRST = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -184,13 +194,13 @@ def main() -> int:
     table(f"making the board of {args.real} real runs", ("what is new", "wall s", "CPU s", "CPU ms a run"), made)
     wrote = [[count, found["sizes"][str(count)]["wall"], found["sizes"][str(count)]["cpu"]] for count in args.runs]
     table("writing a board that was read", ("runs", "wall s", "CPU s"), wrote)
-    columns = ("runs", "page made ms", "page kept ms", "page KB", "JSON ms", "search ms")
+    columns = ("runs", "page made ms", "its CPU ms", "page kept ms", "JSON ms", "search ms", "page KB")
     table("asked by HTTP", columns, rows)
     if drawn:
         table("in Chromium, milliseconds", ("runs", "first drawn", "all rows there", "sorted", "searched"), drawn)
     print(f"\na page of {args.runs[-1]} runs over one of {args.runs[0]}: {rows[-1][1] / rows[0][1]:.2f}")
     footer(__file__)
-    failed = [row[0] for row in rows if max(row[1], row[2]) > MOST * 1e3]
+    failed = [row[0] for row in rows if max(row[1], row[3]) > MOST * 1e3]
     print(f"over {MOST * 1e3:.0f} ms: {failed}" if failed else "all within their limits")
     return 1 if failed else 0
 

@@ -205,19 +205,19 @@ def bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
     def at(share: float) -> str:
         return f"{4 + (min(max(share, low), high) - low) / (high - low) * (WIDE - 8):.1f}"
 
-    middle = HIGH // 2
-    parts = [Markup('<line class="axis" x1="4" x2="{}" y1="{}" y2="{}"/>').format(WIDE - 4, middle, middle)]
+    middle, point = HIGH // 2, at(values["accuracy"])
+    parts = [f'<line class="axis" x1="4" x2="{WIDE - 4}" y1="{middle}" y2="{middle}"/>']
     if low < 0.5 < high:
-        parts.append(Markup('<line class="half" x1="{0}" x2="{0}" y1="1" y2="{1}"/>').format(at(0.5), HIGH - 1))
+        parts.append(f'<line class="half" x1="{at(0.5)}" x2="{at(0.5)}" y1="1" y2="{HIGH - 1}"/>')
     if values["ci_low"] is not None or values["ci_high"] is not None:
-        ends = [at(low if values["ci_low"] is None else values["ci_low"])]
-        ends.append(at(high if values["ci_high"] is None else values["ci_high"]))
-        parts.append(Markup('<line class="interval" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(*ends, middle, middle))
-    parts.append(Markup('<circle cx="{}" cy="{}" r="3.5"/>').format(at(values["accuracy"]), middle))
-    box = Markup(
-        '<svg class="interval-bar" width="{0}" height="{1}" viewBox="0 0 {0} {1}" aria-hidden="true">{2}</svg>'
+        first = at(low if values["ci_low"] is None else values["ci_low"])
+        last = at(high if values["ci_high"] is None else values["ci_high"])
+        parts.append(f'<line class="interval" x1="{first}" x2="{last}" y1="{middle}" y2="{middle}"/>')
+    parts.append(f'<circle cx="{point}" cy="{middle}" r="3.5"/>')
+    return Markup(  # noqa: S704 - of numbers alone, and there are many of it on a page
+        f'<svg class="interval-bar" width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">'
+        f"{''.join(parts)}</svg>"
     )
-    return box.format(WIDE, HIGH, Markup("").join(parts))
 
 
 def outcomes_in_words(told: str | None) -> str:

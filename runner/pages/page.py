@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -33,12 +34,17 @@ _NAMES = {
 
 def shown(value: Any) -> Any:
     """A text with each character that cannot be seen, or moves others about, as a mark with its name."""
-    if not isinstance(value, str) or isinstance(value, Markup) or (value.isascii() and value.isprintable()):
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
-    return Markup("").join(_mark(one) if _is_hidden(one) else escape(one) for one in value)
+    hidden = "".join(one for one in set(value) if _is_hidden(one))
+    if not hidden:  # lines and tabs alone: the environment escapes it
+        return value
+    pieces = re.split(f"([{re.escape(hidden)}])", value)  # every second one is such a character
+    return Markup("").join(_mark(piece) if at % 2 else piece for at, piece in enumerate(pieces))
 
 
 def _is_hidden(character: str) -> bool:
+    """Of these none is printable to Python, so that most texts need no look at each character."""
     return character not in "\n\t" and unicodedata.category(character) in _HIDDEN
 
 

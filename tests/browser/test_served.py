@@ -18,6 +18,7 @@ import pytest
 
 from tests.browser.conftest import Opens
 from tests.browser.test_accessibility import violations
+from tests.support.browser import Watched
 from tests.support.processes import environment, until
 from tests.support.served_world import ABSENT, DEBATE, EVIL, PRIVATE, World, empty, world
 
@@ -33,10 +34,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def opened(watched: Opens, made: World, path: str, **options: Any) -> Any:
     """A page; whatever it asks of elsewhere is a problem of the test."""
-    one = watched(**options)
-    one.context.set_default_timeout(SECONDS)
+    one = patient(watched, **options)
     one.open(f"{made.served.address}{path}", own=f"{made.served.address}/")
     return one.page
+
+
+def patient(watched: Opens, **options: Any) -> Watched:
+    """A browser that waits for a page as long as a busy machine takes."""
+    one = watched(**options)
+    one.context.set_default_timeout(SECONDS)
+    return one
 
 
 def board_of(watched: Opens, made: World) -> Any:
@@ -212,8 +219,8 @@ def test_no_script_but_the_servers_own_runs_on_any_page(made: World, watched: Op
       addEventListener('securitypolicyviolation', (one) => told(one.effectiveDirective));
       const one = document.createElement('script');
       one.textContent = 'document.title = "taken"'; document.body.append(one);
-      setTimeout(() => told(document.title), 2000); })"""
-    one = watched()
+      setTimeout(() => told(document.title), 20000); })"""
+    one = patient(watched)
     one.open(f"{made.served.address}/", own=f"{made.served.address}/")
     for path in ("/", made.boards["claims/v1"], EVIL, "/login", "/nowhere"):
         one.page.goto(f"{made.served.address}{path}")
@@ -224,7 +231,7 @@ def test_no_script_but_the_servers_own_runs_on_any_page(made: World, watched: Op
 
 
 def test_what_goes_wrong_is_a_page_for_people_and_a_fault_for_programs(made: World, watched: Opens) -> None:
-    one = watched()
+    one = patient(watched)
     for path in ABSENT.values():
         one.open(f"{made.served.address}{path}", own=f"{made.served.address}/")
         assert one.page.locator("h1").inner_text() == "Not here"
@@ -254,8 +261,7 @@ def test_who_signs_in_sees_what_is_private_and_signs_out(made: World, watched: O
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault_on_any_page(made: World, watched: Opens, axe: str, width: int, scheme: str) -> None:
-    one = watched(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    one.context.set_default_timeout(SECONDS)
+    one = patient(watched, viewport={"width": width, "height": 900}, color_scheme=scheme)
     one.context.add_cookies(made.signed_in("bob"))
     for name, path in {**made.pages, **ABSENT, **PRIVATE}.items():
         one.open(f"{made.served.address}{path}", own=f"{made.served.address}/")
@@ -267,7 +273,7 @@ def test_axe_finds_no_fault_on_any_page(made: World, watched: Opens, axe: str, w
 
 def test_a_server_without_a_release_says_so(watched: Opens, tmp_path: Path, axe: str) -> None:
     with empty(tmp_path) as served:
-        page = watched().open(f"{served.address}/", own=f"{served.address}/")
+        page = patient(watched).open(f"{served.address}/", own=f"{served.address}/")
         assert page.locator("text=No benchmark is published here yet.").is_visible()
         assert "nip-run publish RUN" in page.inner_text("main")
         assert violations(page, axe) == []

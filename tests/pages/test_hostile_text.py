@@ -151,6 +151,10 @@ def test_a_character_that_cannot_be_seen_is_a_mark_with_its_name(character: str,
     assert as_shown(f"a{character}b") == f"a{name}b"
 
 
+def test_of_a_text_each_character_that_cannot_be_seen_is_a_mark() -> None:
+    assert as_shown("\u202e\u202e– <b>[^-]\n\x00\\\t&\ud800é\x7f") == "RLORLO– <b>[^-]\nNUL\\\t&U+D800éDEL"
+
+
 def test_what_can_be_seen_is_no_mark() -> None:
     for text in ("tab\tand\nline", "שלום", "中文", "é", "🙂", "{{7*7}}", "&lt;"):
         assert as_shown(text) == text
@@ -212,7 +216,8 @@ def test_no_name_of_the_script_stands_for_two_things() -> None:
 
 
 EXPRESSION = re.compile(r"""[\w-]+=["'][^"'{>]*\{\{((?:[^}"']|"[^"]*"|'[^']*')*)\}\}""")
-OURS_IN_ATTRIBUTES = ("policy", "part", "drawn.low + 2", "drawn.high + 2", "drawn.value + 2", "cell.kind", "row.kind")
+OURS_IN_ATTRIBUTES = ("policy", "part", "drawn.low + 2", "drawn.high + 2", "drawn.value + 2", "cell.kind", "row.kind",
+                      "longest", "loop.index", "turn.place")  # fmt: skip
 """Figures and words that we make ourselves."""
 
 

@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.server.web.faults import fault
+from runner.server.web.limiting import Limiting
 from runner.server.web.wrong import Wrong
 
 PERSON, PROGRAM = "text/html,application/xhtml+xml,*/*;q=0.8", "*/*"
@@ -63,6 +64,14 @@ def test_a_browser_is_shown_a_page_and_a_program_a_fault(app: ASGIApp, status: i
     assert page.headers.get("retry-after") == for_program.headers.get("retry-after")
     assert set(json.loads(for_program.body)) == {"code", "message", "problems"}
     assert b"secret" not in page.body + for_program.body
+
+
+def test_a_page_says_when_to_come_again() -> None:
+    one_in_twenty_seconds = Limiting(PlainTextResponse("here"), 0.05, (), lambda _: False)
+    assert asked(one_in_twenty_seconds, PERSON).status == 200
+    told = asked(one_in_twenty_seconds, PERSON)
+    assert (told.status, told.headers["retry-after"]) == (429, "20")
+    assert '<p class="lead">Too many requests; come again in 20 seconds.</p>' in told.body.decode()
 
 
 def test_the_api_answers_programs_whoever_asks() -> None:

@@ -134,8 +134,9 @@ class Limiting:
 
 
 def _too_many(wait: float) -> Response:
-    seconds = {"retry-after": str(math.ceil(wait))}
-    return fault(429, "too_many", "too many requests; come again after the seconds of Retry-After", headers=seconds)
+    seconds = math.ceil(wait)
+    words = f"too many requests; come again in {seconds} second{'' if seconds == 1 else 's'}"
+    return fault(429, "too_many", words, headers={"retry-after": str(seconds)})
 
 
 class AtOnce:
@@ -158,7 +159,7 @@ class AtOnce:
         is_over = is_one or self._open.total() >= self._most
         if is_over and not (make_room is not None and make_room(of_one=is_one)):
             whose = f"{self._most_of_one} requests of this address" if is_one else "as many requests as it takes"
-            words = f"the server has {whose} open; come again after the seconds of Retry-After"
+            words = f"the server has {whose} open; come again in a second"
             await fault(503, "busy", words, headers={"retry-after": "1"})(scope, receive, send)
             return
 

@@ -79,13 +79,18 @@ def _page_of(held: list[Message]) -> Response:
     status = int(held[0]["status"])
     said = _fault_of(b"".join(message.get("body", b"") for message in held[1:]))
     facts = {
-        "message": _WORDS.get(status) or str(said.get("message", "")), "problems": said.get("problems", []),
+        "message": _WORDS.get(status) or _sentence(str(said.get("message", ""))), "problems": said.get("problems", []),
         "status": status, "code": HTTPStatus(status).phrase,
     }  # fmt: skip
     page = ServedPage(_TITLES.get(status, "Something went wrong"), [("wrong", rendered("served/wrong.html", facts))])
     kept = {name: value for name, value in Headers(raw=held[0]["headers"]).items() if name in ("retry-after", "allow")}
     headers = {**kept, "content-security-policy": POLICY, "referrer-policy": "same-origin", "cache-control": "no-store"}
     return Response(served(page), status, headers, "text/html; charset=utf-8")
+
+
+def _sentence(words: str) -> str:
+    """What a program is told, as the only sentence of a page."""
+    return words and f"{words[0].upper()}{words[1:]}{'' if words.endswith('.') else '.'}"
 
 
 def _fault_of(body: bytes) -> dict[str, Any]:
