@@ -345,7 +345,7 @@ def test_facts_of_no_form_are_told_as_the_releases_fault(there: Path, tmp_path: 
     bundle = bundle_of(run_in(there))
     odd = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": 5}))
     (wrong,) = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", odd))
-    assert wrong.startswith("it says what cannot be (AttributeError: ")
+    assert wrong.endswith("its facts are not those of a run: accuracy cannot be '5'")
 
 
 def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(there: Path, tmp_path: Path) -> None:
