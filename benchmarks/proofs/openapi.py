@@ -20,6 +20,7 @@ import subprocess
 import time
 import venv
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,7 +64,7 @@ class Things:
     """What a server holds, by the parameters that name it."""
 
     words: dict[str, list[Any]] = field(default_factory=dict)
-    """By the name of a parameter, or by the path of an operation and that."""
+    """By the name of a parameter; where that is `name`, by the beginning of a path, or by method and path."""
     bodies: dict[str, list[Any]] = field(default_factory=dict)
     """By method and path."""
 
@@ -103,7 +104,8 @@ def used(served: Served, folder: Path, things: Things) -> None:
     alice, keeper = served.tokens["alice"], served.tokens["keeper"]
     closes = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86_400))
     cup = {"dataset": "acme/claims@1", "name": "cup", "labels": {f"p{n}": n % 2 for n in range(ROWS)}, "closes": closes}
-    for name in ("cup", "spare"):
+    to_end = [f"to-end-{number}" for number in range(4)]
+    for name in ("cup", "spare", *to_end):
         _asked(served, 201, "/api/v1/competitions", "POST", {**cup, "name": name, "held_out": ["p1"]}, alice)
     spec = spec_file(folder / "mine", dataset={"path": str(folder / "rows.jsonl")}, fine_tune=None)
     result = played(spec, folder / "results", run_id="mine")
@@ -125,6 +127,7 @@ def used(served: Served, folder: Path, things: Things) -> None:
         "path": files, "prefix": ["run/", "dataset/acme/claims/1", ""], "after": ["", files[0]], "upload": uploads,
         "sha256": hashes, "token": made, "owner": ["acme"], "run_owner": ["mallory"], "run_name": [mine.name],
         "run_version": [mine.version], "account": ["bob", "mallory"], "page": boards, OFFSET: [0],
+        "why": ["a test"], "delete /api/v1/competitions/{owner}/{name}": to_end,
         "/api/v1/organisations": ["acme", "lab"], "/api/v1/competitions": ["cup", "spare"],
     }  # fmt: skip
     things.bodies |= {
@@ -135,7 +138,8 @@ def used(served: Served, folder: Path, things: Things) -> None:
         "put /api/v1/competitions/{owner}/{name}/labels": [{"labels": {"p2": 1}, "why": "was wrong"}],
         "put /api/v1/hidden/{release}": [{"why": "a test"}],
         "post /api/v1/tokens": [{"scope": "read", "days": 1, "label": "b"}],
-        "put /api/v1/organisations/{name}/members/{account}": [{"is_owner": False}, {"is_owner": True}],
+        # Were another an owner, too, alice would be put out of acme before she ends its competitions.
+        "put /api/v1/organisations/{name}/members/{account}": [{"is_owner": False}],
     }
 
 
@@ -181,22 +185,30 @@ def _hash(data: bytes) -> str:
 
 def with_examples(document: dict[str, Any], things: Things) -> dict[str, Any]:
     """The document, in which each parameter and body has examples of what the server holds."""
-    for path, operations in document["paths"].items():
-        for method, said in operations.items():
-            for parameter in said.get("parameters", ()):
-                if words := _words(things, path, parameter):
-                    parameter["examples"] = {f"e{n}": {"value": word} for n, word in enumerate(words[:8])}
-            if bodies := things.bodies.get(f"{method} {path}"):
-                content = said["requestBody"]["content"]["application/json"]
-                content["examples"] = {f"e{n}": {"value": body} for n, body in enumerate(bodies)}
+    for path, method, said in _operations(document):
+        for parameter in said.get("parameters", ()):
+            if words := _words(things, f"{method} {path}", parameter):
+                parameter["examples"] = {f"e{n}": {"value": word} for n, word in enumerate(words[:8])}
+        if bodies := things.bodies.get(f"{method} {path}"):
+            content = said["requestBody"]["content"]["application/json"]
+            content["examples"] = {f"e{n}": {"value": body} for n, body in enumerate(bodies)}
     return document
 
 
-def _words(things: Things, path: str, parameter: dict[str, Any]) -> list[Any]:
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, operations in document["paths"].items():
+        for method, said in operations.items():
+            yield path, method, said
+
+
+def _words(things: Things, operation: str, parameter: dict[str, Any]) -> list[Any]:
     if parameter["schema"].get("type") not in ("string", None) and parameter["name"] != OFFSET:
         return []
     if parameter["name"] == "name":
-        return next((words for prefix, words in things.words.items() if path.startswith(prefix)), [])
+        path = operation.partition(" ")[2]
+        return things.words.get(operation) or next(
+            (words for prefix, words in things.words.items() if path.startswith(prefix)), []
+        )
     return things.words.get(parameter["name"], [])
 
 
@@ -211,16 +223,16 @@ def configuration(document: dict[str, Any], things: Things, token: str | None, e
     lines += ["[checks.negative_data_rejection]", 'expected-statuses = ["4xx"]']
     dictionaries: dict[str, list[str]] = {}
     operations = []
-    for path, methods in document["paths"].items():
+    for path, method, said in _operations(document):
         found = {}
-        for said in methods.values():
-            for parameter in said.get("parameters", ()):
-                if words := _words(things, path, parameter):
-                    name = f"d{len(dictionaries)}"
-                    dictionaries[name] = words
-                    found[f"{parameter['in']}.{parameter['name']}"] = name
+        for parameter in said.get("parameters", ()):
+            if words := _words(things, f"{method} {path}", parameter):
+                name = f"d{len(dictionaries)}"
+                dictionaries[name] = words
+                found[f"{parameter['in']}.{parameter['name']}"] = name
         if found:
-            operations += ["[[operations]]", f"include-path = {json.dumps(path)}", "[operations.parameters]"]
+            operations += ["[[operations]]", f"include-name = {json.dumps(f'{method.upper()} {path}')}"]
+            operations += ["[operations.parameters]"]
             operations += [
                 f"{json.dumps(name)} = {{ dictionary = {json.dumps(word)}, probability = {SOMETIMES} }}"
                 for name, word in found.items()

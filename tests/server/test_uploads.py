@@ -188,7 +188,7 @@ def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(ac
     good = folders(made())["dataset/acme/council/1"]
     for changes, words in (
         ({"size": -1}, "greater than or equal to 0"), ({"size": 1 << 60}, "less than"),
-        ({"size": 5 << 30}, "at most"), ({"sha256": "x"}, "pattern"), ({"path": "../x"}, "pattern"),
+        ({"size": 5 << 30}, "at most"), ({"sha256": "x"}, "pattern"), ({"path": "../x"}, "each part of a path"),
         ({"path": "\ud800"}, ""),
     ):  # fmt: skip
         said = {"folder": "dataset/acme/council/1", "files": [{**declared("release.json", b""), **changes}]}

@@ -93,11 +93,11 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
             if folder.part == "":
                 found = list(_wrong_release(registry, incoming, folder, settings))
                 notes[folder.path] = [line for line in found if isinstance(line, Note)]
-                problems += (line for line in found if not isinstance(line, Note))
+                problems += (_named(folder, line) for line in found if not isinstance(line, Note))
                 if folder.reference.kind == Kind.RUN and (played := rows_of_run(incoming, folder.path)) is not None:
                     rows[folder.path] = played
             else:
-                problems += _wrong_addition(registry, incoming, folder)
+                problems += (_named(folder, line) for line in _wrong_addition(registry, incoming, folder))
         except SQLAlchemyError:
             raise  # it is the server's own
         except Exception as error:
@@ -107,6 +107,12 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
         if len(problems) >= MOST_PROBLEMS:
             break
     return Verdict(problems[:MOST_PROBLEMS], notes, rows)
+
+
+def _named(folder: DeclaredFolder, line: str) -> str:
+    """What is wrong with a release, which says whose it is: it is told among what is wrong with others."""
+    says_it = line.startswith((folder.path, folder.reference.folder, str(folder.reference)))
+    return line if says_it else f"{folder.path}: {line}"
 
 
 def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolder, settings: Settings) -> Iterator[str]:

@@ -42,14 +42,14 @@ Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 
 class FileOfUpload(Asked):
-    path: Annotated[str, Field(max_length=MAX_PATH, pattern=_PATH)]
-    """Inside its folder."""
+    path: Annotated[str, Field(max_length=MAX_PATH, json_schema_extra={"pattern": _PATH})]
+    """Inside its folder. What is wrong with it `Declaration` says in words, and not by a pattern."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class FolderOfUpload(Asked):
-    folder: Annotated[str, Field(max_length=500, pattern=_FOLDER)]
+    folder: Annotated[str, Field(max_length=500, json_schema_extra={"pattern": _FOLDER})]
     """`KIND/OWNER/NAME/VERSION`, or below it `yanked` or `signature`."""
     files: Annotated[list[FileOfUpload], Field(min_length=1, max_length=5_000, fail_fast=True)]
 
