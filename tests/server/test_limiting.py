@@ -113,7 +113,8 @@ class Asked:
 
         said = [(name.encode(), value.encode()) for name, value in headers.items()]
         asked = {"type": "http", "method": "GET", "path": path, "headers": said, "client": (peer, 1)}
-        await self._app(asked, _nothing, told)
+        async with asyncio.timeout(20):  # one that is held, and should not be, fails
+            await self._app(asked, _nothing, told)
         return status[0]
 
 
