@@ -122,7 +122,7 @@ def test_facts_that_no_list_can_show_are_refused_in_words(served: Served) -> Non
         said[tree.reference.folder] = {**tree.files, "release.json": manifest, "release.sha256": checksum}
     with Raw(served.address, served.tokens["mallory"]) as raw:
         answer = raw.published(said)
-        assert raw.files() == []
+        assert not [path for path in raw.files() if "/evil" in path]
     assert answer["state"] == "refused"
     for number, (kind, _, words) in enumerate(wrong):
         (told,) = [one for one in answer["problems"] if f"{kind}/mallory/evil{number}@1" in one]
