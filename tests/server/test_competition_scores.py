@@ -8,6 +8,7 @@ import pytest
 
 from runner.results.tally import Tally
 from runner.server.competitions.scores import ACCURACY, METHOD, step_of, told
+from runner.server.web.pages_competitions import _between
 from runner.statistics.plain import Mean
 
 
@@ -62,3 +63,8 @@ def test_one_group_has_no_interval_and_other_metrics_are_not_told() -> None:
     said["metrics"] += [{**said["metrics"][0], "metric": name} for name in ("precision", "accuracy_1", "auroc_stated")]
     (found,) = told(said)["metrics"]
     assert found == {"metric": ACCURACY, "value": 0.5, "ci_low": None, "ci_high": None, "n": 4, "clusters": 1}
+
+
+def test_a_page_shows_an_interval_to_three_places_and_never_narrower() -> None:
+    assert _between(0.599237, 0.992916) == "0.599–0.993"
+    assert _between(0.6291, 1.0) == "0.629–1"

@@ -17,7 +17,6 @@ from starlette.responses import RedirectResponse, Response
 from runner.errors import NotPublished, UsageError
 from runner.pages.page import rendered
 from runner.pages.served import ServedPage
-from runner.server.competitions.kept import shown_time
 from runner.server.people import organisations as people
 from runner.server.people.accounts import Scope
 from runner.server.people.keeping import Token
@@ -27,6 +26,7 @@ from runner.server.web.answers import PRIVATE, page_answer
 from runner.server.web.asking import server_of
 from runner.server.web.browser import who
 from runner.server.web.forms import from_here, posted, same
+from runner.server.web.page_facts import day
 
 pages = APIRouter(include_in_schema=False)
 
@@ -115,11 +115,11 @@ def _page(request: Request, found: SignedIn, *, wrong: str = "", made: str = "",
         }
     facts |= {"wrong": wrong, "made": made, "word": found.word, "longest": LONGEST_DAYS, "who": found.viewer.account}
     section = rendered("served/account.html", facts)
-    links = [("/", "Boards"), ("/mine", "Private runs")]
+    links = [("/", "Boards"), ("/mine", "Private releases")]
     page = ServedPage("Your account", [("account", section)], links=links, who=found.viewer.account, word=found.word)
     return page_answer(request, page, status=status, cache=PRIVATE)
 
 
 def _line(one: Token) -> dict[str, str]:
-    expires = "never" if one.expires is None else shown_time(one.expires)
-    return {"id": one.id, "scope": one.scope, "label": one.label, "made": shown_time(one.created), "expires": expires}
+    expires = "never" if one.expires is None else day(one.expires)
+    return {"id": one.id, "scope": one.scope, "label": one.label, "made": day(one.created), "expires": expires}

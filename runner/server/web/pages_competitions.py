@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from datetime import UTC, datetime
@@ -81,9 +82,14 @@ def _commands(one: dict[str, Any], address: str) -> list[tuple[str, str]]:
     ]
 
 
+def _between(low: float, high: float) -> str:
+    """An interval, rounded outwards."""
+    return f"{math.floor(low * 1_000) / 1_000:g}–{math.ceil(high * 1_000) / 1_000:g}"
+
+
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     ranks = str(row["rank"]) if row["rank"] == row["rank_last"] else f"{row['rank']}–{row['rank_last']}"
-    between = "" if row["ci_low"] is None else f"{row['ci_low']:g}–{row['ci_high']:g}"
+    between = "" if row["ci_low"] is None else _between(row["ci_low"], row["ci_high"])
     accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:g}"
     return {
         **row, "href": href_of(row["release"]), "label": label_of(row["release"]), "ranks": ranks, "between": between,
