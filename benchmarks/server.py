@@ -18,6 +18,7 @@ import argparse
 import http.client
 import json
 import os
+import shutil
 import sys
 import time
 from dataclasses import replace
@@ -29,6 +30,8 @@ MOST = 0.3
 LARGE = 10_000
 OTHER = "another/v1"
 """The benchmark of a board of one row."""
+PLANTED = "planted"
+"""Where the boards stand that a server is given."""
 
 
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
@@ -55,13 +58,13 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
     timed("nothing")
     put(server, [copy_of(bundles[0], owner="group0", name="one-more")])
     timed("one")
-    sizes = {count: multiplied(worker, places, count) for count in counts}
+    sizes = {count: multiplied(worker, count) for count in counts}
     with server.database.reading() as connection:
         revision = server.database.revision(connection)
     print(json.dumps({"told": told, "sizes": sizes, "revision": revision}))
 
 
-def multiplied(worker: object, places: object, count: int) -> dict[str, object]:
+def multiplied(worker: object, count: int) -> dict[str, object]:
     """Write a board of so many rows: those that were read, again and again, renamed; beside it one of one row."""
     from runner.registry.board import Read, RegistryBoard
     from runner.server.boards.made import Facts, write_folder
@@ -88,8 +91,9 @@ def multiplied(worker: object, places: object, count: int) -> dict[str, object]:
         task = {} if place < count else {"benchmark": OTHER, "task": "0" * 64, "list": OTHER}
         listed.append({**row, **ranks, **task, "release": str(other.reference), "release_sha256": other.sha256})
         told[other.sha256] = known[entry.sha256]
-    folder = places.made / f"{registry.revision}-{count:08x}"
-    folder.mkdir()
+    # Elsewhere: a server removes boards beside its own that tell of what is not published there.
+    folder = settings.folder.parent / PLANTED / f"{registry.revision}-{count:08x}"
+    folder.mkdir(parents=True)
     begun, cpu = time.perf_counter(), time.process_time()
     board = RegistryBoard(read.board.where, listed)
     write_folder(Facts(registry, Read(board, releases, sessions), {}, told), folder)
@@ -120,7 +124,9 @@ def pages_of(folder: Path, name: str, count: int, repeat: int, drawn: list[list[
     """
     from tests.support.serving import serving
 
-    (folder / "server" / "boards" / "current").write_text(json.dumps({"name": name}))
+    boards = folder / "server" / "boards"
+    shutil.copytree(folder / PLANTED / name, boards / "made" / name)
+    (boards / "current").write_text(json.dumps({"name": name}))
     with serving(folder / "server", people=False) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
         connection.request("GET", "/")

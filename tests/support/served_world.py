@@ -37,7 +37,7 @@ CLAIMS = 120
 EVIL, DEBATE = "/run/mallory/evil/1", "/run/acme/owl-debate/1"
 ABSENT = {"absent": "/nowhere", "absent-run": "/run/acme/none/1", "absent-board": "/board/none"}
 """Where there is no page."""
-PRIVATE = {"mine": "/mine", "mine-run": "/mine/run/bob/secret-mole/1"}
+PRIVATE = {"mine": "/mine", "account": "/mine/account", "mine-run": "/mine/run/bob/secret-mole/1"}
 """What bob alone is shown."""
 
 
