@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.models.records import read_records
+from runner.registry.beside_data import wrong_beside
 from runner.registry.component_files import GOLDEN, changed_renderings
 from runner.registry.differences import (
     Note,
@@ -183,6 +184,7 @@ def _wrong_records(got: Got) -> Iterator[str]:
         if not got.is_training_run and got.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             yield f"{got.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
         yield from _wrong_facts(got, run)
+        yield from wrong_beside(got, run, but=frozenset(edited(got.folder)))
     except NipRunError as error:
         yield str(error)
 

@@ -17,7 +17,7 @@ from runner.hashing import tagged_hash
 from runner.registry.fetched import get
 from runner.registry.verify import edited as edited_since
 from runner.registry.verify import wrong_in_got, wrong_in_release, wrong_in_run
-from runner.releases.bundle import Bundle
+from runner.releases.bundle import Bundle, opened
 from runner.releases.reference import Reference, parse
 from runner.results.folder import RunFolder
 from runner.transports.connect import connect
@@ -325,6 +325,30 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
     forged = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": accuracy}))
     wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", forged))
     assert [line for line in wrong if "its facts say accuracy.value 0.9999" in line], wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "told"),
+    [
+        ("parameters.yaml", "votes: 1", "votes: 3", "votes: 3; from data/ follows 1"),
+        ("parameters.yaml", "votes: 1", "votes: 1\nhooks: 1", "hooks: 1, which follows from nothing"),
+        ("parameters.yaml", "votes: 1", "votes: &a 1", "cannot be read"),
+        ("spec.yaml", "data/spec.yaml, ", "", "extends: [parameters.yaml]"),
+        ("run_data.yaml", "benchmark: ", "benchmark: better-", "benchmark: better-"),
+    ],
+)
+def test_what_stands_beside_the_run_for_readers_is_what_follows_from_it(
+    name: str, before: str, after: str, told: str, there: Path, tmp_path: Path
+) -> None:
+    bundle = bundle_of(run_in(there))
+    with opened(bundle.contents[name]) as file:
+        text = file.read().decode()
+    assert before in text
+    contents = {**bundle.contents, name: text.replace(before, after, 1).encode()}
+    changed = publish(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
+    (wrong,) = wrong_of(tmp_path / "registry", changed)
+    assert wrong.startswith(f"{name} ")
+    assert told in wrong
 
 
 def test_a_run_without_its_rollouts_and_with_a_torn_log_is_told_without_advice_on_folders_that_are_gone(

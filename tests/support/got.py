@@ -9,10 +9,12 @@ from typing import Any
 import yaml
 
 from runner.registry.links import trained_facts
+from runner.registry.run_data import run_data
 from runner.releases.bundle import Bundle, Content
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
+from runner.storage.atomic import read_json
 from runner.transports.connect import connect
 from tests.support.files import parquet_rows
 
@@ -34,6 +36,7 @@ def bundle_of(run: Path, *, version: str = "1", links: tuple[Link, ...] = (), **
         "README.md": b"# A run\n",
         "spec.yaml": b"extends: [data/spec.yaml, parameters.yaml]\n",
         "parameters.yaml": yaml.safe_dump(parameters).encode(),
+        "run_data.yaml": run_data(RunFolder(run).manifest(), read_json(run / "metrics.json")),
         "data/spec.yaml": yaml.safe_dump(spec).encode(),
         "environment.lock": b"# python 3.11.7\nnip-run==0.2.0\n",
     }
