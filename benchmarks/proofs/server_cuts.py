@@ -158,9 +158,9 @@ def by_command(claims: Claims, here: Path, server: Served, proxy: Proxy, times: 
 
 
 def _listed(server: Served, owner: str) -> list[str]:
-    """The releases of an account, as it sees them."""
+    """The releases of an account, as it sees them; it sees those that others made public, too."""
     with publishing_to(server, server.account(owner)) as where, Registry(HttpTransport(where)) as registry:
-        return [str(entry.reference) for entry in registry.entries()]
+        return [str(entry.reference) for entry in registry.entries() if entry.reference.owner == owner]
 
 
 if __name__ == "__main__":

@@ -70,6 +70,16 @@ def test_every_request_is_a_line_of_json_without_token_or_query(served: Served) 
     assert served.tokens["alice"].split("_", 2)[2] not in served.log
 
 
+def test_a_proxy_that_is_not_named_is_told_once(tmp_path: Path) -> None:
+    words = ("--behind-proxy", "10.0.0.0/8", "--address", "https://x.example/")
+    with serving(tmp_path / "server", *words, people=False) as behind:
+        for _ in range(3):
+            behind.ask("/healthz")
+            behind.ask("/healthz", X_Forwarded_For="203.0.113.9")
+        (told,) = (one for one in map(json.loads, behind.log.splitlines()) if one["message"] == "proxy not named")
+    assert (told["level"], told["from"], told["named"]) == ("warning", "127.0.0.1", "10.0.0.0/8")
+
+
 def test_who_asks_too_much_is_told_when_to_come_again_and_others_are_not_held_up(slow: Served) -> None:
     answers = [slow.ask("/api/v1", X_Forwarded_For="1.2.3.4, 198.51.100.7") for _ in range(14)]
     assert {one.status for one in answers} == {200, 429}

@@ -39,6 +39,13 @@ def is_within(address: str, networks: Sequence[str]) -> bool:
     return found is not None and any(found in ipaddress.ip_network(network) for network in networks)
 
 
+def unbelieved(scope: Scope, proxies: Sequence[str]) -> str | None:
+    """The other end of a connection that says who asks, as a proxy does, and is none of the proxies that are named."""
+    peer = str(scope["client"][0]) if scope.get("client") else ""
+    says = bool(proxies) and "x-forwarded-for" in Headers(scope=scope)
+    return peer if says and not is_within(peer, proxies) else None
+
+
 def address_of(scope: Scope, proxies: Sequence[str]) -> str:
     """Who asks: the other end of the connection, or whom a proxy that is trusted says last."""
     client = scope.get("client")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.server.web.callers import address_of
+from runner.server.web.callers import address_of, unbelieved
 
 LOG = logging.getLogger("nip_run.server")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -94,11 +94,13 @@ class Seeing:
 
     def __init__(self, app: ASGIApp, numbers: Numbers, proxies: tuple[str, ...]) -> None:
         self._app, self._numbers, self._proxies = app, numbers, proxies
+        self._is_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        self._warn(scope)
         numbers, begun = self._numbers, time.monotonic()
         sent = received = status = 0
 
@@ -136,3 +138,11 @@ class Seeing:
                         "account": scope["state"].get("account", ""),
                     },
                 )  # fmt: skip
+
+    def _warn(self, scope: Scope) -> None:
+        """Once: with the wrong network in `--behind-proxy` all who ask are one caller, with one caller's limits."""
+        peer = None if self._is_warned else unbelieved(scope, self._proxies)
+        if peer is not None:
+            self._is_warned = True
+            said = "a proxy's X-Forwarded-For was not believed; if that is your proxy, name it in --behind-proxy"
+            LOG.warning("proxy not named", extra={"from": peer, "named": ", ".join(self._proxies), "error": said})
