@@ -1,9 +1,10 @@
 """Every defence is switched off in turn, by one edit of the code, and some test must fail for it.
 
-    python benchmarks/proofs/defences.py [WORD...] [--jobs N]
+    python benchmarks/proofs/defences.py [WORD...] [--table NAME] [--jobs N]
 
 The defences stand in `defences/*.toml`: what each is for, the edit that switches it off, the tests that must notice.
-With WORDs, those whose names have one of them. First all those tests are run on the code as it is, and must pass.
+With WORDs, those whose names have one of them; with a table, those of that file. First all those tests are run on the
+code as it is, and must pass.
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ class Defence:
         return text.replace(self.find, self.replace)
 
 
-def defences(words: Sequence[str]) -> list[Defence]:
-    rows = [row for path in sorted(TABLES.glob("*.toml")) for row in tomllib.loads(path.read_text("utf-8"))["defence"]]
-    found = [Defence(**{**row, "tests": tuple(row["tests"])}) for row in rows]
-    names = [defence.name for defence in found]
+def defences(words: Sequence[str], table: str | None = None) -> list[Defence]:
+    found = {
+        path.stem: [
+            Defence(**{**row, "tests": tuple(row["tests"])}) for row in tomllib.loads(path.read_text())["defence"]
+        ]
+        for path in sorted(TABLES.glob("*.toml"))
+    }
+    names = [defence.name for rows in found.values() for defence in rows]
     assert len(set(names)) == len(names), "two defences have one name"
-    return [defence for defence in found if not words or any(word in defence.name for word in words)]
+    chosen = [defence for name, rows in found.items() if table in (None, name) for defence in rows]
+    return [defence for defence in chosen if not words or any(word in defence.name for word in words)]
 
 
 class Copy:
@@ -110,8 +116,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="copies at work at once")
+    parser.add_argument("--table", metavar="NAME", choices=[path.stem for path in TABLES.glob("*.toml")])
     arguments = parser.parse_args()
-    claims, chosen = Claims(), defences(arguments.words)
+    claims, chosen = Claims(), defences(arguments.words, arguments.table)
 
     with tempfile.TemporaryDirectory(prefix="nip-run-proof-") as name:
         copies: SimpleQueue[Copy] = SimpleQueue()
