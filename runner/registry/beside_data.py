@@ -60,10 +60,11 @@ def _differences(name: str, path: Path, expected: bytes, *, may_say_more: bool) 
     said = _leaves(document.data)
     follows = _leaves(parse(expected.decode(), Document(name, path.parent)).data)
     for key, value in sorted(said.items()):
+        told = f"{name} says {in_one_line(shortened(key, MOST_SHOWN))}: {_shown(value)}"
         if key not in follows and not may_say_more:
-            yield f"{name} says {key}: {_shown(value)}, which follows from nothing in {DATA}/"
+            yield f"{told}, which follows from nothing in {DATA}/"
         elif key in follows and not is_same(value, follows[key]):
-            yield f"{name} says {key}: {_shown(value)}; from {DATA}/ follows {_shown(follows[key])}"
+            yield f"{told}; from {DATA}/ follows {_shown(follows[key])}"
 
 
 def _leaves(data: Any, at: str = "") -> dict[str, Any]:
