@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.cli.output import print_json, print_table, say
 from runner.cli.schedule import schedule_as_json, show_schedule
+from runner.cli.shards import check_shard, in_shards, shard_as_json, shard_lines
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
 from runner.documents.fetched import from_elsewhere
 from runner.exit_codes import ExitCode
@@ -32,7 +33,9 @@ from runner.training.trust import missing_addresses
 
 def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
-    points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
+    points = in_shards(load_points(args.words, results.path_of, quiet=args.quiet), args.shard)
+    points = points_as_begun(points, results)
+    check_shard(points, args.shard)
     for point in points:
         compared_with(point.plan.games, results, point.plan.run_id)
     if args.json:
@@ -43,13 +46,13 @@ def execute(args: argparse.Namespace) -> int:
     for point in points:
         spec, games = point.spec, point.plan.all_games()
         reruns = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
-        datapoints = (games[0].spec if reruns else spec).dataset.datapoints
+        datapoints = games[0].spec.dataset.datapoints if reruns else point.plan.games.points
         say(f"{point.path}: no errors. {_what(point.plan, games[0])}")
         if spec.point:
             say(f"with {shown_point(spec.point)}")
         ones = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
         say(f"on {counted(len(datapoints), 'datapoint')} ({ones}).")
-        for line in (*_design(games[0]), *_keys(point.plan), *point.notes):
+        for line in (*shard_lines(games[0]), *_design(games[0]), *_keys(point.plan), *point.notes):
             say(line)
         if spec.protocol != shown:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
@@ -143,7 +146,8 @@ def _as_json(point: Point) -> dict[str, Any]:
         "identity": plan.identity,
         "rollouts": sum(one.size for one in games) if plan.games.shape is None else None,
         "may_stop_sooner": spec.experiment.until is not None,
-        "datapoints": len(spec.dataset.datapoints),
+        "datapoints": len(plan.games.points),
+        "shard": shard_as_json(plan.games),
         "protocol": spec.protocol.name,
         "plays_per_block": len(plan.games.variants),
         "schedule": schedule_as_json(spec.protocol, both_stances=spec.experiment.stances is not None),

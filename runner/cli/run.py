@@ -15,6 +15,7 @@ from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json, say
 from runner.cli.progress import Display, Watched, watching
 from runner.cli.result import as_json, show_result
+from runner.cli.shards import Merges, check_shard, in_shards
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings, split_words
 from runner.documents.fetched import from_elsewhere
 from runner.errors import (
@@ -69,6 +70,7 @@ class _WaitingPoint:
 def execute(args: argparse.Namespace) -> int:
     points = load_points(args.words, Results(args.results).path_of, quiet=args.quiet)
     check_usage(args, len(points))
+    points = in_shards(points, args.shard)
     with one_blas_thread():
         load_intervals()
     return play(args, points)
@@ -87,6 +89,7 @@ class _Runs:
         run = self.results.find(args.replay).path if args.replay else None
         self._which = WhichRun(args.run_id, args.again, None if run is None else ReplayOf(run, args.until_round))
         self.points = points_as_begun(points, self.results, self._which)
+        check_shard(self.points, getattr(args, "shard", None))
         self._names: dict[Point, str] = {}
         self._told: set[str] = set()
         """Notes that were shown while a run went on."""
@@ -117,7 +120,9 @@ class _Runs:
                 raise
         if len(self.points) > 1 and not self.args.json:
             self._show_table()
-        return _ended(self.args, self._done, self._waiting)
+        merges = Merges(self.results, self.args, self._told)
+        self._done.extend(merges.of(self._done))
+        return merges.code or _ended(self.args, self._done, self._waiting)
 
     def _show_table(self) -> None:
         """The benchmarks among the points as one table."""
@@ -213,8 +218,21 @@ def check_usage(args: argparse.Namespace, size: int) -> None:
         raise UsageError(f"--run-id names one run; these specs make {size}")
     if args.set_model and size > 1:
         raise UsageError(f"--set-model is for one training run; these specs make {size}")
+    if getattr(args, "shard", None) is not None:
+        _check_shard_alone(args)
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
+
+
+def _check_shard_alone(args: argparse.Namespace) -> None:
+    if args.again:
+        raise UsageError(
+            "--shard: --again finds the run's next name, which may be another one in each process; name it: --run-id"
+        )
+    if args.replay:
+        raise UsageError("--shard: a replay asks no model for what was played, and takes seconds; replay it whole")
+    if args.set_model:
+        raise UsageError("--set-model is for training runs, which are not played in shards")
 
 
 def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_points: Sequence[_WaitingPoint]) -> int:
@@ -322,6 +340,8 @@ def _options(args: argparse.Namespace) -> list[str]:
         words += ["--results", str(args.results)]
     if args.run_id:
         words += ["--run-id", args.run_id]
+    if getattr(args, "shard", None):
+        words += ["--shard", args.shard]
     if args.again:
         words.append("--again")
     if args.replay:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from runner.builtin import is_file
 from runner.errors import RunDirectoryError, RunError, UsageError
 from runner.results.changes import changed_keys
-from runner.results.folder import RunFolder
+from runner.results.folder import RunFolder, split_part
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance import new_manifest
 from runner.rollouts.run_plan import RunPlan
@@ -41,14 +41,14 @@ class Results:
     @classmethod
     def of(cls, folder: RunFolder) -> Self:
         """The results folder that a run is in."""
-        return cls(folder.path.absolute().parents[1])
+        return cls(folder.path.absolute().parents[1 if split_part(folder.run_id)[1] is None else 3])
 
     @cached_property
     def board(self) -> Leaderboard:
         """The leaderboard, whose database is loaded when it is first asked for."""
         from runner.results.leaderboard import Leaderboard
 
-        return Leaderboard(self.path, self.runs)
+        return Leaderboard(self.path, self._whole_runs)
 
     def run(self, run_id: str) -> RunFolder:
         """The folder of the run with this id, which need not be there."""
@@ -59,6 +59,10 @@ class Results:
         for folder in self._folders():
             if folder.damage() is None:
                 yield folder
+
+    def _whole_runs(self) -> Iterator[RunFolder]:
+        """Every run but a part of one, whoever put it here: its rows count with those of the other parts."""
+        return (folder for folder in self.runs() if folder.manifest().shard is None)
 
     def damaged(self) -> list[str]:
         """What is wrong with the runs that every list leaves out."""
@@ -189,16 +193,16 @@ class Results:
         results = cls.of(folder)
         return results if results.run(folder.run_id) == folder else None
 
-    def lock(self, run_id: str) -> AbstractContextManager[None]:
-        """Keep a run to this process; its folder is made if it is not there.
+    def lock(self, run_id: str, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
+        """Keep a run, or one part of it, to this process; its folder is made if it is not there.
 
         Raises:
             UsageError: no run can have this id.
-            RunDirectoryError: another process has it; the message names the process.
+            RunDirectoryError: another process has it after `wait_seconds`; the message names the process.
         """
-        if not re.fullmatch(RUN_ID_PATTERN, run_id):
+        if not re.fullmatch(RUN_ID_PATTERN, split_part(run_id)[0]):
             raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {RUN_ID_PATTERN}")
-        return locked(self.run(run_id).lock, f"run {run_id}")
+        return locked(self.run(run_id).lock, f"run {run_id}", wait_seconds)
 
 
 def _direct(path: Path) -> RunFolder | None:

@@ -66,8 +66,9 @@ class Session:
         watch: Watch | None = None,
         on_rollout: Callable[[Transcript], None] | None = None,
         compared: Compared | None = None,
+        recorded_only: bool = False,
     ) -> None:
-        """`order` is the run's place among those that it shares with."""
+        """`order` is the run's place among those that it shares with; `recorded_only`: no model is asked."""
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self._shared, self._order, self._budget = shared, order, budget
         self._on_rollout = on_rollout
@@ -83,7 +84,9 @@ class Session:
         self._stop = shared.stop if rule is None else shared.stop.branch()
         costs = CallCosts(used_models(plan))
         self._accounting = Accounting(plan, costs, watch)
-        self._wiring = Wiring(plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay)
+        self._wiring = Wiring(
+            plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
+        )
         self._context = copy_context()
 
     async def play(self) -> None:
@@ -141,7 +144,7 @@ class Session:
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
-        if self._wiring.replay is None:
+        if self._wiring.asks:
             check_room(self.plan, self.folder)
         async with self._wiring.opened() as wired:
             await self._play_all(self._engine(wired), wired)
@@ -199,11 +202,11 @@ class Session:
             sinks.discard()
             raise
         await asyncio.to_thread(sinks.seal)
-        self._finish(sinks)
+        self._finish(sinks, wired)
 
     def _concurrency(self) -> int:
         """How many games are played at once."""
-        most = self.plan.spec.experiment.rollouts.concurrency
+        most = self.plan.share.rollouts.concurrency
         if self._decision is not None:
             replay = self._wiring.replay
             # A replay has no answers for games beyond the last one, and nothing to gain from several at once.
@@ -216,7 +219,7 @@ class Session:
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
-    def _finish(self, sinks: RecordSinks) -> None:
+    def _finish(self, sinks: RecordSinks, wired: Wired) -> None:
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
         keep_troubles(self.folder, accounting.troubles())
@@ -231,6 +234,8 @@ class Session:
                 self.notes.append(
                     f"{said} of games that had begun beyond the last: paid for, kept in the journal, and in no table"
                 )
+        if self.plan.shard is not None:  # from which a merge knows that nothing is cut off
+            self.manifest = replace(self.manifest, journal_records=wired.records())
         self.manifest = self.manifest.ended(accounting.status(), **counts)
         self.folder.write_manifest(self.manifest)
 

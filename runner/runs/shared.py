@@ -31,7 +31,7 @@ class Shared:
 
     def __init__(self, plans: Sequence[Plan], at_once: int = 1) -> None:
         """Of the plans' runs, `at_once` are played at the same time, or fewer where no more files can be opened."""
-        concurrency = max(plan.spec.experiment.rollouts.concurrency for plan in plans)
+        concurrency = max(plan.share.rollouts.concurrency for plan in plans)
         calls = _connections(plans, concurrency, at_once)
         if calls < concurrency and at_once > 1:
             at_once, calls = 1, _connections(plans, concurrency, 1)

@@ -181,7 +181,8 @@ class _SideBySide:
                 return session
             with ending(session, results):
                 await session.play()
-        await asyncio.to_thread(results.board.append, session.folder)
+        if run.plan.shard is None:
+            await asyncio.to_thread(results.board.append, session.folder)
         return session.result()
 
     def _fail(self, run: GamesOf, error: BaseException) -> None:

@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from runner.documents.fields import to_plain
+from runner.errors import JournalError
 from runner.hashing import tagged_hash
-from runner.models.base import Complete, Request
+from runner.models.base import Complete, Completion, Request
 from runner.models.connect import Connection, Provider, Replayed, connect
 from runner.models.costs import CallCosts
 from runner.models.events import CallEvents
@@ -57,6 +58,8 @@ class Wired:
     """Raises `FolderGoneError` where the run's folder is not at its place any more."""
     check_answered: Callable[[], None]
     """Raises `ProviderRefusal` where all that a model group answered were refusals."""
+    records: Callable[[], int]
+    """How many records the journal has."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,13 @@ class Wiring:
     notes: list[str]
     budget: Budget | None = None
     replay: ReplayOf | None = None
+    recorded_only: bool = False
+    """Whether all is in the journal: nobody is asked, and what ended in transport has ended."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether models may be asked."""
+        return self.replay is None and not self.recorded_only
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Wired]:
@@ -87,7 +97,7 @@ class Wiring:
             journal = await self._journal(closing)
             entries = read_records(self.folder.journal) if journal.opened.records else ()
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
-            cache = self._cache(closing)
+            cache = None if self.recorded_only else self._cache(closing)
             replayed = None if self.replay is None else ReplayModel(*_replayed(self.replay.run), sent=self._sent)
             whole = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and whole else recorded.failures
@@ -113,8 +123,12 @@ class Wiring:
                 sent=self._sent,
                 events=events,
                 worst_case=self.costs.worst_case,
+                asks_again=not self.recorded_only,
             )
-            yield Wired(journaled.complete, failed_calls.take, journal.check_there, connection.check_answered)
+            yield Wired(
+                journaled.complete, failed_calls.take, journal.check_there, connection.check_answered,
+                lambda: journal.records,
+            )  # fmt: skip
 
     def _sent(self, request: Request) -> Sequence[ChatMessage]:
         return as_sent(self.costs.groups[request.group], request.messages)
@@ -126,8 +140,9 @@ class Wiring:
     async def _journal(self, closing: AsyncExitStack) -> Journal:
         # What replays, and what is drawn from the seed, costs nothing to have again.
         durable = any(settings.traits.metered for settings in self.costs.groups.values())
-        run = self.plan.identity
-        journal = Journal(self.folder.journal, first=begun(run, self.folder.run_id), run=run, durable=durable)
+        run, shard = self.plan.identity, self.plan.shard
+        first = begun(run, self.folder.run_id, None if shard is None else shard.pair)
+        journal = Journal(self.folder.journal, first=first, run=run, durable=durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
@@ -159,6 +174,8 @@ class Wiring:
         answered: Collection[str],
     ) -> Connection:
         """A whole replay alone; or live models, with a replay before them where there is one."""
+        if self.recorded_only:
+            return Connection(_not_recorded)
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
         self._note_few_files()
@@ -195,7 +212,7 @@ class Wiring:
 
     def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
-        if self.replay is not None and self._until_round is None:
+        if self.recorded_only or (self.replay is not None and self._until_round is None):
             return {}
         batched = {name: s for name, s in self.costs.groups.items() if s.batched}
         if not batched:
@@ -224,6 +241,15 @@ class Wiring:
             return [failed_call(record, groups[self.plan.group_of(record.sample)].name) for record in failed]
 
         return earlier
+
+
+async def _not_recorded(request: Request) -> Completion:
+    """Where all is to be in the journal, what is asked is missing there."""
+    sample = request.sample
+    raise JournalError(
+        f"the journal has no answer to {sample.agent} in round {sample.round} of datapoint {sample.datapoint!r}, play "
+        f"{sample.repeat}: the game was not finished, or its records are gone"
+    )
 
 
 def parameters_hash(settings: ModelSettings) -> str:
