@@ -41,9 +41,8 @@ def execute(args: argparse.Namespace) -> int:
                 note(f"note: {line}")
     if args.json:
         print_json([as_json(result) for result in done])
-    for error in failed:
-        for line in error.lines():
-            note(line)
+    for line in (line for one in failed for line in one.lines()):
+        note(line)
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
@@ -70,10 +69,10 @@ def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
         else:
             wrong.append(f"{word!r}: no run in {results.path} was played in shards by this name, and no part is there")
     if wrong:
-        error = UsageError(wrong[0])
+        refused = UsageError(wrong[0])
         for line in wrong[1:]:
-            error.add_note(line)
-        raise error
+            refused.add_note(line)
+        raise refused
     for run_id, folder in parts:
         home = run_id if run_id in runs or not runs else next(iter(runs))
         runs.setdefault(home, []).append(folder)

@@ -38,6 +38,7 @@ from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 from runner.rollouts.plan import Plan
 from runner.runs.accounting import Watch
 from runner.runs.debates import what_is_judged
+from runner.runs.in_shards import shard_of
 from runner.runs.result import RunResult
 from runner.runs.run import RunOptions
 from runner.runs.troubles import troubles_of
@@ -219,20 +220,9 @@ def check_usage(args: argparse.Namespace, size: int) -> None:
     if args.set_model and size > 1:
         raise UsageError(f"--set-model is for one training run; these specs make {size}")
     if getattr(args, "shard", None) is not None:
-        _check_shard_alone(args)
+        shard_of(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
-
-
-def _check_shard_alone(args: argparse.Namespace) -> None:
-    if args.again:
-        raise UsageError(
-            "--shard: --again finds the run's next name, which may be another one in each process; name it: --run-id"
-        )
-    if args.replay:
-        raise UsageError("--shard: a replay asks no model for what was played, and takes seconds; replay it whole")
-    if args.set_model:
-        raise UsageError("--set-model is for training runs, which are not played in shards")
 
 
 def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_points: Sequence[_WaitingPoint]) -> int:

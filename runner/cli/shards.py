@@ -16,7 +16,7 @@ from runner.results.folder import split_part
 from runner.results.manifest import PLAYED
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
-from runner.runs.in_shards import in_shard, shares_of
+from runner.runs.in_shards import in_shard, shard_of, shares_of
 from runner.runs.result import RunResult
 from runner.text import counted
 
@@ -35,10 +35,7 @@ def in_shards(points: Sequence[Point], word: str | None) -> list[Point]:
     """
     if word is None:
         return list(points)
-    try:
-        shard = Shard.parse(word)
-    except ValueError as error:
-        raise UsageError(f"--shard {error}") from error
+    shard = shard_of(word)
     found: list[Point] = []
     wrong: dict[str, None] = {}
     for point in points:

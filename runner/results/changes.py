@@ -58,8 +58,8 @@ def resized(folder: RunFolder, plan: Plan) -> Resized | None:
         saved = load_saved(folder.spec)
     except SpecError:
         return None
-    had, have = saved.dataset.datapoints, plan.points
-    had = had if plan.shard is None else plan.shard.points(had)
+    have, shard = plan.points, plan.shard
+    had = saved.dataset.datapoints if shard is None else shard.points(saved.dataset.datapoints)
     repeats = saved.experiment.rollouts.per_datapoint
     return Resized(
         len(had),

@@ -23,6 +23,34 @@ MERGED = "merged.json"
 """Beside the parts of a run that were merged: which they were."""
 
 
+def shard_of(word: str, *, again: bool = False, replay: object = None, set_model: object = None) -> Shard:
+    """The shard that is asked for, where nothing else is that cannot go with it.
+
+    Raises:
+        UsageError: it is no shard, or something else is; with all reasons.
+    """
+    wrong = []
+    if again:
+        wrong.append(
+            "--shard: --again takes the next free name, which may be another one in each process; name the run: "
+            "--run-id NAME"
+        )
+    if replay:
+        wrong.append("--shard: a replay asks no model for what was played, and takes seconds; replay it whole")
+    if set_model:
+        wrong.append("--shard: --set-model is for training runs, which are not played in shards")
+    try:
+        shard = Shard.parse(word)
+    except ValueError as error:
+        wrong.append(f"--shard {error}")
+    if wrong:
+        refused = UsageError(wrong[0])
+        for line in wrong[1:]:
+            refused.add_note(line)
+        raise refused
+    return shard
+
+
 def in_shard(plan: P, shard: Shard) -> P:
     """The plan of one part of a run.
 
