@@ -221,7 +221,7 @@ def test_parts_as_they_were_played_are_one_run(parts: Parts) -> None:
     assert parts.problems() == ""
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_part_is_refused_by_name(parts: Parts, wrong: str) -> None:
     spoil, why = WRONG[wrong]
@@ -265,6 +265,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_changed(parts: Parts) 
     assert not results.board.path.exists()
 
 
+@pytest.mark.full
 def test_an_answer_that_is_missing_under_right_checksums_is_found_before_there_is_a_run(parts: Parts) -> None:
     journal = parts.part(2) / "journal.jsonl"
     cut(journal, 1)
@@ -277,6 +278,7 @@ def test_an_answer_that_is_missing_under_right_checksums_is_found_before_there_i
     assert not (parts.run / ".merging").exists()
 
 
+@pytest.mark.full
 def test_a_run_that_was_begun_whole_is_not_merged_into(parts: Parts) -> None:
     for path in played(parts.spec, parts.elsewhere).folder.path.iterdir():
         if path.is_file():
