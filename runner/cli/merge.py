@@ -87,10 +87,7 @@ def _is_run(path: Path, results: Results) -> bool:
 
 def _begun(word: str, results: Results) -> str | None:
     """The id of the run in these results that a word names, or is the only one to begin with."""
-    folder = results.run(word)
-    if word and "/" not in word and (folder.parts.is_dir() or folder.manifest_path.is_file()):
+    found = [folder.run_id for folder in results.in_shards(word)] if word else []
+    if word in found or (word and "/" not in word and results.run(word).manifest_path.is_file()):
         return word
-    runs = results.path / "runs"
-    names = sorted(path.name for path in runs.iterdir() if (path / SHARDS).is_dir()) if runs.is_dir() else []
-    found = [name for name in names if word and name.startswith(word)]
     return found[0] if len(found) == 1 else None

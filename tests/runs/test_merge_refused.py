@@ -42,6 +42,10 @@ class Parts:
         """A part that is played elsewhere."""
         return played(self.spec, self.elsewhere, *overrides, shard=shard).folder.path
 
+    def without(self, *numbers: int) -> None:
+        for number in numbers:
+            shutil.rmtree(self.part(number))
+
     def put(self, part: Path, number: int = 2) -> None:
         """Another part in the place of one."""
         shutil.rmtree(self.part(number))
@@ -123,8 +127,8 @@ def all_edited(parts: Parts) -> None:
 Spoil = Callable[[Parts], object]
 
 WRONG: dict[str, tuple[Spoil, str]] = {
-    "missing": (lambda p: shutil.rmtree(p.part(2)), "missing: 2/3, which has not begun here"),
-    "two missing": (lambda p: [shutil.rmtree(p.part(n)) for n in (1, 3)], "missing: 1/3, 3/3, which have not"),
+    "missing": (lambda p: p.without(2), "missing: 2/3, which has not begun here"),
+    "two missing": (lambda p: p.without(1, 3), "missing: 1/3, 3/3, which have not"),
     "in another part's folder": (
         lambda p: p.part(2).rename(p.run / "shards/3-of-4"),
         r"shard 2/3 \(.*\) stands in the folder of shard 3/4; give it the name 2-of-3",
