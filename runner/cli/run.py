@@ -15,7 +15,7 @@ from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json, say
 from runner.cli.progress import Display, Watched, watching
 from runner.cli.result import as_json, show_result
-from runner.cli.shards import Merges, check_shard, in_shards
+from runner.cli.shards import Merges, check_shard, in_shards, without_merged
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings, split_words
 from runner.documents.fetched import from_elsewhere
 from runner.errors import (
@@ -122,8 +122,9 @@ class _Runs:
         if len(self.points) > 1 and not self.args.json:
             self._show_table()
         merges = Merges(self.results, self.args, self._told)
-        self._done.extend(merges.of(self._done))
-        return merges.code or _ended(self.args, self._done, self._waiting)
+        merged = merges.of(self._done)
+        code = _ended(self.args, [*without_merged(self._done, merged), *merged], self._waiting)
+        return merges.code or code
 
     def _show_table(self) -> None:
         """The benchmarks among the points as one table."""

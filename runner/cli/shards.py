@@ -13,7 +13,7 @@ from runner.datasets.shards import Shard
 from runner.errors import MergeError, RunDirectoryError, UsageError
 from runner.exit_codes import ExitCode
 from runner.results.folder import split_part
-from runner.results.manifest import PLAYED
+from runner.results.manifest import PLAYED, Status
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.in_shards import in_shard, shard_of, shares_of
@@ -96,6 +96,16 @@ def shard_as_json(plan: Plan) -> dict[str, Any] | None:
         "share": {key: share for key, _, share in rows},
         "whole": {key: most for key, most, _ in rows},
     }
+
+
+def without_merged(done: Sequence[RunResult], merged: Sequence[RunResult]) -> list[RunResult]:
+    """Results without parts that lost games, where all shards together lost no more than is allowed."""
+    whole = {result.folder.run_id for result in merged}
+    return [
+        result
+        for result in done
+        if result.manifest.status == Status.DONE or split_part(result.folder.run_id)[0] not in whole
+    ]
 
 
 class Merges:

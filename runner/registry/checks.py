@@ -30,7 +30,7 @@ from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Release
 from runner.releases.reference import LATEST, Kind, Reference, parse
-from runner.results.folder import RunFolder, split_part
+from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.spec.origin import DATA
 from runner.storage.files import open_to_read, read_bounded
@@ -99,10 +99,6 @@ def _finished(subject: Subject) -> Iterator[str]:
     """The run has come to its end, and its records are whole."""
     run, manifest = subject.run, subject.manifest
     if run is None or manifest is None:
-        return
-    if manifest.shard is not None:
-        whole, _ = split_part(manifest.run_id)
-        yield f"it is shard {manifest.shard} of run {whole}, which is published as a whole: nip-run merge {whole}"
         return
     if manifest.status not in PLAYED:
         what = "is being played" if manifest.status == Status.RUNNING else f"is {manifest.status}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Any
 
 from runner.datasets.datapoint import Datapoint, grouped
@@ -49,7 +48,8 @@ class Shares:
         return self.shard.share(whole, self.sizes)
 
     def _of_usd(self, usd: float) -> float | None:
-        share = self.shard.share(math.floor(Fraction(usd) * USD_PARTS), self.sizes)
+        parts = math.floor(usd * USD_PARTS)
+        share = self.shard.share(parts if parts / USD_PARTS <= usd else parts - 1, self.sizes)
         return None if share is None else share / USD_PARTS
 
     def applied(self) -> Experiment:

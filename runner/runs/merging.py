@@ -66,6 +66,8 @@ def merge(
         Interrupted: SIGINT or SIGTERM; nothing was changed.
     """
     whole = results.run(run_id)
+    if not others and not whole.path.is_dir():
+        checked(run_id, (), ())  # before the lock makes a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if whole.manifest_path.is_file():
             return _merged_already(whole, results)
@@ -142,7 +144,7 @@ class _Merge:
 
     def _plan(self) -> Plan:
         """The plan of the whole run, as the part that began it saved it."""
-        spec = self._first.plan.spec
+        spec = self._first.read_plan().spec
         return Plan(replace(spec, shard=None, begun_as=self._whole.run_id))
 
     def _note_differences(self) -> None:

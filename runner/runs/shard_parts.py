@@ -69,9 +69,18 @@ class Part:
         except OSError as error:
             raise RunError(f"cannot read {self.folder.spec}: {error.strerror}") from error
         if same not in self.plans:
-            self.plans[same] = recorded_plan(load_saved(self.folder.spec), self.folder, Plan)
+            self.plans[same] = self.read_plan()
         plan = self.plans[same]
         return plan.with_spec(replace(plan.spec, shard=self.shard))
+
+    def read_plan(self) -> Plan:
+        """The plan, by its own folder. What a model group replays need not be there.
+
+        Raises:
+            NipRunError: the spec or the inputs cannot be read.
+        """
+        spec, replayed = load_saved(self.folder.spec), self.manifest.replayed_sha256
+        return recorded_plan(spec if replayed is None else replace(spec, replayed=replayed), self.folder, Plan)
 
     @property
     def _selected(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.processes import nip_run_here
 from tests.support.runs import journal_records, only_run
+from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
 
@@ -56,20 +57,22 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
 
 @pytest.mark.full
 def test_a_part_is_resumed_by_its_folder_and_by_no_other_number(tmp_path: Path) -> None:
-    spec_file(tmp_path, size=12, budget={"completions": 8})
-    stopped = run(tmp_path, "spec.yaml", "--shard", "1/2")
-    assert stopped.returncode == 3, stopped.stderr
-    assert "--shard 1/2" in stopped.stderr, "the command that resumes it"
-    part = only_run(tmp_path / "results") / "shards" / "1-of-2"
-    had = len(journal_records(part))
-    wrong = run(tmp_path, str(part), "--shard", "2/2", "budget.completions=200")
-    assert wrong.returncode == 2
-    assert "was saved with shard 1/2" in wrong.stderr
-    resumed = run(tmp_path, str(part), "budget.completions=200")
-    assert resumed.returncode == 0, resumed.stderr
-    records = [json.dumps(record["sample"]) for record in journal_records(part) if record["kind"] == "call"]
-    assert len(records) == len(set(records)) > had - 1
-    assert json.loads((part / "manifest.json").read_text("utf-8"))["shard"] == [1, 2]
+    with serving() as server:
+        spec_file(tmp_path, server.base_url, size=12, budget={"completions": 8})
+        stopped = run(tmp_path, "spec.yaml", "--shard", "1/2")
+        assert stopped.returncode == 3, stopped.stderr
+        assert server.requests == 4, "its share of the calls"
+        assert "budget.completions=N --shard 1/2" in stopped.stderr, "the command that resumes it"
+        part = only_run(tmp_path / "results") / "shards" / "1-of-2"
+        wrong = run(tmp_path, str(part), "--shard", "2/2", "budget.completions=2000")
+        assert wrong.returncode == 2
+        assert "was saved with shard 1/2" in wrong.stderr
+        assert run(tmp_path, str(part), "budget.completions=2000").returncode == 0
+        samples = [json.dumps(record["sample"]) for record in journal_records(part) if record["kind"] == "call"]
+        assert server.requests == len(samples) == len(set(samples)) > 4
+        last = run(tmp_path, "spec.yaml", "--shard", "2/2", "budget.completions=2000", "-q")
+        assert last.returncode == 0, last.stderr
+        assert last.stdout.count("\naccuracy") == 2, "of the part and, since shards may differ in budgets, of the run"
 
 
 @pytest.mark.full
@@ -98,7 +101,10 @@ def test_a_merge_that_cannot_be_made_is_said_by_the_last_shard_and_by_merge(tmp_
     asked = run(tmp_path, "merge", whole.name, "--json")
     assert asked.returncode == 1
     assert json.loads(asked.stdout)["errors"]
-    assert run(tmp_path, "publish", f"{whole.name}/shards/2-of-2", "--to", "board", "--as", "a", "--dry-run").returncode
+    part = str(whole / "shards" / "2-of-2")
+    published = run(tmp_path, "publish", part, "--to", "board", "--as", "acme", "--licence", "MIT", "--dry-run")
+    assert "which is published as a whole: nip-run merge" in published.stderr
+    assert "merge them, and judge that again" in run(tmp_path, "rejudge", part, "votes=3").stderr
 
 
 @pytest.mark.full
