@@ -47,7 +47,7 @@ def wrong_beside(got: Got, run: RunFolder, but: frozenset[str] = frozenset()) ->
 
 def _differences(name: str, path: Path, expected: bytes, *, may_say_more: bool) -> Iterator[str]:
     try:
-        data = small(path)
+        data = small(path, shown=name)
     except ReleaseError as error:
         yield str(error)
         return

@@ -26,6 +26,7 @@ from runner.registry.private import private_in
 from runner.registry.reading import unreadable_spec
 from runner.registry.run_facts import why_not_pinned
 from runner.registry.taken import taken
+from runner.registry.torn_logs import torn_logs
 from runner.registry.verify import wrong_in_run
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Release
@@ -33,8 +34,7 @@ from runner.releases.reference import LATEST, Kind, Reference, parse
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.spec.origin import DATA
-from runner.storage.files import open_to_read, read_bounded
-from runner.storage.log_lines import scan
+from runner.storage.files import read_bounded
 from runner.text import comma_join
 from runner.transports.registry import Registry
 
@@ -108,12 +108,8 @@ def _finished(subject: Subject) -> Iterator[str]:
         yield Note(
             f"it is incomplete: {manifest.transport_failed} of {manifest.rollouts} rollouts were lost in transport"
         )
-    for log in (run.journal, run.stage_log):
-        if log.is_file():
-            with open_to_read(log) as file:
-                torn = sum(len(line) for _, line, record in scan(file, log, manifest.identity) if record is None)
-            if torn:
-                yield f"{log.name} ends in {torn} torn bytes; run the same command again, which cuts them off"
+    for line in torn_logs(run, manifest.identity):
+        yield f"{line}; run the same command again, which cuts them off"
 
 
 def _captured(subject: Subject) -> Iterator[str]:

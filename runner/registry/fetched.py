@@ -134,7 +134,7 @@ def check_lock(folder: Path, release: Release) -> None:
     """
     if release.file(LOCK) is None:
         return
-    lines = small(folder / LOCK, MAX_LOCK).decode("utf-8", "replace").splitlines()
+    lines = small(folder / LOCK, MAX_LOCK, LOCK).decode("utf-8", "replace").splitlines()
     for number, line in enumerate(lines, 1):
         if line and not _PINNED.fullmatch(line) and not _COMMENT.fullmatch(line):
             raise ReleaseError(
@@ -171,8 +171,8 @@ def got_into(results: Results) -> list[Path]:
     return sorted(folder for folder in (results.path / PUBLISHED).glob("*/*/*") if is_got(folder))
 
 
-def small(path: Path, most: int = MAX_SMALL) -> bytes:
-    """A small file of a got folder.
+def small(path: Path, most: int = MAX_SMALL, shown: str | None = None) -> bytes:
+    """A small file of a got folder; `shown` is how messages name it.
 
     Raises:
         ReleaseError: it is missing, or larger than that.
@@ -181,9 +181,10 @@ def small(path: Path, most: int = MAX_SMALL) -> bytes:
         with open_to_read(path) as file:
             data = file.read(most + 1)
     except OSError as error:
-        raise ReleaseError(f"cannot read {path}: {error.strerror or os.strerror(error.errno or 0)}") from error
+        said = error.strerror or os.strerror(error.errno or 0)
+        raise ReleaseError(f"cannot read {shown or path}: {said}") from error
     if len(data) > most:
-        raise ReleaseError(f"{path} is larger than {most:,} bytes")
+        raise ReleaseError(f"{shown or path} is larger than {most:,} bytes")
     return data
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runner.errors import NipRunError, ReleaseError
+from runner.errors import JournalError, NipRunError, ReleaseError
 from runner.hashing import tagged_hash
 from runner.models.records import read_records
 from runner.registry.beside_data import wrong_beside
@@ -33,6 +34,7 @@ from runner.registry.rows import different_rows
 from runner.registry.run_bundle import ROWS
 from runner.registry.run_data import accuracy_of
 from runner.registry.signing import check_release
+from runner.registry.torn_logs import torn_logs
 from runner.releases.bundle import checked_copy
 from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
@@ -183,6 +185,8 @@ def _wrong_records(got: Got) -> Iterator[str]:
             yield from wrong_in_run(run)
         if not got.is_training_run and got.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             yield f"{got.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
+        with suppress(JournalError):  # a damaged log, which is told of above
+            yield from (f"{DATA}/{line}, which are no record" for line in torn_logs(run, run.manifest().identity))
         yield from _wrong_facts(got, run)
         yield from wrong_beside(got, run, but=frozenset(edited(got.folder)))
     except NipRunError as error:

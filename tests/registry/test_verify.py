@@ -365,6 +365,21 @@ def test_a_run_without_its_rollouts_and_with_a_torn_log_is_told_without_advice_o
     assert missing.endswith("data/rollouts.jsonl is missing")
 
 
+def test_what_stands_behind_a_journals_last_record_is_named(there: Path, tmp_path: Path) -> None:
+    bundle = bundle_of(run_in(there))
+    journal = (run_in(there) / "journal.jsonl").read_bytes() + bytes(100)
+    torn = Bundle.of(replace(bundle.release, files=()), {**bundle.contents, "data/journal.jsonl": journal})
+    wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", torn))
+    assert wrong == ["data/journal.jsonl ends in 100 torn bytes, which are no record"]
+
+
+def test_a_lock_that_is_too_large_is_told_without_a_folder_that_is_gone(there: Path, tmp_path: Path) -> None:
+    bundle = bundle_of(run_in(there), environment_DOT_lock=bytes(5 << 20))
+    wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", bundle))
+    assert any("environment.lock is larger than 4,194,304 bytes" in line for line in wrong), wrong
+    assert not any(".nip-run-" in line for line in wrong), wrong
+
+
 def test_facts_of_no_form_are_told_as_the_releases_fault(there: Path, tmp_path: Path) -> None:
     bundle = bundle_of(run_in(there))
     odd = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": 5}))
