@@ -129,7 +129,7 @@ def in_shards(spec: Spec, folder: Path) -> None:
     assert problems
     other = run(spec, folder, shard="2/2")
     merged: RunResult = merge(Plan(spec).run_id, folder, parts=[part, other])
-    assert merged.manifest.rollouts == 2
+    assert merged.manifest.rollouts == 4
 
 
 def main(folder: Path) -> None:
@@ -139,7 +139,7 @@ def main(folder: Path) -> None:
     rows: list[SweepRow] = sweep_table(run_sweep(specs, folder / "swept"), ["accuracy", "recall"])
     value: SweepValue = rows[0].metrics["accuracy"]
     assert (len(specs), len(rows), value.n) == (2, 1, 4)
-    in_shards(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "in-shards"}), folder / "shards")
+    in_shards(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "in-shards"}), folder / "shards")
     print(looked_at(spec), asked(played(spec, folder), folder), len(stepped(spec)), runner.__version__)
     try:
         load_spec("specs/quickstart.yaml", {"dataset.splitt": "test"})
