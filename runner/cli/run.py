@@ -15,7 +15,7 @@ from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json, say
 from runner.cli.progress import Display, Watched, watching
 from runner.cli.result import as_json, show_result
-from runner.cli.shards import Merges, check_shard, in_shards, without_merged
+from runner.cli.shards import Merges, check_shard, in_shards, shard_lines, without_merged
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings, split_words
 from runner.documents.fetched import from_elsewhere
 from runner.errors import (
@@ -212,7 +212,7 @@ def _watched(point: Point) -> Watched:
 
 
 def _notes(point: Point) -> list[str]:
-    return [*point.notes, *what_is_judged(point.plan.games)]
+    return [*point.notes, *shard_lines(point.plan.games), *what_is_judged(point.plan.games)]
 
 
 def check_usage(args: argparse.Namespace, size: int) -> None:

@@ -32,7 +32,8 @@ from runner.runs.process import interruptible
 from runner.runs.result import RunResult
 from runner.runs.run import cache_beside
 from runner.runs.session import Session, interrupted
-from runner.runs.shard_parts import Part, checked, parts_at
+from runner.runs.shard_checks import checked
+from runner.runs.shard_parts import Part, parts_at
 from runner.runs.shared import Shared
 from runner.spec.origin import MARKER
 from runner.storage.atomic import atomic_write, fsync_dir
@@ -72,6 +73,7 @@ def merge(
         if whole.manifest_path.is_file():
             return _merged_already(whole, results)
         folders = {folder.path.resolve(): folder for folder in (*(part for _, part in whole.begun_parts()), *others)}
+        results.board.check()
         parts = checked(run_id, *parts_at(list(folders.values())))
         try:
             result = _Merge(whole, parts, watch).made()

@@ -34,6 +34,7 @@ def test_check_says_the_share_of_a_shard_and_writes_nothing(tmp_path: Path) -> N
     assert of_shard["models"][0]["calls"][1] < whole["models"][0]["calls"][1]
 
 
+@pytest.mark.full
 def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path) -> None:
     spec_file(tmp_path, size=4)
     first = run(tmp_path, "spec.yaml", "--shard", "1/2")

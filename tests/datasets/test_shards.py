@@ -64,6 +64,7 @@ def test_a_longer_run_leaves_each_shard_what_it_has() -> None:
         assert had <= has
 
 
+@pytest.mark.full
 def test_the_parts_are_the_same_in_every_process() -> None:
     code = (
         "from tests.datasets.test_shards import points\nfrom runner.datasets.shards import Shard\n"

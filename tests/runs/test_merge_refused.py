@@ -17,7 +17,8 @@ from runner.errors import MergeError, RunDirectoryError
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.runs.merging import merge
-from runner.runs.shard_parts import checked, parts_at
+from runner.runs.shard_checks import checked
+from runner.runs.shard_parts import parts_at
 from runner.storage.locks import locked
 from runner.storage.log_lines import encode, read_journal, seed_of
 from tests.support.runs import only_run, played

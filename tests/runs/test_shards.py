@@ -149,6 +149,7 @@ def test_the_same_parts_make_the_same_journal(tmp_path: Path) -> None:
     assert merge(merged.run_id, Results(tmp_path / "copy")).folder.journal.read_bytes() == journal
 
 
+@pytest.mark.full
 def test_a_run_is_played_in_one_way_alone(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=6)
     played(spec, tmp_path / "parts", shard="1/2")
