@@ -2,12 +2,14 @@
 
     python benchmarks/proofs/shards.py [--times N] [--seed S]
 
-N kills, each with SIGKILL, are shared out among three of the shards; then as many of merges, at random times. Then two
-shards are ended at the same moment, N times; and every way of wrong parts that the tests know is refused.
+N kills, each with SIGKILL, are shared out among three of the shards; then as many of merges, at random times, and N
+times one of a merge's writes, flushes and renames kills it, or finds the disk full. Then two shards are ended at the
+same moment, N times; and every way of wrong parts that the tests know is refused. Needs gcc.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import re
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shared import Claims, folder, status_of, times
+from syscall_faults import shim
 
 from runner.datasets.shards import Shard
 from runner.results.results import Results
@@ -63,6 +66,7 @@ def main() -> int:
         claims("was merged already; nothing was changed" in again.stderr and again.returncode == 0, "merged once")
         rows = Results(here / "results").board.query("SELECT run_id, status, rollouts FROM runs")[1]
         claims(rows == [(run.name, "done", DATAPOINTS * REPEATS)], "the leaderboard has the run, once")
+    _faults(claims, args.times, rng)
     _at_once(claims, args.times)
     _refused(claims)
     return claims.end()
@@ -202,6 +206,48 @@ def _records(run: Path) -> Counter[str]:
 
 def _lost(run: Path) -> list[dict[str, Any]]:
     return [record for record in journal_records(run) if record["kind"] == "lost"]
+
+
+def _faults(claims: Claims, most: int, rng: random.Random) -> None:
+    """A merge goes wrong at one call after the other: there is no run, or the whole one, and the next merge makes it."""
+    with folder() as here:
+        library, spec = shim(here), spec_file(here, size=6)
+        if library is None:
+            return
+        for shard in Shard(1, OF).all():
+            played(spec, here / "results", shard=str(shard))
+        run, whole = only_run(here / "results"), _files(played(spec, here / "whole").folder.path)
+        log = here / "calls.log"
+        shutil.copytree(here / "results", here / "counted")
+        preload = {"LD_PRELOAD": str(library), "NIP_FAULT_FOLDER": str(here / "counted"), "NIP_FAULT_LOG": str(log)}
+        assert nip_run("merge", run.name, "--results", here / "counted", cwd=here, **preload).returncode == 0
+        calls = log.read_text().splitlines()
+        found, wrong = Counter[str](), []
+        for number in sorted(rng.sample(range(len(calls)), min(most, len(calls)))):
+            there = here / f"fault{number}"
+            shutil.copytree(here / "results", there)
+            how = ("kill", str(errno.ENOSPC))[number % 2]
+            fault = {"NIP_FAULT_FOLDER": str(there), "NIP_FAULT_AT": str(number), "NIP_FAULT_HOW": how}
+            nip_run("merge", run.name, "--results", there, cwd=here, LD_PRELOAD=str(library), **fault)
+            place = there / "runs" / run.name
+            is_there = (place / "manifest.json").is_file()
+            found["the run" if is_there else "none"] += 1
+            half = is_there and not _is_whole(place, whole)
+            again = nip_run("merge", run.name, "--results", there, cwd=here)
+            rows = Results(there).board.query("SELECT status, rollouts FROM runs")[1] if again.returncode == 0 else []
+            if half or rows != [("done", 6)] or not _is_whole(place, whole) or (place / ".merging").exists():
+                wrong.append(f"{calls[number]}, {how}: {again.stderr[-300:]}")
+            shutil.rmtree(there)
+        claims(
+            not wrong, f"{sum(found.values())} of {len(calls)} calls of a merge gone wrong: {dict(found)} {wrong[:2]}"
+        )
+
+
+def _is_whole(run: Path, whole: dict[str, bytes]) -> bool:
+    ours = _files(run)
+    left_out = ("journal.jsonl", "manifest.json")
+    same = all(ours.get(name) == data for name, data in whole.items() if name not in left_out)
+    return same and ours.keys() == whole.keys() and status_of(run) == "done"
 
 
 def _at_once(claims: Claims, rounds: int) -> None:
