@@ -209,7 +209,7 @@ def _lost(run: Path) -> list[dict[str, Any]]:
 
 
 def _faults(claims: Claims, most: int, rng: random.Random) -> None:
-    """A merge goes wrong at one call after the other: there is no run, or the whole one, and the next merge makes it."""
+    """A merge goes wrong at one of its calls: there is no run, or the whole one, and the next merge makes it."""
     with folder() as here:
         library, spec = shim(here), spec_file(here, size=6)
         if library is None:
