@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json
 from runner.cli.result import as_json, show_result
-from runner.errors import MergeError, UsageError
+from runner.errors import MergeError, RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.results.folder import SHARDS, RunFolder, split_part
 from runner.results.results import Results
@@ -60,8 +60,7 @@ def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
     for word in words:
         path = Path(word)
         if (path / "manifest.json").is_file() and not _is_run(path, results):
-            folder = RunFolder(path)
-            parts.append((split_part(folder.manifest().run_id)[0], folder))
+            parts.append((_run_of(RunFolder(path)), RunFolder(path)))
         elif (path / SHARDS).is_dir() and path.resolve() == results.run(path.resolve().name).path.resolve():
             runs.setdefault(path.resolve().name, [])
         elif (found := _begun(word, results)) is not None:
@@ -73,10 +72,19 @@ def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
         for line in wrong[1:]:
             refused.add_note(line)
         raise refused
+    known = next((run_id for run_id, _ in parts if run_id), "")
     for run_id, folder in parts:
-        home = run_id if run_id in runs or not runs else next(iter(runs))
+        home = run_id if run_id in runs else next(iter(runs), known or folder.path.name)
         runs.setdefault(home, []).append(folder)
     return runs
+
+
+def _run_of(part: RunFolder) -> str:
+    """The id of the run that a part says it is of; none of one that is damaged, which is told with all the rest."""
+    try:
+        return split_part(part.manifest().run_id)[0]
+    except RunError:
+        return ""
 
 
 def _is_run(path: Path, results: Results) -> bool:

@@ -34,6 +34,11 @@ def checked(run_id: str, parts: Sequence[Part], wrong: Sequence[str]) -> list[Pa
     (identity, of), _ = max(said.items(), key=lambda one: one[1])
     ours = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, of)]
     problems.extend(_foreign(part, ours[0]) for part in parts if part not in ours)
+    problems.extend(
+        f"{part} is of another run, {whole}, a play of the same spec by itself"
+        for part in ours
+        if (whole := split_part(part.manifest.run_id)[0]) != run_id
+    )
     problems.extend(_numbers(ours, of, parts))
     problems.extend(_unfinished(ours))
     problems.extend(_inputs(ours))

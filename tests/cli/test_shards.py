@@ -120,6 +120,11 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
     done = run(tmp_path, "merge", *copies)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
+    (tmp_path / "copy1" / "manifest.json").write_text("{", "utf-8")
+    damaged = run(tmp_path, "merge", *copies, "--results", "third")
+    assert damaged.returncode == 1
+    assert "copy1 cannot be read as a part" in damaged.stderr
+    assert "missing: 1/2" in damaged.stderr
     wrong = run(tmp_path, "merge", "nobody", "copy9")
     assert wrong.returncode == 2
     assert wrong.stderr.count("no run in results was played in shards by this name") == 2

@@ -184,6 +184,10 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "manifest of a newer nip-run": (lambda p: says(p.part(2), format=99), "written by a newer nip-run"),
     "of another seed": (lambda p: p.put(p.played("2/3", "seed=8")), "of another run, .*: these keys differ: seed"),
+    "of another play of the spec": (
+        lambda p: p.put(played(p.spec, p.elsewhere, shard="2/3", run_id="other").folder.path),
+        r"shard 2/3 \(.*\) is of another run, other, a play of the same spec by itself",
+    ),
     "of an edited spec": (
         lambda p: p.put(p.played("2/3", "agents.prover.max_response_words=7")),
         r"these keys differ: agents\.prover\.max_response_words",
