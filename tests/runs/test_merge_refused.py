@@ -215,9 +215,7 @@ WRONG: dict[str, tuple[Spoil, str]] = {
         r"its journal is that of the whole run",
     ),
     "a line of another play": (
-        lambda p: (p.part(2) / "journal.jsonl").open("ab").write(
-            cut(p.played("2/3") / "journal.jsonl", 1)
-        ),
+        lambda p: append(p.part(2) / "journal.jsonl", cut(p.played("2/3") / "journal.jsonl", 1)),
         r"damaged at byte",
     ),
     "a whole run": (
