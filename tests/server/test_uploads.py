@@ -173,6 +173,7 @@ def test_a_file_is_read_from_where_it_was_cut_off(server: Served, acme: Raw) -> 
         assert proxy.cuts == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_a_publish_that_is_cut_off_goes_on(server: Served, way: str) -> None:
     data = bytes(range(256)) * 2_000
