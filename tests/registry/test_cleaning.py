@@ -61,6 +61,7 @@ def cleaned(run: Path, work: Path) -> Draft:
     return draft
 
 
+@pytest.mark.full
 def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     draft = cleaned(on_vllm[0], tmp_path)
     assert list(unreadable_spec(as_got(draft.release, draft.contents, tmp_path / "honest"))) == []
@@ -141,6 +142,7 @@ def test_what_a_model_said_and_how_a_call_failed_stay(on_vllm: tuple[Path, str],
             assert {**old, "error": new["error"]} == new
 
 
+@pytest.mark.full
 def test_it_is_the_same_wherever_the_run_lies_and_cleaning_again_changes_nothing(
     on_vllm: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -154,6 +156,7 @@ def test_it_is_the_same_wherever_the_run_lies_and_cleaning_again_changes_nothing
     assert again.bundle().sha256 == one.bundle().sha256
 
 
+@pytest.mark.full
 def test_a_journal_that_tells_nothing_leaves_byte_for_byte(tmp_path: Path) -> None:
     result = played(spec_file(tmp_path, size=4), tmp_path / "results")
     raw = draft_by_hand(result.folder.path)
@@ -217,6 +220,7 @@ def test_an_address_under_its_key_goes_whatever_it_is() -> None:
     assert rules.value({"see": "https://models.example.com/v1"}) == {"see": "https://models.example.com/v1"}
 
 
+@pytest.mark.full
 def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
     from runner.releases.manifest import Source
 
