@@ -83,13 +83,14 @@ class Servers:
 
 
 def server_of(settings: ModelSettings) -> str:
-    """The address that a group asks, as one name for it."""
-    return (settings.base_url or BASE_URL).rstrip("/")
+    """The address that a group asks, as one name for it; of several the first."""
+    return (settings.address or BASE_URL).rstrip("/")
 
 
-def connections_of(settings: ModelSettings) -> tuple[str | None, str | None, float]:
+def connections_of(settings: ModelSettings) -> Hashable:
     """What connections depend on: groups for which this is equal share them."""
-    return settings.base_url, settings.key_variable, settings.timeout
+    headers = tuple(sorted(settings.header_variables.items()))
+    return settings.address, settings.key_variable, settings.timeout, headers
 
 
 @dataclass(frozen=True, eq=False)

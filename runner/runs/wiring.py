@@ -57,6 +57,8 @@ class Wired:
     """Raises `FolderGoneError` where the run's folder is not at its place any more."""
     check_answered: Callable[[], None]
     """Raises `ProviderRefusal` where all that a model group answered were refusals."""
+    ended: Callable[[Job], None]
+    """Told of each game that is over."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,13 @@ class Wiring:
                 events=events,
                 worst_case=self.costs.worst_case,
             )
-            yield Wired(journaled.complete, failed_calls.take, journal.check_there, connection.check_answered)
+            yield Wired(
+                journaled.complete,
+                failed_calls.take,
+                journal.check_there,
+                connection.check_answered,
+                lambda job: connection.ended((job.datapoint.id, job.number)),
+            )
 
     def _sent(self, request: Request) -> Sequence[ChatMessage]:
         return as_sent(self.costs.groups[request.group], request.messages)
@@ -178,7 +186,7 @@ class Wiring:
         if replayed is None or self._until_round is None:
             return live
         both = ReplayThenLive(replayed, live, self._until_round)
-        return Connection(both.complete, (both.close,), live.check_answered)
+        return Connection(both.complete, (both.close,), live.check_answered, live.ended)
 
     def _labels(self) -> dict[str, int]:
         """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
@@ -210,7 +218,7 @@ class Wiring:
                 settings, name, write, recorded.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
-                tell=partial(events.server_down, settings.base_url or BASE_URL),
+                tell=partial(events.server_down, settings.address or BASE_URL),
             )
             for name, settings in batched.items()
         }  # fmt: skip

@@ -25,7 +25,8 @@ import httpx2
 import openai
 
 from runner.errors import NipRunError, ProviderRefusal, RunError, SeveralRefusedError, TransientError
-from runner.models.base import Completion, Request
+from runner.models.base import Completion, Request, session_of
+from runner.models.headers import SESSION_ID, headers_of
 from runner.models.providers.bodies import OnePlace, Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
@@ -56,15 +57,16 @@ def make_client(settings: ModelSettings, group: str, connections: int, places: P
     """The official client for one model group, on the edge's transport; the clients of one server share its `places`.
 
     Raises:
-        ProviderRefusal: the environment holds no key.
+        ProviderRefusal: the environment holds no key, or not the value of a header.
     """
+    headers = headers_of(settings, group)
     client = openai.AsyncOpenAI(
         api_key=_key(settings, group),
-        base_url=settings.base_url or BASE_URL,
+        base_url=settings.address or BASE_URL,
         max_retries=0,
         http_client=LeanHttp(settings.timeout, connections, places or Places()),
     )
-    _keep_from_other_servers(client, settings)
+    _set_headers(client, settings, headers)
     return client
 
 
@@ -74,24 +76,29 @@ def make_sync_client(settings: ModelSettings, group: str) -> SyncClient:
     It follows no redirect, and takes of the environment the key alone, as the runner's own.
 
     Raises:
-        ProviderRefusal: the environment holds no key.
+        ProviderRefusal: the environment holds no key, or not the value of a header.
     """
+    headers = headers_of(settings, group)
     client = SyncClient(
         api_key=_key(settings, group),
-        base_url=settings.base_url or BASE_URL,
+        base_url=settings.address or BASE_URL,
         timeout=settings.timeout,
         max_retries=0,
         http_client=openai.DefaultHttpxClient(follow_redirects=False, trust_env=False),
     )
-    _keep_from_other_servers(client, settings)
+    _set_headers(client, settings, headers)
     return client
 
 
-def _keep_from_other_servers(client: Client | SyncClient, settings: ModelSettings) -> None:
-    """What the environment holds for OpenAI (organization, project, headers) is not for any other server."""
+def _set_headers(client: Client | SyncClient, settings: ModelSettings, headers: Mapping[str, str]) -> None:
+    """The group's own headers; what the environment holds for OpenAI (organization, headers) is for no other server."""
+    given: Mapping[str, Any] = client._custom_headers  # noqa: SLF001 - has OPENAI_CUSTOM_HEADERS, with no way to refuse
     if settings.base_url is not None:
         client.organization = client.project = None
-        client._custom_headers = {}  # noqa: SLF001 - filled from OPENAI_CUSTOM_HEADERS, with no public way to refuse
+        given = {}
+    own = {name.lower() for name in headers}
+    kept = {name: value for name, value in given.items() if name.lower() not in own}
+    client._custom_headers = {**kept, **headers}  # noqa: SLF001
 
 
 def _key(settings: ModelSettings, group: str) -> str:
@@ -239,18 +246,19 @@ class OpenAiModel:
         self._address = str(base.copy_with(raw_path=base.raw_path + b"chat/completions"))
         self._key = str(uuid.uuid4())
         self._numbers = itertools.count()
+        self._sends_session = settings.sends_session_id
 
     async def close(self) -> None:
         if not self._is_shared:
             await close_client(self._client)
 
-    def _options(self) -> Any:
+    def _options(self, request: Request) -> Any:
         """What the client would make again for each call: deep copies of its defaults, and a random key.
 
         `security` is what its own `chat.completions.create` gives. The key that tells calls apart is in no header.
         """
         return {
-            "headers": {},
+            "headers": {SESSION_ID: session_of(request.sample)} if self._sends_session else {},
             "params": {},
             "max_retries": 0,
             "timeout": self._client.timeout,
@@ -280,7 +288,7 @@ class OpenAiModel:
             # The client's own timeout starts again with each byte; a call as a whole has one end.
             async with asyncio.timeout(self._settings.timeout):
                 response = await self._client.post(
-                    self._address, content=body, cast_to=httpx2.Response, options=self._options()
+                    self._address, content=body, cast_to=httpx2.Response, options=self._options(request)
                 )
         except TimeoutError as error:
             here = where(self._settings, self._group)

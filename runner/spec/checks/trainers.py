@@ -83,6 +83,9 @@ def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str, a
             f"{key}.backend",
             f"the group's provider is {model.provider}; it has no fine-tuning; take another backend",
         )
+    if trainer.traits.trains_at_server and len(model.addresses) > 1:
+        message = "a server that trains a model serves it alone; give the group one base_url, or take another backend"
+        yield Problem(at(key), f"{key}.backend", message)
     if trainer.traits.names_only and model.traits.remote:
         yield Problem(
             at(key),
