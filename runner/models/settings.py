@@ -138,6 +138,7 @@ class ModelSettings:
         example={"X-Team": "$TEAM_ID"},
         additionalProperties={
             "type": "string",
+            "writeOnly": True,
             "pattern": r"^\$[A-Za-z_][A-Za-z0-9_]*$",
             "patternErrorMessage": "a header's value never stands in a spec: write $NAME, the environment variable "
             "that holds it",

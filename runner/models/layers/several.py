@@ -93,9 +93,9 @@ class SeveralServers:
         tried.since = tried.since if tried.failed > 1 else now
         if error.unreachable or error.status is None or error.status in (502, 503, 504):
             tried.left.add(at)
+        if probe:
+            return 0.0, False  # how often and when a server is tried that is down, its breaker says
         elsewhere = any(self._is_up(other) and other not in tried.left for other in range(len(self._servers)))
-        if probe and elsewhere:
-            return 0.0, False
         tried.attempts += 1
         wait, last = after_failure(self._policy, error, tried.attempts, now - tried.since, self._jitter)
         return (0.0 if at in tried.left and elsewhere else wait), last
