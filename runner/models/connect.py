@@ -229,6 +229,7 @@ class _Place:
 
 def _openai(place: _Place) -> Provider:
     # Here and not above: the client takes 0.4 s to import, and most commands call no model.
+    from runner.models.providers.adapters import Adapter, AdapterAt
     from runner.models.providers.openai import OpenAiModel, close_client, make_client
 
     settings, servers = place.settings, place.servers
@@ -238,7 +239,9 @@ def _openai(place: _Place) -> Provider:
     client = servers.kept(
         connections_of(settings), lambda: make_client(settings, place.group, connections, places), close_client
     )
-    return OpenAiModel(settings, place.group, connections, learn=learn, places=places, client=client)
+    path = servers.adapters.get(settings.name)
+    reload = None if path is None else AdapterAt(settings, place.group, Adapter(settings.name, path)).again
+    return OpenAiModel(settings, place.group, connections, learn=learn, places=places, client=client, reload=reload)
 
 
 def _dummy(place: _Place) -> Provider:

@@ -7,7 +7,7 @@ would see of one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -31,6 +31,8 @@ class Servers:
     def __init__(self, concurrency: int, sleep: Sleep = asyncio.sleep) -> None:
         self.concurrency = concurrency
         self.gate = FairSemaphore(concurrency)
+        self.adapters: Mapping[str, str] = {}
+        """Models that are LoRA adapters, each with the path that servers load it from."""
         self._sleep = sleep
         self._limits: dict[Hashable, GroupLimit] = {}
         self._breakers: dict[Hashable, _Watched] = {}

@@ -30,7 +30,14 @@ from runner.models.headers import SESSION_ID, headers_of
 from runner.models.providers.bodies import OnePlace, Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
-from runner.models.providers.openai_errors import BASE_URL, classified, cut_at_limit, refuses_n, where
+from runner.models.providers.openai_errors import (
+    BASE_URL,
+    classified,
+    cut_at_limit,
+    error_detail,
+    refuses_n,
+    where,
+)
 from runner.models.providers.openai_http import (
     ALTERED,
     CLOSE_SECONDS,
@@ -49,6 +56,9 @@ from runner.redaction import redacted, remember
 T = TypeVar("T")
 
 Client = openai.AsyncOpenAI
+
+Reload = Callable[[Client, float], Awaitable[bool]]
+"""Has a server load a model that it lost; whether it has it now."""
 
 SyncClient = openai.OpenAI
 
@@ -168,6 +178,14 @@ def is_not_found(error: Exception) -> bool:
     return isinstance(error, openai.APIStatusError) and error.status_code == HTTPStatus.NOT_FOUND
 
 
+def said_by(error: Exception) -> tuple[int | None, str]:
+    """The status and the words of a server that answers with an error; no status where it does not answer."""
+    if not isinstance(error, openai.APIStatusError):
+        return None, str(error)
+    detail = error_detail(error.body)
+    return error.status_code, str(detail.get("message") or detail.get("detail") or error.message)
+
+
 def is_unreadable(error: Exception) -> bool:
     """Whether an answer came that cannot be taken."""
     return isinstance(error.__cause__, UnreadableError)
@@ -222,7 +240,8 @@ def _since(started: float) -> float:
 class OpenAiModel:
     """One model group on one server. `learn` is told the headers of every answer, errors included.
 
-    A `client` that is given is shared with others, and closed by whoever made it.
+    A `client` that is given is shared with others, and closed by whoever made it. `reload` is told that the server
+    says it has no such model, to a call sent when.
     """
 
     def __init__(
@@ -234,12 +253,14 @@ class OpenAiModel:
         places: Places | None = None,
         *,
         client: Client | None = None,
+        reload: Reload | None = None,
     ) -> None:
         self._settings = settings
         self._group = group
         self._learn = learn or (lambda _: None)
         self._places = places or Places(connections)
         self._is_shared = client is not None
+        self._reload = reload
         self._client = client or make_client(settings, group, connections, self._places)
         # An absolute address spares the client the join with its base URL at each call.
         base = self._client.base_url
@@ -279,8 +300,8 @@ class OpenAiModel:
         with self._places.one() as place:
             return await self._completed(request, place)
 
-    async def _completed(self, request: Request, place: OnePlace) -> Completion:
-        started = time.perf_counter()
+    async def _completed(self, request: Request, place: OnePlace, *, is_again: bool = False) -> Completion:
+        started, sent = time.perf_counter(), time.monotonic()
         n = request.n if request.n > 1 else None
         body = request_body(self._settings, request.messages, n)
         HELD_PLACE.set(place)
@@ -302,6 +323,9 @@ class OpenAiModel:
                 cut = cut_at_limit(error.status_code, error.body, request, self._settings, _since(started))
                 if cut is not None:
                     return cut
+                lost = is_not_found(error) and self._reload is not None and not is_again
+                if lost and self._reload is not None and await self._reload(self._client, sent):
+                    return await self._completed(request, place, is_again=True)
             raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
         finally:
             HELD_PLACE.set(None)

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests.support.servers.chat_client import serving
-from tests.support.servers.client import Loopback
+from tests.support.servers.client import Loopback, running
 
 
 class Fleet:
     """The servers, and what each has seen over all its lives."""
 
-    def __init__(self, count: int, **options: Any) -> None:
-        self._options = {"prefix_block": 64, **options}
+    def __init__(self, count: int, server: str = "chat", **options: Any) -> None:
+        self._server, self._options = server, {"prefix_block": 64, **options}
         self._lives = [ExitStack() for _ in range(count)]
         self._up: list[Loopback | None] = [None] * count
         self._ports = [0] * count
@@ -26,7 +25,7 @@ class Fleet:
 
     def start(self, at: int) -> None:
         """Start one, at its old place where it had one."""
-        server = self._lives[at].enter_context(serving(port=self._ports[at], **self._options))
+        server = self._lives[at].enter_context(running(Loopback, self._server, port=self._ports[at], **self._options))
         self._up[at], self._ports[at] = server, server.port
 
     def stop(self, at: int) -> None:
@@ -77,15 +76,19 @@ class Fleet:
         """How many blocks of prompts were in the prefix cache of their server."""
         return sum(one["prefixes"]["warm_blocks"] for at in self._places for one in self._stats(at))
 
+    def ask(self, path: str) -> list[Any]:
+        """What those that are up answer to a question of the test's."""
+        return [server.ask(path) for server in filter(None, self._up)]
+
     def recorded(self) -> list[dict[str, Any]]:
         """The first requests to those that are up."""
         return [request for server in filter(None, self._up) for request in server.recorded()]
 
 
 @contextmanager
-def fleet(count: int, **options: Any) -> Iterator[Fleet]:
-    """So many servers with these options for as long as the block runs."""
-    made = Fleet(count, **options)
+def fleet(count: int, server: str = "chat", **options: Any) -> Iterator[Fleet]:
+    """So many of `tests.support.servers.SERVER` with these options for as long as the block runs."""
+    made = Fleet(count, server, **options)
     try:
         yield made
     finally:
