@@ -20,7 +20,7 @@ MOST = 32
 MAX_BYTES = 4096
 """The longest value; servers refuse heads of 8 KB and more."""
 
-_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
+_NAME = re.compile(r"[A-Za-z0-9!#\$%&'*+.^_`|~-]{1,128}")
 
 _OWN = {"authorization": "api_key_env", SESSION_ID.lower(): "session_id"}
 """Headers with a key of their own."""

@@ -139,7 +139,7 @@ class ModelSettings:
         additionalProperties={
             "type": "string",
             "writeOnly": True,
-            "pattern": r"^\$[A-Za-z_][A-Za-z0-9_]*$",
+            "pattern": r"^\x24[A-Za-z_][A-Za-z0-9_]*$",
             "patternErrorMessage": "a header's value never stands in a spec: write $NAME, the environment variable "
             "that holds it",
         },
