@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.errors import ProviderRefusal, UsageError
+from runner.models.base import Request, SampleKey
 from runner.models.headers import headers_of
 from runner.models.keys import KeyUse, check_allowed, host_uses, key_uses
+from runner.models.layers.cache import asked_fields
 from runner.models.settings import ModelSettings
 from runner.rollouts.identity import model_content
 from runner.spec.load import load_spec
@@ -51,6 +53,17 @@ def test_a_run_is_the_same_whatever_headers_and_servers_it_has(tmp_path: Path) -
         spec, ["models.m.headers={X-A: $A}", "models.m.base_url=[http://a/v1,http://b/v1]"]
     ).experiment.models["m"]
     assert model_content(plain, None) == model_content(other, None)
+
+
+def test_an_answer_in_a_cache_is_found_at_any_number_of_servers_behind_the_first() -> None:
+    request = Request("m", (), SampleKey("p", 0, 0, "prover", 0))
+    one, two, other = (
+        asked_fields(request, group(base_url=urls, headers=headers))
+        for urls, headers in (
+            ("http://a/v1", None), (("http://a/v1", "http://b/v1"), {"X-A": "$A"}), (("http://b/v1", "http://a/v1"), {})
+        )
+    )  # fmt: skip
+    assert one == two != other
 
 
 @pytest.mark.parametrize(

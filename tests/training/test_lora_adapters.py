@@ -14,7 +14,7 @@ from runner.errors import RunError
 from runner.models.providers.adapters import Adapter, AdapterAt
 from runner.models.providers.openai import close_client, make_client
 from runner.models.settings import ModelSettings
-from tests.support.processes import ended, nip_run, started, started_silent, until
+from tests.support.processes import ended, nip_run, nip_run_here, started, started_silent, until
 from tests.support.servers.client import Loopback, running
 from tests.support.servers.fleet import Fleet, fleet
 from tests.support.training import training_spec
@@ -51,6 +51,7 @@ def happened(servers: Fleet, what: str) -> list[list[str]]:
     return [[name for event, name in one["events"] if event == what] for one in servers.ask("/adapters")]
 
 
+@pytest.mark.slow
 def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_the_end(tmp_path: Path) -> None:
     with fleet(2, "vllm") as servers:
         spec(tmp_path, servers.base_urls)
@@ -94,6 +95,7 @@ def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Pat
         assert [len(set(one)) for one in happened(servers, "loaded")] == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_server_that_loads_no_adapters_is_told_of_with_what_to_do(tmp_path: Path) -> None:
     with fleet(1, "vllm", runtime_lora=False) as servers:
         spec(tmp_path, servers.base_urls)
@@ -116,7 +118,7 @@ def test_a_trainer_that_leaves_no_adapter_for_a_server_is_told_before(
     tmp_path: Path, change: dict[str, str], said: str
 ) -> None:
     spec(tmp_path, ["http://127.0.0.1:9/v1"])
-    done = nip_run("check", "spec.yaml", *(f"{key}={value}" for key, value in change.items()), cwd=tmp_path)
+    done = nip_run_here("check", "spec.yaml", *(f"{key}={value}" for key, value in change.items()), cwd=tmp_path)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
 
