@@ -119,7 +119,7 @@ def connect(
     shares = {server_of(one) for settings in several.values() for one in settings.each_server}
 
     def down(server: str, message: str | None) -> None:
-        goes_on = "; its games are at the others until then" if message is not None and server in shares else ""
+        goes_on = "; its games go to the other servers meanwhile" if message is not None and server in shares else ""
         events.server_down(server, None if message is None else message + goes_on)
 
     told = {one: shared.breaker(one, policy, down) for one in asked}
