@@ -70,12 +70,18 @@ class Adapters:
             self.note(str(error))
 
     def _path(self, group: str, model: ModelSettings) -> str | None:
-        """Where this run's trainer left the adapter that a group plays with; None where it is none."""
+        """Where a trainer left the adapter that a group plays with; None where it is none that can be told.
+
+        That of another run, from which this one goes on or whose tests it does again, is told by what lies there.
+        """
         trainer = self.trainers.get(group)
         last = model.lineage[-1] if model.lineage else None
-        if trainer is None or not trainer.load_lora or last is None or last.run_id != self.folder.run_id:
+        if trainer is None or not trainer.load_lora or last is None:
             return None
-        return str(output_of(self.folder, last.iteration, group))
+        if last.run_id == self.folder.run_id:
+            return str(output_of(self.folder, last.iteration, group))
+        output = output_of(self.folder.beside(last.run_id), last.iteration, group)
+        return str(output) if (output / "adapter_config.json").is_file() else None
 
     def _loaded(self) -> list[_Place]:
         """What is loaded, or may be, by the log."""

@@ -63,6 +63,12 @@ def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_
         assert loaded[0] == loaded[1]
         assert happened(servers, "missing") == [[], []]
         assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
+        (run,) = (path.parent.name for path in (tmp_path / "results" / "runs").glob("*/stages.jsonl"))
+        again = ("training.rerun_tests.run=" + run, "training.test.limit=2", "training.test.scheme=all")
+        done = nip_run("spec.yaml", *again, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert happened(servers, "loaded") == [[*one, *one] for one in loaded], "for the tests of another run, too"
+        assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
 
 
 @pytest.mark.slow
