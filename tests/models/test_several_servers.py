@@ -36,7 +36,7 @@ def limited() -> TransientError:
 class Three:
     """Three servers in a time of their own, of which some fail."""
 
-    def __init__(self, *, attempts: int = 8, failures: int = 2, probes: int = 3) -> None:
+    def __init__(self, *, attempts: int = 8, failures: int = 2, probes: int = 3, first_wait: float = 1.0) -> None:
         self.now = 100.0
         self.asked: list[tuple[int, str]] = []
         self.failing: dict[int, Callable[[], TransientError]] = {}
@@ -45,7 +45,7 @@ class Three:
         self.enough = asyncio.Event()
         """Set at the 60th call."""
         # Sleeps at the same time add up here.
-        waits = TransientPolicy(jitter=0.0, attempts=attempts, first_wait=1.0, max_wait=4.0, total_seconds=1e6)
+        waits = TransientPolicy(jitter=0.0, attempts=attempts, first_wait=first_wait, max_wait=4.0, total_seconds=1e6)
         policy = BreakerPolicy(failures=failures, probes=probes)
         self.breakers = [
             Breaker(name, policy, waits, tell=self.told.append, sleep=self._sleep, clock=lambda: self.now)
@@ -126,6 +126,15 @@ def test_trying_a_server_that_is_down_is_no_attempt_of_the_call() -> None:
     three.now += 10
     assert three.ask(request(home[1])) == [ANSWER]
     assert [at for at, _ in three.asked] == [0, 0, 1]
+
+
+def test_no_call_is_kept_at_a_server_that_is_down_where_tries_do_not_wait() -> None:
+    three = Three(first_wait=0.0)
+    three.failing[0] = refused
+    assert three.ask(*map(request, range(30))) == [ANSWER] * 30
+    three.asked.clear()
+    assert three.ask(*(request(n, 1) for n in range(30))) == [ANSWER] * 30
+    assert max(Counter(asked for asked in three.asked if asked[0] == 0).values()) == 1
 
 
 def test_a_rate_limit_is_no_reason_to_leave() -> None:

@@ -103,11 +103,18 @@ class SeveralServers:
     def _is_up(self, at: int) -> bool:
         return not self._servers[at].breaker.is_open
 
+    def _is_due(self, at: int) -> bool:
+        """Whether a server that is down may be tried now."""
+        return not self._is_up(at) and self._servers[at].breaker.next_try() == 0.0
+
     async def _turn(self, request: Request, tried: _Tried) -> tuple[int, bool]:
         """The server that is to be asked, and whether the call tries one that was down; waits while all are."""
         while True:
-            for at, server in enumerate(self._servers):
-                if server.breaker.is_open and server.breaker.next_try() == 0.0:
+            places = range(len(self._servers))
+            some_are_up = any(map(self._is_up, places))
+            for at in places:
+                # A call tries a server once: the next try is another's, unless all wait.
+                if self._is_due(at) and not (some_are_up and at in tried.left):
                     return at, True
             home = self._placement.home(request.sample, self._is_up)
             if self._is_up(home) and home not in tried.left:
