@@ -17,12 +17,14 @@ from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
 from runner.documents.fetched import from_elsewhere
 from runner.exit_codes import ExitCode
 from runner.models.keys import NO_KEY, forms_of
+from runner.models.providers.openai_errors import BASE_URL
 from runner.protocols.protocol import Protocol
 from runner.results.points import shown_point
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.runs.comparing import compared_with
+from runner.runs.spending import used_models
 from runner.spec.checks.trees import tree_calls
 from runner.spec.warnings import warnings_of
 from runner.text import comma_join, counted, in_one_line
@@ -84,7 +86,12 @@ def _design(games: Plan) -> list[str]:
 def _keys(plan: AnyPlan) -> list[str]:
     """What a run would send where; of a spec from elsewhere, what must be allowed."""
     uses = key_uses_of(plan)
-    lines = [f"sends {comma_join(map(str, uses))}"] if uses else []
+    lines = [
+        f"{group} is asked at {counted(len(addresses), 'server')}: {comma_join(map(in_one_line, addresses))}"
+        for group, addresses in _servers(plan).items()
+        if len(addresses) > 1
+    ]
+    lines += [f"sends {comma_join(map(str, uses))}"] if uses else []
     lines += [f"{key} is to be given: an address is never published" for key in missing_addresses(plan)]
     needed = () if plan.spec.fetched is None else to_allow(plan)
     if needed:
@@ -93,6 +100,15 @@ def _keys(plan: AnyPlan) -> list[str]:
         said = "" if plan.spec.fetched is None else from_elsewhere(plan.spec.path, plan.spec.fetched)
         lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
     return lines
+
+
+def _servers(plan: AnyPlan) -> dict[str, list[str]]:
+    """Where each group is asked that is at a server."""
+    return {
+        group: [address or BASE_URL for address in settings.addresses]
+        for group, settings in used_models(plan.games).items()
+        if settings.traits.remote
+    }
 
 
 def _what(plan: AnyPlan, first: Plan) -> str:
@@ -154,6 +170,7 @@ def _as_json(point: Point) -> dict[str, Any]:
         "keys": [
             {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
         ],
+        "servers": _servers(plan),
         "models": [asdict(estimate) for estimate in _estimates(games)],
         "notes": list(point.notes),
         "warnings": warnings_of(spec),

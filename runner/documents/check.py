@@ -215,6 +215,8 @@ def _message(error: ValidationError) -> str:
             return f"{_shown(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
+        case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
+            return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])  # it may be a secret
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
                 return f'{_shown(value)} has typographic quotes; use plain ones: "{_with_plain_quotes(value)}"'

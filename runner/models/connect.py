@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -19,7 +19,9 @@ from runner.models.layers.budget import Budget, within_budget
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import GroupLimit, Sleep, within_limits
 from runner.models.layers.malformed import judging_refusals
+from runner.models.layers.placement import Placement, Rollout
 from runner.models.layers.retry import with_retries
+from runner.models.layers.several import Server, SeveralServers
 from runner.models.policy import Retry
 from runner.models.providers.dummy import DummyModel, examples_behind
 from runner.models.providers.openai_body import as_sent
@@ -46,6 +48,8 @@ class Connection:
     closers: tuple[Close, ...] = ()
     check_answered: Callable[[], None] = lambda: None
     """Raises `ProviderRefusal` where a group was refused and never answered; for when all games are over."""
+    ended: Callable[[Rollout], None] = lambda _: None
+    """Told of each game that is over: its place at one of several servers is free."""
 
     async def close(self) -> None:
         """Close all, also where one of them fails; the first failure is raised in the end."""
@@ -89,26 +93,41 @@ def connect(
     """
     shared = servers or Servers(concurrency, sleep)
     live = {group: settings for group, settings in groups.items() if settings.called_live}
-    limits = {group: shared.limit(group, settings, policy) for group, settings in live.items()}
+    several = {group: settings for group, settings in live.items() if len(settings.addresses) > 1}
+    limits = {group: shared.limit(group, one, policy) for group, one in live.items() if group not in several}
     connected = dict(providers or {})
     for group, settings in groups.items():
-        if group not in connected:
+        if group not in connected and group not in several:
             replayed = (replays or {}).get(group)
             place = _Place(group, settings, shared, limits.get(group), replayed, labels or {})
             connected[group] = CONNECTORS[settings.provider](place)
 
     costs = CallCosts(groups)
 
-    async def ask(request: Request) -> Completion:
-        events.sending(request)
-        return await connected[request.group].complete(request)
+    def attempt(asked: Mapping[str, Provider], limits: Mapping[str, GroupLimit]) -> Complete:
+        """One attempt of a call."""
 
-    complete = within_limits(ask, shared.gate, limits, lambda request: costs.worst_case(request).tokens)
-    if budget is not None:
-        complete = within_budget(complete, budget, costs)
+        async def ask(request: Request) -> Completion:
+            events.sending(request)
+            return await asked[request.group].complete(request)
+
+        limited = within_limits(ask, shared.gate, limits, lambda request: costs.worst_case(request).tokens)
+        return limited if budget is None else within_budget(limited, budget, costs)
+
     # By server, so that each is told of once, however many groups ask it.
-    told = {one: shared.breaker(one, policy, events.server_down) for one in set(map(server_of, live.values()))}
-    complete = _live_retried(complete, groups, policy, events=events, told=told, sleep=sleep)
+    asked = {server_of(one) for settings in live.values() for one in settings.each_server}
+    shares = {server_of(one) for settings in several.values() for one in settings.each_server}
+
+    def down(server: str, message: str | None) -> None:
+        goes_on = "; its games go to the other servers meanwhile" if message is not None and server in shares else ""
+        events.server_down(server, None if message is None else message + goes_on)
+
+    told = {one: shared.breaker(one, policy, down) for one in asked}
+    complete = _live_retried(attempt(connected, limits), groups, policy, events=events, told=told, sleep=sleep)
+    at_several = _AtSeveral(shared, policy, attempt, told, events, sleep)
+    pools = {group: at_several.connected(group, settings) for group, settings in several.items()}
+    if pools:
+        complete = _or_several(complete, pools)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
     judged = judging_refusals(complete, policy.breaker.failures, answered)
@@ -119,8 +138,53 @@ def connect(
         if servers is None:
             await shared.close()
 
-    closers = (close, *(provider.close for provider in connected.values()))
-    return Connection(judged.complete, closers, judged.check)
+    def ended(rollout: Rollout) -> None:
+        for pool in pools.values():
+            pool.placement.ended(rollout)
+
+    made = (*connected.values(), *at_several.made)
+    return Connection(judged.complete, (close, *(provider.close for provider in made)), judged.check, ended)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """A group at several servers, and which game is at which."""
+
+    complete: Complete
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class _AtSeveral:
+    """Connects groups at several servers, each with a limit of its own."""
+
+    servers: Servers
+    policy: Retry
+    attempt: Callable[[Mapping[str, Provider], Mapping[str, GroupLimit]], Complete]
+    told: Mapping[str, Told]
+    events: CallEvents
+    sleep: Sleep
+    made: list[Provider] = field(default_factory=list)
+
+    def connected(self, group: str, settings: ModelSettings) -> _Pool:
+        placement = Placement(list(map(server_of, settings.each_server)))
+        each = [self._server(group, one) for one in settings.each_server]
+        several = SeveralServers(each, placement, self.policy.transient, self.events, sleep=self.sleep)
+        return _Pool(several.complete, placement)
+
+    def _server(self, group: str, settings: ModelSettings) -> Server:
+        limit = self.servers.limit(f"{group} at {server_of(settings)}", settings, self.policy)
+        provider = CONNECTORS[settings.provider](_Place(group, settings, self.servers, limit, None, {}))
+        self.made.append(provider)
+        return Server(self.told[server_of(settings)].breaker, self.attempt({group: provider}, {group: limit}))
+
+
+def _or_several(complete: Complete, pools: Mapping[str, _Pool]) -> Complete:
+    async def asked(request: Request) -> Completion:
+        pool = pools.get(request.group)
+        return await (complete if pool is None else pool.complete)(request)
+
+    return asked
 
 
 def _live_retried(
@@ -165,6 +229,7 @@ class _Place:
 
 def _openai(place: _Place) -> Provider:
     # Here and not above: the client takes 0.4 s to import, and most commands call no model.
+    from runner.models.providers.adapters import Adapter, AdapterAt
     from runner.models.providers.openai import OpenAiModel, close_client, make_client
 
     settings, servers = place.settings, place.servers
@@ -174,7 +239,9 @@ def _openai(place: _Place) -> Provider:
     client = servers.kept(
         connections_of(settings), lambda: make_client(settings, place.group, connections, places), close_client
     )
-    return OpenAiModel(settings, place.group, connections, learn=learn, places=places, client=client)
+    path = servers.adapters.get(settings.name)
+    reload = None if path is None else AdapterAt(settings, place.group, Adapter(settings.name, path)).again
+    return OpenAiModel(settings, place.group, connections, learn=learn, places=places, client=client, reload=reload)
 
 
 def _dummy(place: _Place) -> Provider:

@@ -60,6 +60,8 @@ class RunOptions:
     """What the user lets a spec that came from elsewhere send, and where; and which programs it may run."""
     reproduces: Mapping[str, Any] | None = None
     """The release whose run this one plays again."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Models that are LoRA adapters, each with the path that a server that has lost it loads it from."""
 
 
 def run_games(
@@ -79,6 +81,7 @@ def run_games(
     compared = compared_with(plan, results, run_id)  # which may be an error, before the lock makes a folder
     with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
         shared = Shared([plan])
+        shared.servers.adapters = options.adapters
         session = opened(plan, results, run_id, options, shared, part=part, compared=compared)
         if isinstance(session, RunResult):
             return session

@@ -155,6 +155,7 @@ class Session:
             plan,
             wired.complete,
             failed_calls=wired.failed_calls,
+            ended=wired.ended,
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,

@@ -73,7 +73,9 @@ class Shared:
 def _connections(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
     """The calls at once for which this process may hold connections open, on every server of all plans."""
     groups = (settings for plan in plans for settings in used_models(plan).values())
-    pools = len({connections_of(settings) for settings in groups if settings.called_live})
+    asked = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.called_live}
+    # Calls are shared out among several servers; connections that idle after they have moved may be as many again.
+    pools = sum(min(len(each), 2) for each in asked)
     if not pools:
         return concurrency
     return min(concurrency, max(connections_within_limits(concurrency * pools, runs) // pools, 1))

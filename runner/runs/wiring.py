@@ -60,6 +60,8 @@ class Wired:
     """Raises `ProviderRefusal` where all that a model group answered were refusals."""
     records: Callable[[], int]
     """How many records the journal has."""
+    ended: Callable[[Job], None]
+    """Told of each game that is over."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Wiring:
             )
             yield Wired(
                 journaled.complete, failed_calls.take, journal.check_there, connection.check_answered,
-                lambda: journal.records,
+                lambda: journal.records, lambda job: connection.ended((job.datapoint.id, job.number)),
             )  # fmt: skip
 
     def _sent(self, request: Request) -> Sequence[ChatMessage]:
@@ -195,7 +197,7 @@ class Wiring:
         if replayed is None or self._until_round is None:
             return live
         both = ReplayThenLive(replayed, live, self._until_round)
-        return Connection(both.complete, (both.close,), live.check_answered)
+        return Connection(both.complete, (both.close,), live.check_answered, live.ended)
 
     def _labels(self) -> dict[str, int]:
         """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
@@ -227,7 +229,7 @@ class Wiring:
                 settings, name, write, recorded.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
-                tell=partial(events.server_down, settings.base_url or BASE_URL),
+                tell=partial(events.server_down, settings.address or BASE_URL),
             )
             for name, settings in batched.items()
         }  # fmt: skip

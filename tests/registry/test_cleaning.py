@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from yaml import safe_load as read_yaml
 
 from runner.registry.clean import clean
 from runner.registry.draft import Draft, Naming
@@ -217,7 +218,22 @@ def test_an_address_under_its_key_goes_whatever_it_is() -> None:
     assert Rules({}, ("http://localhost/v1", "http://queen/v1")).addresses == [
         "http://localhost/v1", "http://queen/v1"
     ]  # fmt: skip
+    several = {"m": {"base_url": ["https://models.example.com/v1", "http://gpu8:1/v1"]}}
+    assert rules.value(several) == {"m": {"base_url": ["???", "???"]}}
+    assert rules.written("models.m.base_url=[http://gpu7:1/v1, http://gpu8:1/v1]\n") == "models.m.base_url=???\n"
     assert rules.value({"see": "https://models.example.com/v1"}) == {"see": "https://models.example.com/v1"}
+
+
+def test_a_run_at_several_servers_leaves_none_of_their_addresses_and_says_so(tmp_path: Path) -> None:
+    with serving() as server:
+        other = server.base_url.replace("127.0.0.1", "localhost")
+        spec = spec_file(tmp_path, server.base_url, size=2)
+        given = f"models.m.base_url=[{server.base_url},{other}]"
+        run = played(spec, tmp_path / "results", given).path
+    draft = cleaned(run, tmp_path / "work")
+    assert [word for word in (server.base_url, other, f":{server.port}") if word.encode() in all_bytes(draft)] == []
+    with opened(draft.contents["data/spec.yaml"]) as file:
+        assert read_yaml(file)["models"]["m"]["base_url"] == ["???", "???"]
 
 
 @pytest.mark.full
@@ -276,16 +292,14 @@ models:
 
 
 def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_of_its_hashes() -> None:
-    import yaml
-
     from runner.registry.clean_yaml import clean_yaml
     from runner.registry.rules import Rules, renamed_models
 
     rules = Rules(renamed_models(["/a/tiny", "/b/tiny/", "/b/tiny"]), ())
     text = clean_yaml(SPEC, rules, comments=False)
-    assert yaml.safe_load(text) == rules.value(yaml.safe_load(SPEC))
+    assert read_yaml(text) == rules.value(read_yaml(SPEC))
     body = {"node": "???", "url": "???", "note": "see ??? and ???", "think": "/no_think"}
-    models = yaml.safe_load(text)["models"]
+    models = read_yaml(text)["models"]
     assert models["n"] == {"extra_body": body, "stop": "no # comment, ???\n"}
     assert models["m"]["model"] != "tiny" != rules.models["/b/tiny"] == rules.models["/b/tiny/"]
     assert [word for word in ("plan", "10.1", "mine", "/a/", "raid") if word in text] == []

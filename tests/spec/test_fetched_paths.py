@@ -186,7 +186,7 @@ NO_PATH = {
     "dataset.columns", "dataset.split", "dataset.filter", "dataset.group_by", "dataset.labels", "dataset.ids",
     "dataset.explode", "dataset.revision", "agents", "decision_format", "verdict", "fine_tune.agents",
     "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model", "models.*.lineage",
-    "models.*.base_url", "models.*.api_key_env", "models.*.stop", "models.*.reasoning_effort",
+    "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop", "models.*.reasoning_effort",
     "training.trainers.*.command", "training.trainers.*.suffix", "training.test.split",
     "training.rerun_tests.models",
 }  # fmt: skip

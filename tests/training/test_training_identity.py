@@ -48,7 +48,9 @@ def test_where_the_jobs_of_one_group_start_makes_another_run_unless_all_start_th
     assert len(ids(path, "training.from_scratch=true", f"{key}=true", f"{key}=false")) == 3
 
 
-@pytest.mark.parametrize("name", ["suffix=x", "poll_seconds=3", "validating_minutes=3", "format=openai"])
+@pytest.mark.parametrize(
+    "name", ["suffix=x", "poll_seconds=3", "validating_minutes=3", "format=openai", "load_lora=false"]
+)
 def test_by_whom_a_model_is_trained_makes_no_other_run(tmp_path: Path, name: str) -> None:
     assert len(ids(trained_at_provider(tmp_path), "training.iterations=2", f"training.trainers.p.{name}")) == 1
 
