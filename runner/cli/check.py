@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.cli.output import print_json, print_table, say
 from runner.cli.schedule import schedule_as_json, show_schedule
-from runner.cli.shards import check_shard, in_shards, shard_as_json, shard_lines
+from runner.cli.shards import check_shard, in_shards, shard_as_json, shard_lines, with_parts
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
 from runner.documents.fetched import from_elsewhere
 from runner.exit_codes import ExitCode
@@ -35,7 +35,8 @@ from runner.training.trust import missing_addresses
 
 def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
-    points = in_shards(load_points(args.words, results.path_of, quiet=args.quiet), args.shard)
+    words = with_parts(args.words, results, args.shard)
+    points = in_shards(load_points(words, results.path_of, quiet=args.quiet), args.shard)
     points = points_as_begun(points, results)
     check_shard(points, args.shard)
     for point in points:

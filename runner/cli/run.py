@@ -15,7 +15,7 @@ from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json, say
 from runner.cli.progress import Display, Watched, watching
 from runner.cli.result import as_json, show_result
-from runner.cli.shards import Merges, check_shard, in_shards, shard_lines, without_merged
+from runner.cli.shards import Merges, check_shard, in_shards, shard_lines, with_parts, without_merged
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings, split_words
 from runner.documents.fetched import from_elsewhere
 from runner.errors import (
@@ -69,7 +69,8 @@ class _WaitingPoint:
 
 
 def execute(args: argparse.Namespace) -> int:
-    points = load_points(args.words, Results(args.results).path_of, quiet=args.quiet)
+    results = Results(args.results)
+    points = load_points(with_parts(args.words, results, args.shard), results.path_of, quiet=args.quiet)
     check_usage(args, len(points))
     points = in_shards(points, args.shard)
     with one_blas_thread():

@@ -6,13 +6,15 @@ import argparse
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.builtin import is_file
 from runner.cli.output import note
 from runner.datasets.shards import Shard
 from runner.errors import MergeError, RunDirectoryError, UsageError
 from runner.exit_codes import ExitCode
-from runner.results.folder import split_part
+from runner.results.folder import RunFolder, split_part
 from runner.results.manifest import PLAYED, Status
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
@@ -50,6 +52,21 @@ def in_shards(points: Sequence[Point], word: str | None) -> list[Point]:
             refused.add_note(line)
         raise refused
     return found
+
+
+def with_parts(words: Sequence[str], results: Results, word: str | None) -> list[str]:
+    """The words of a command, in which a run that is played in shards is its part's folder: the part goes on so."""
+    if word is None:
+        return list(words)
+    shard = shard_of(word)
+
+    def folder(name: str) -> str:
+        for run in (RunFolder(Path(name)), results.run(name)):
+            if name and "=" not in name and is_file(run.part(shard).manifest_path):
+                return str(run.part(shard).path)
+        return name
+
+    return [folder(name) for name in words]
 
 
 def check_shard(points: Sequence[Point], word: str | None) -> None:

@@ -68,7 +68,9 @@ def test_a_part_is_resumed_by_its_folder_and_by_no_other_number(tmp_path: Path) 
         wrong = run(tmp_path, str(part), "--shard", "2/2", "budget.completions=2000")
         assert wrong.returncode == 2
         assert "was saved with shard 1/2" in wrong.stderr
-        assert run(tmp_path, str(part), "budget.completions=2000").returncode == 0
+        assert run(tmp_path, str(part), "budget.completions=20").returncode == 3
+        again = run(tmp_path, part.parents[1].name, "--shard", "1/2", "budget.completions=2000")
+        assert again.returncode == 0, again.stderr
         samples = [json.dumps(record["sample"]) for record in journal_records(part) if record["kind"] == "call"]
         assert server.requests == len(samples) == len(set(samples)) > 4
         last = run(tmp_path, "spec.yaml", "--shard", "2/2", "budget.completions=2000", "-q")
