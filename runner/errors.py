@@ -41,7 +41,7 @@ The tree; an exception without an exit code has that of the one above it:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -60,6 +60,12 @@ class NipRunError(Exception):
     def lines(self) -> list[str]:
         """What the user is told: the message, then the notes that were added on the way up."""
         return [str(self), *getattr(self, "__notes__", ())]
+
+    def with_notes(self, notes: Iterable[str]) -> Self:
+        """The same error, with more lines to tell."""
+        for note in notes:
+            self.add_note(note)
+        return self
 
 
 class UsageError(NipRunError):

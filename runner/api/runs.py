@@ -44,10 +44,10 @@ def run(
 
     `results` is by default what `NIP_RUN_RESULTS` names, else `results`. A finished run is shown and not played again;
     `again` plays it again, as a run of its own. `replay` plays the spec with the answers of another run (its result, id
-    or folder), all of them or those before `until_round`. `shard`, such as "3/8", plays that part of the run, of which
-    `merge` makes one run. `set_model` names the models that the user has trained, by
-    group. `allow_keys` are the pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send;
-    `allow_commands` the programs that it may run, and `allow_hosts` the servers that it may ask without a key.
+    or folder), all of them or those before `until_round`. `shard`, such as "3/8", plays that part of the run; `merge`
+    makes one run of all parts. `set_model` names the models that the user has trained, by group. `allow_keys` are the
+    pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send; `allow_commands` the programs that it may
+    run, and `allow_hosts` the servers that it may ask without a key.
 
     `on_progress` is called whenever the progress has moved, each time with a `Progress` of its own; `on_rollout` with
     each finished rollout in the order of the plan, those too that an earlier process played. Both are called while

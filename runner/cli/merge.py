@@ -68,10 +68,7 @@ def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
         else:
             wrong.append(f"{word!r}: no run in {results.path} was played in shards by this name, and no part is there")
     if wrong:
-        refused = UsageError(wrong[0])
-        for line in wrong[1:]:
-            refused.add_note(line)
-        raise refused
+        raise UsageError(wrong[0]).with_notes(wrong[1:])
     known = next((run_id for run_id, _ in parts if run_id), "")
     for run_id, folder in parts:
         home = run_id if run_id in runs else next(iter(runs), known or folder.path.name)

@@ -47,10 +47,7 @@ def in_shards(points: Sequence[Point], word: str | None) -> list[Point]:
             wrong.update(dict.fromkeys(f"{point.path}: {line}" for line in error.lines()))
     if wrong:
         first, *others = wrong
-        refused = UsageError(first)
-        for line in others:
-            refused.add_note(line)
-        raise refused
+        raise UsageError(first).with_notes(others)
     return found
 
 

@@ -102,27 +102,8 @@ def connect(
             place = _Place(group, settings, shared, limits.get(group), replayed, labels or {})
             connected[group] = CONNECTORS[settings.provider](place)
 
-    costs = CallCosts(groups)
-
-    def attempt(asked: Mapping[str, Provider], limits: Mapping[str, GroupLimit]) -> Complete:
-        """One attempt of a call."""
-
-        async def ask(request: Request) -> Completion:
-            events.sending(request)
-            return await asked[request.group].complete(request)
-
-        limited = within_limits(ask, shared.gate, limits, lambda request: costs.worst_case(request).tokens)
-        return limited if budget is None else within_budget(limited, budget, costs)
-
-    # By server, so that each is told of once, however many groups ask it.
-    asked = {server_of(one) for settings in live.values() for one in settings.each_server}
-    shares = {server_of(one) for settings in several.values() for one in settings.each_server}
-
-    def down(server: str, message: str | None) -> None:
-        goes_on = "; its games go to the other servers meanwhile" if message is not None and server in shares else ""
-        events.server_down(server, None if message is None else message + goes_on)
-
-    told = {one: shared.breaker(one, policy, down) for one in asked}
+    attempt = _attempts(shared, CallCosts(groups), budget, events)
+    told = _breakers(shared, live, policy, events)
     complete = _live_retried(attempt(connected, limits), groups, policy, events=events, told=told, sleep=sleep)
     at_several = _AtSeveral(shared, policy, attempt, told, events, sleep)
     pools = {group: at_several.connected(group, settings) for group, settings in several.items()}
@@ -146,6 +127,38 @@ def connect(
     return Connection(judged.complete, (close, *(provider.close for provider in made)), judged.check, ended)
 
 
+Attempt = Callable[[Mapping[str, Provider], Mapping[str, GroupLimit]], Complete]
+"""Makes one attempt of a call, of providers and limits by group."""
+
+
+def _attempts(shared: Servers, costs: CallCosts, budget: Budget | None, events: CallEvents) -> Attempt:
+    def attempt(asked: Mapping[str, Provider], limits: Mapping[str, GroupLimit]) -> Complete:
+        async def ask(request: Request) -> Completion:
+            events.sending(request)
+            return await asked[request.group].complete(request)
+
+        limited = within_limits(ask, shared.gate, limits, lambda request: costs.worst_case(request).tokens)
+        return limited if budget is None else within_budget(limited, budget, costs)
+
+    return attempt
+
+
+def _breakers(
+    shared: Servers, live: Mapping[str, ModelSettings], policy: Retry, events: CallEvents
+) -> Mapping[str, Told]:
+    """The breakers by server, so that each is told of once, however many groups ask it."""
+    one_of_several: dict[str, bool] = {}
+    for settings in live.values():
+        for server in map(server_of, settings.each_server):
+            one_of_several[server] = one_of_several.get(server, False) or len(settings.addresses) > 1
+
+    def down(server: str, message: str | None) -> None:
+        goes_on = "; its games go to the other servers meanwhile" if one_of_several[server] else ""
+        events.server_down(server, None if message is None else message + goes_on)
+
+    return {server: shared.breaker(server, policy, down) for server in one_of_several}
+
+
 @dataclass(frozen=True)
 class _Pool:
     """A group at several servers, and which game is at which."""
@@ -160,7 +173,7 @@ class _AtSeveral:
 
     servers: Servers
     policy: Retry
-    attempt: Callable[[Mapping[str, Provider], Mapping[str, GroupLimit]], Complete]
+    attempt: Attempt
     told: Mapping[str, Told]
     events: CallEvents
     sleep: Sleep

@@ -44,10 +44,7 @@ def shard_of(word: str, *, again: bool = False, replay: object = None, set_model
     except ValueError as error:
         wrong.append(f"--shard {error}")
     if wrong:
-        refused = UsageError(wrong[0])
-        for line in wrong[1:]:
-            refused.add_note(line)
-        raise refused
+        raise UsageError(wrong[0]).with_notes(wrong[1:])
     return shard
 
 
@@ -58,12 +55,9 @@ def in_shard(plan: P, shard: Shard) -> P:
         UsageError: the run cannot be played in such parts; with all reasons.
     """
     spec = plan.spec
-    wrong = wrong_shard(spec.experiment, spec.dataset.datapoints, shard)
+    wrong = [f"--shard {shard}: {why}" for why in wrong_shard(spec.experiment, spec.dataset.datapoints, shard)]
     if wrong:
-        error = UsageError(f"--shard {shard}: {wrong[0]}")
-        for reason in wrong[1:]:
-            error.add_note(f"--shard {shard}: {reason}")
-        raise error
+        raise UsageError(wrong[0]).with_notes(wrong[1:])
     return plan.with_spec(replace(spec, shard=shard))
 
 

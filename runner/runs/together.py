@@ -117,9 +117,7 @@ class _SideBySide:
             raise self._failed
         if len(self._stopped) > 1:
             runs = Interrupted(f"runs {comma_join(self._stopped)} were interrupted; what was paid for is kept")
-            for line in self._notes:
-                runs.add_note(line)
-            raise runs
+            raise runs.with_notes(self._notes)
         if self._stopped:
             raise self._interrupted
         if self._shared.stop.stopping:

@@ -164,9 +164,7 @@ class _Work:
             played = run_games(Plan(games), self.results, part_id, options, part)
         except Interrupted as error:
             whole = Interrupted(f"run {self.folder.run_id} was interrupted in {part_id}; what was paid for is kept")
-            for line in getattr(error, "__notes__", ()):
-                whole.add_note(line)
-            raise whole from None
+            raise whole.with_notes(error.lines()[1:]) from None
         if played.manifest.status != Status.DONE:
             # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
             unanswered = [str(trouble) for trouble in troubles_of(played.folder) if trouble.kind == "transport_failed"]
