@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -28,6 +29,9 @@ from runner.models.servers import Servers, Told, connections_of, server_of
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
+
+Learn = Callable[[Mapping[str, str]], None]
+"""Is told the headers of an answer."""
 
 
 class Provider(Protocol):
@@ -55,6 +59,14 @@ class Connection:
                 raise failure
 
 
+class Permits(Protocol):
+    """Where others hold the budget and the limits: asks them for each call, and tells them how it ended."""
+
+    def around(self, complete: Complete) -> Complete: ...
+
+    def learn(self, group: str, headers: Mapping[str, str]) -> None: ...
+
+
 class Replayed(NamedTuple):
     """A run whose answers are taken: its folder, and its identity where that is known."""
 
@@ -76,12 +88,14 @@ def connect(
     labels: Mapping[str, int] | None = None,
     sleep: Sleep = asyncio.sleep,
     servers: Servers | None = None,
+    permits: Permits | None = None,
 ) -> Connection:
     """Connect every group but those that `providers` holds, which are connected already.
 
     `servers` are shared with others who ask at the same time, and closed by whoever made them; their concurrency holds.
     `answered` are the groups that a server has answered before, by the journal. `labels` are those of the datapoints,
-    by id: for `dummy` alone, which knows some where it was trained.
+    by id: for `dummy` alone, which knows some where it was trained. `permits` stand in the place of the budget and the
+    limits.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -89,12 +103,12 @@ def connect(
     """
     shared = servers or Servers(concurrency, sleep)
     live = {group: settings for group, settings in groups.items() if settings.called_live}
-    limits = {group: shared.limit(group, settings, policy) for group, settings in live.items()}
+    limits = {} if permits else {group: shared.limit(group, settings, policy) for group, settings in live.items()}
     connected = dict(providers or {})
     for group, settings in groups.items():
         if group not in connected:
             replayed = (replays or {}).get(group)
-            place = _Place(group, settings, shared, limits.get(group), replayed, labels or {})
+            place = _Place(group, settings, shared, _learning(group, limits, permits), replayed, labels or {})
             connected[group] = CONNECTORS[settings.provider](place)
 
     costs = CallCosts(groups)
@@ -103,7 +117,10 @@ def connect(
         events.sending(request)
         return await connected[request.group].complete(request)
 
-    complete = within_limits(ask, shared.gate, limits, lambda request: costs.worst_case(request).tokens)
+    if permits is not None:
+        complete = permits.around(ask)
+    else:
+        complete = within_limits(ask, shared.gate, limits, lambda request: costs.worst_case(request).tokens)
     if budget is not None:
         complete = within_budget(complete, budget, costs)
     # By server, so that each is told of once, however many groups ask it.
@@ -121,6 +138,13 @@ def connect(
 
     closers = (close, *(provider.close for provider in connected.values()))
     return Connection(judged.complete, closers, judged.check)
+
+
+def _learning(group: str, limits: Mapping[str, GroupLimit], permits: Permits | None) -> Learn | None:
+    """What is told the headers of a group's answers."""
+    if permits is not None:
+        return partial(permits.learn, group)
+    return limits[group].learn if group in limits else None
 
 
 def _live_retried(
@@ -153,12 +177,12 @@ def _live_retried(
 
 @dataclass(frozen=True)
 class _Place:
-    """What a provider is connected for: a model group, with its limit, and the run that it replays."""
+    """What a provider is connected for: a model group, who learns of its rates, and the run that it replays."""
 
     group: str
     settings: ModelSettings
     servers: Servers
-    limit: GroupLimit | None
+    learn: Learn | None
     replayed: Replayed | None
     labels: Mapping[str, int]
 
@@ -168,13 +192,12 @@ def _openai(place: _Place) -> Provider:
     from runner.models.providers.openai import OpenAiModel, close_client, make_client
 
     settings, servers = place.settings, place.servers
-    learn = place.limit.learn if place.limit is not None else None
     places, connections = servers.places(settings), servers.concurrency
     # The client holds the connections, and of the settings only where they go, by which key, and for how long.
     client = servers.kept(
         connections_of(settings), lambda: make_client(settings, place.group, connections, places), close_client
     )
-    return OpenAiModel(settings, place.group, connections, learn=learn, places=places, client=client)
+    return OpenAiModel(settings, place.group, connections, learn=place.learn, places=places, client=client)
 
 
 def _dummy(place: _Place) -> Provider:

@@ -6,10 +6,11 @@ Sessions of several runs may be played on one loop; the loop and its signals are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import replace
+from typing import Protocol
 
 from runner.errors import (
     BudgetExhausted,
@@ -27,6 +28,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.until import Decision
 from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine
+from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
@@ -48,6 +50,12 @@ from runner.storage.atomic import read_json
 
 _BEYOND_THE_LAST = (Stopped, BudgetExhausted, ProviderRefusal, ServerUnreachable)
 """What ends games that had begun before the run was decided, and matters to nobody then."""
+
+
+class Player(Protocol):
+    """What plays games: the engine of this process, or workers."""
+
+    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None: ...
 
 
 class Session:
@@ -143,8 +151,28 @@ class Session:
     async def _play(self) -> None:
         if self._wiring.replay is None:
             check_room(self.plan, self.folder)
+        workers = self._workers()
+        if workers > 1:
+            from runner.runs.workers.opening import leasing  # most runs need none
+
+            async with leasing(self._wiring, workers) as (leases, journal):
+                await self._play_all(leases, journal.check_there)
+            return
         async with self._wiring.opened() as wired:
-            await self._play_all(self._engine(wired), wired)
+
+            def check_over() -> None:
+                wired.check_answered()
+                wired.check_there()
+
+            await self._play_all(self._engine(wired), check_over)
+
+    def _workers(self) -> int:
+        """How many processes are to play; 1: this one."""
+        processes = self.plan.spec.experiment.execution.processes
+        if processes > 1 and self._wiring.replay is not None:
+            self.notes.append("played by one process, not by execution.processes: a replay asks nobody")
+            return 1
+        return min(processes, self._concurrency())
 
     def _engine(self, wired: Wired) -> Engine:
         plan = self.plan
@@ -160,7 +188,8 @@ class Session:
             check_budget=(lambda: None) if self._budget is None else self._budget.check,
         )
 
-    async def _play_all(self, engine: Engine, wired: Wired) -> None:
+    async def _play_all(self, player: Player, check_over: Callable[[], None]) -> None:
+        """Play all games; `check_over` raises what keeps a run whose games are all over from being done."""
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
 
@@ -186,15 +215,14 @@ class Session:
                 self._shared.slots.come(self._order)
             with closing(ordered):
                 try:
-                    await engine.play_all(self.plan.jobs(), ordered, concurrency)
+                    await player.play_all(self.plan.jobs(), ordered, concurrency)
                 except _BEYOND_THE_LAST:
                     if not ordered.ended:
                         raise
                 await signals_heard()
                 if not ordered.ended:
                     self._stop.check()
-                wired.check_answered()
-                wired.check_there()
+                check_over()
         except BaseException:
             sinks.discard()
             raise

@@ -84,11 +84,11 @@ class Wiring:
             ProviderRefusal: a key is missing.
         """
         async with AsyncExitStack() as closing:
-            journal = await self._journal(closing)
+            journal = await self.journal(closing)
             entries = read_records(self.folder.journal) if journal.opened.records else ()
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = self._cache(closing)
-            replayed = None if self.replay is None else ReplayModel(*_replayed(self.replay.run), sent=self._sent)
+            replayed = None if self.replay is None else ReplayModel(*replayed_run(self.replay.run), sent=self._sent)
             whole = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and whole else recorded.failures
             failed_calls = FailedCalls(self._earlier(failures))
@@ -123,7 +123,8 @@ class Wiring:
     def _until_round(self) -> int | None:
         return None if self.replay is None else self.replay.until_round
 
-    async def _journal(self, closing: AsyncExitStack) -> Journal:
+    async def journal(self, closing: AsyncExitStack) -> Journal:
+        """The run's journal, with what an earlier process left in flight counted in it."""
         # What replays, and what is drawn from the seed, costs nothing to have again.
         durable = any(settings.traits.metered for settings in self.costs.groups.values())
         run = self.plan.identity
@@ -161,17 +162,17 @@ class Wiring:
         """A whole replay alone; or live models, with a replay before them where there is one."""
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
-        self._note_few_files()
+        self.note_few_files()
         live = connect(
             self.costs.groups,
             self.plan.spec.experiment.retry,
-            replays={group: _replayed(run) for group, run in self.plan.spec.replays.items()},
+            replays={group: replayed_run(run) for group, run in self.plan.spec.replays.items()},
             budget=self.budget,
             cache=cache,
             providers=batches,
             events=events,
             answered=answered,
-            labels=self._labels(),
+            labels=labels_for_toys(self.plan, self.costs.groups),
             sleep=self.stop.sleep,
             servers=self.shared.servers,
         )
@@ -180,14 +181,7 @@ class Wiring:
         both = ReplayThenLive(replayed, live, self._until_round)
         return Connection(both.complete, (both.close,), live.check_answered)
 
-    def _labels(self) -> dict[str, int]:
-        """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
-        groups = self.costs.groups.values()
-        if not any(one.provider == "dummy" and examples_behind(one.model) for one in groups):
-            return {}
-        return {point.id: point.label for point in self.plan.spec.dataset.datapoints if point.label is not None}
-
-    def _note_few_files(self) -> None:
+    def note_few_files(self) -> None:
         limited = self.shared.few_files
         if limited is not None and any(settings.called_live for settings in self.costs.groups.values()):
             self.notes.append(limited)
@@ -232,5 +226,13 @@ def parameters_hash(settings: ModelSettings) -> str:
     return tagged_hash("model", sent)
 
 
-def _replayed(run: Path) -> Replayed:
+def labels_for_toys(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
+    """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
+    if not any(one.provider == "dummy" and examples_behind(one.model) for one in groups.values()):
+        return {}
+    return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
+
+
+def replayed_run(run: Path) -> Replayed:
+    """A run whose answers are taken, with its identity."""
     return Replayed(run, RunFolder(run).identity())
