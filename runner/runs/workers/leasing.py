@@ -4,73 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from runner.aio import cancel_all
-from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, RunError, ServerUnreachable
-from runner.models.records import LostRecord
-from runner.models.tally import Tally
+from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, ServerUnreachable
 from runner.rollouts.engine import REFUSED_SECONDS, UNREACHABLE_SECONDS
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
-from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.rollouts.stop import Stop, Stopped
-from runner.runs.accounting import Accounting
-from runner.runs.server_notes import ServerNotes
+from runner.rollouts.stop import Stopped
 from runner.runs.workers import messages
-from runner.runs.workers.book import ALONE, LeaseBook, Leased
+from runner.runs.workers.book import LeaseBook, Leased
 from runner.runs.workers.crew import Crew, Worker
+from runner.runs.workers.deaths import Deaths, count_lost
 from runner.runs.workers.messages import job_fields, rollout_of
-from runner.runs.workers.permits import Asking, Permits
-from runner.runs.workers.writing import Written
-from runner.storage.journal import Journal
-
-AT_ONCE_IN_A_ROW = 3
-"""So many workers may die before they take a game, one after the other."""
-
-IN_A_ROW = 12
-"""So many workers may die one after the other, without a game that is finished between."""
+from runner.runs.workers.permits import Asking
+from runner.runs.workers.places import Held, Place
 
 DRAIN_SECONDS = 10.0
 
 log = logging.getLogger("nip_run.workers")
-
-
-@dataclass(eq=False)
-class _Place:
-    """One of the places for workers, and the worker that is there now."""
-
-    number: int
-    worker: Worker | None = None
-    is_ready: bool = False
-    is_drained: bool = False
-    leases: dict[int, Leased] = field(default_factory=dict)
-    plays_alone: bool = False
-    known: set[str] = field(default_factory=set)
-    """The datapoints whose records the worker has, where games share calls."""
-    asking: Asking = field(default_factory=lambda: Asking(lambda _: None))
-    appends: set[asyncio.Task[None]] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Held:
-    """What the writer of a run holds, and no worker."""
-
-    plan: Plan
-    start: messages.Start
-    journal: Journal
-    written: Written
-    permits: Permits
-    accounting: Accounting
-    notes: ServerNotes
-    priced: bool
-    stop: Stop
-    check_budget: Callable[[], None]
 
 
 class Leasing:
@@ -78,21 +33,20 @@ class Leasing:
 
     def __init__(self, held: Held, crew: Crew, workers: int) -> None:
         self._held, self._crew = held, crew
-        self._places = [_Place(number) for number in range(workers)]
+        self._places = [Place(number) for number in range(workers)]
         self._moved = asyncio.Event()
         held.stop.wakes(self._moved)
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False
         self._told_to_stop = False
-        self._early_deaths = self._deaths = 0
-        """In a row."""
+        self._deaths = Deaths()
         self._answered = set(held.start.answered)
         self._down: dict[str, set[int]] = {}
         """The places whose workers see a server down, by its address."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
-        self._actions: Mapping[type, Callable[[_Place, Any], None]] = {
+        self._actions: Mapping[type, Callable[[Place, Any], None]] = {
             messages.Ready: self._ready,
             messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
             messages.Ask: lambda place, message: held.permits.ask(place.asking, message),
@@ -177,7 +131,7 @@ class Leasing:
             ready = sorted((place for place in self._places if place.is_ready), key=lambda one: len(one.leases))
             given = sum(map(self._lease_to, ready)) > 0
 
-    def _lease_to(self, place: _Place) -> bool:
+    def _lease_to(self, place: Place) -> bool:
         if place.plays_alone or len(place.leases) >= self._at_once:
             return False
         if self._book.has_suspects(place.number):
@@ -194,7 +148,7 @@ class Leasing:
         self._send(place, messages.Lease(job_fields(job), job.datapoint.id, self._records_for(place, leased)))
         return True
 
-    def _records_for(self, place: _Place, leased: Leased) -> list[messages.Record]:
+    def _records_for(self, place: Place, leased: Leased) -> list[messages.Record]:
         if self._held.plan.shares_between_games:
             if leased.job.datapoint.id in place.known:
                 return []
@@ -223,7 +177,7 @@ class Leasing:
 
     # What workers say
 
-    def _receive(self, place: _Place, batch: Sequence[Any]) -> None:
+    def _receive(self, place: Place, batch: Sequence[Any]) -> None:
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
             if appends:
@@ -237,7 +191,7 @@ class Leasing:
             self._fail(error)
         self._moved.set()
 
-    async def _append(self, place: _Place, worker: Worker | None, appends: Sequence[messages.Append]) -> None:
+    async def _append(self, place: Place, worker: Worker | None, appends: Sequence[messages.Append]) -> None:
         asking = place.asking
         try:
             await self._held.written.append(appends, partial(self._held.permits.settled, asking))
@@ -247,24 +201,24 @@ class Leasing:
         if worker is not None:
             worker.send(messages.Acked([append.number for append in appends]))
 
-    def _ready(self, place: _Place, _: messages.Ready) -> None:
+    def _ready(self, place: Place, _: messages.Ready) -> None:
         place.is_ready = True
         if self._answered:
             self._send(place, messages.Answered(frozenset(self._answered)))
         if self._told_to_stop:
             self._send(place, messages.Stop())
 
-    def _played(self, place: _Place, message: messages.Played) -> None:
+    def _played(self, place: Place, message: messages.Played) -> None:
         leased = place.leases.pop(message.place)
         place.plays_alone = False
-        self._deaths = self._early_deaths = 0
+        self._deaths.forget()
         self._held.written.over(leased)
         self._results.put(message.place, [self._rollout(leased.job, *told) for told in message.rollouts])
 
     def _rollout(self, job: Job, repeat: int, facts: Sequence[Any]) -> Rollout:
         return rollout_of(job if repeat == job.repeat else self._held.plan.branch(job, repeat), facts)
 
-    def _unfinished(self, place: _Place, message: messages.Unfinished) -> None:
+    def _unfinished(self, place: Place, message: messages.Unfinished) -> None:
         place.leases.pop(message.place)
         place.plays_alone = False
         error = message.failure.error()
@@ -276,7 +230,7 @@ class Leasing:
         else:
             self._fail(error)
 
-    def _counted(self, _: _Place, message: messages.Counted) -> None:
+    def _counted(self, _: Place, message: messages.Counted) -> None:
         self._held.accounting.answered_elsewhere(
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
@@ -286,7 +240,7 @@ class Leasing:
                 if place.is_ready:
                     self._send(place, messages.Answered(frozenset((message.group,))))
 
-    def _server_down(self, place: _Place, message: messages.ServerDown) -> None:
+    def _server_down(self, place: Place, message: messages.ServerDown) -> None:
         """A server is down while one worker at least says so."""
         seen = self._down.setdefault(message.server, set())
         before = bool(seen)
@@ -307,7 +261,7 @@ class Leasing:
         if self._failure is not None:
             raise self._failure
 
-    def _send(self, place: _Place, message: Any) -> None:
+    def _send(self, place: Place, message: Any) -> None:
         if place.worker is not None:
             place.worker.send(message)
 
@@ -323,7 +277,7 @@ class Leasing:
         """Whether a worker is being counted that has died with games."""
         return any(place.worker is None and place.leases for place in self._places)
 
-    async def _start(self, place: _Place) -> None:
+    async def _start(self, place: Place) -> None:
         place.asking = Asking(partial(self._send_to, place))
         try:
             place.worker = await self._crew.start(partial(self._receive, place), partial(self._died, place))
@@ -331,26 +285,27 @@ class Leasing:
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 
-    def _send_to(self, place: _Place, message: Any) -> None:
+    def _send_to(self, place: Place, message: Any) -> None:
         self._send(place, message)
 
-    def _died(self, place: _Place, how: str) -> None:
+    def _died(self, place: Place, how: str) -> None:
         if not self._is_over and not place.is_drained:
             self._begin(self._bury(place, how))
         self._moved.set()
 
-    async def _bury(self, place: _Place, how: str) -> None:
+    async def _bury(self, place: Place, how: str) -> None:
         """Count what a worker left in flight, give its games to others, and start a new one."""
         was_ready, place.is_ready, place.worker = place.is_ready, False, None
         log.warning("a worker process %s, with %d games", how, len(place.leases))
+        held = self._held
         try:
-            self._held.permits.died(place.asking, how)
-            await self._held.permits.all_over(place.asking)
+            held.permits.died(place.asking, how)
+            await held.permits.all_over(place.asking)
             await asyncio.gather(*place.appends)
-            await self._count_lost(place, how)
+            await count_lost(held, place, how)
             for server in self._down:
                 self._server_down(place, messages.ServerDown(server, None))
-            self._check_deaths(place, how, was_ready=was_ready)
+            self._deaths.count(place, how, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
@@ -362,49 +317,6 @@ class Leasing:
         self._moved.set()
         if not self._book.is_empty and not self._begins_nothing:
             await self._start(place)
-
-    async def _count_lost(self, place: _Place, how: str) -> None:
-        slots = place.asking.slots
-        most = sum(slots.values(), Tally())
-        if not most.completions:
-            return
-        # Killed between these two, this process leaves slots that the next one counts once more: rather that than not.
-        await self._held.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", most).to_json())
-        self._held.permits.counted(place.asking)
-        upto = f"${most.usd:.4f} is" if self._held.priced else f"{most.tokens} tokens are"
-        calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
-        self._held.notes.note(
-            f"a worker process {how}: {calls} in flight there; up to {upto} counted for what they cost, and they are "
-            "asked again"
-        )
-
-    def _check_deaths(self, place: _Place, how: str, *, was_ready: bool) -> None:
-        """Count a worker's death.
-
-        Raises:
-            RunError: they die again and again, or each that plays one game.
-        """
-        self._deaths += 1
-        self._early_deaths += not was_ready
-        for leased in place.leases.values():
-            leased.deaths += 1
-            leased.alone += place.plays_alone
-            if leased.alone >= ALONE:
-                job = leased.job
-                raise RunError(
-                    f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "
-                    f"({job.datapoint.id}, repeat {job.repeat}), {ALONE} of them nothing else; the last {how}. What was "
-                    "paid for is kept; look at that datapoint, or run the same command again with "
-                    "execution.processes=1 to see what it does"
-                )
-        if self._early_deaths >= AT_ONCE_IN_A_ROW or self._deaths >= IN_A_ROW:
-            when = "before they took a game" if self._early_deaths >= AT_ONCE_IN_A_ROW else "and no game was finished"
-            count = self._early_deaths if self._early_deaths >= AT_ONCE_IN_A_ROW else self._deaths
-            raise RunError(
-                f"{count} worker processes died one after the other, {when}; the last {how}. What was paid for is "
-                "kept; lower execution.processes or rollouts.concurrency where memory is short, and run the same "
-                "command again"
-            )
 
     async def _drain(self) -> None:
         """Have all workers say what remains to be said.
@@ -426,12 +338,12 @@ class Leasing:
                 break
         self._raise_failure()
 
-    def _drained(self, place: _Place, message: messages.Drained) -> None:
+    def _drained(self, place: Place, message: messages.Drained) -> None:
         place.is_drained = True
         if message.failure is not None:
             self._fail(message.failure.error())
 
-    async def _end(self, place: _Place, *, at_once: bool) -> None:
+    async def _end(self, place: Place, *, at_once: bool) -> None:
         """Let go of a worker, and of the calls that it has in flight: their slots stay, for the next process."""
         self._held.permits.died(place.asking, "was let go of")
         await self._held.permits.all_over(place.asking)

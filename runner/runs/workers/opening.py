@@ -11,9 +11,10 @@ from runner.redaction import remember
 from runner.runs.server_notes import ServerNotes
 from runner.runs.wiring import Wiring
 from runner.runs.workers.crew import LocalCrew
-from runner.runs.workers.leasing import Held, Leasing
+from runner.runs.workers.leasing import Leasing
 from runner.runs.workers.messages import Start
 from runner.runs.workers.permits import Permits
+from runner.runs.workers.places import Held
 from runner.runs.workers.writing import Written
 from runner.storage.journal import Journal
 
