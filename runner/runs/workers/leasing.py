@@ -62,6 +62,7 @@ class Leasing:
                 message.level, "%s", message.line
             ),
             messages.Learned: lambda _, message: held.permits.learn(message.group, message.headers),
+            messages.Rendered: self._rendered,
             messages.Drained: self._drained,
         }
 
@@ -229,6 +230,9 @@ class Leasing:
             self._was_stopped = True
         else:
             self._fail(error)
+
+    def _rendered(self, _: Place, message: messages.Rendered) -> None:
+        self._held.plan.spec.prompts.rendered.put(message.key, message.text)
 
     def _counted(self, _: Place, message: messages.Counted) -> None:
         self._held.accounting.answered_elsewhere(

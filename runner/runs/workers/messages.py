@@ -150,6 +150,13 @@ class Unfinished(NamedTuple):
     failure: Failure
 
 
+class Rendered(NamedTuple):
+    """The text of a template, which the writer needs for fine-tune files and so need not make again."""
+
+    key: tuple[Any, ...]
+    text: str
+
+
 class Counted(NamedTuple):
     """Answers that games got, of one model group."""
 

@@ -94,6 +94,8 @@ class _Begun:
             link, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, link), self._cache,
             start.budgeted,
         )  # fmt: skip
+        if plan.spec.experiment.fine_tune is not None:
+            plan.spec.prompts.rendered.tell = self._rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._connection = self._connected()
         self._engine = self._engine_of(failed_calls)
@@ -155,6 +157,9 @@ class _Begun:
         groups = self._costs.groups
         failed = self._records.failures(job)
         return [failed_call(record, groups[self._plan.group_of(record.sample)].name) for record in failed]
+
+    def _rendered(self, key: tuple[Any, ...], text: str) -> None:
+        self._link.send(messages.Rendered(key, text))
 
     def _lease(self, lease: messages.Lease) -> None:
         job = messages.job_of(lease.job, self._points[lease.datapoint])
