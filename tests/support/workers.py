@@ -10,18 +10,19 @@ from tests.support.runs import journal_records
 
 
 def workers_of(pid: int) -> list[int]:
-    """The processes that a process has started and that are still there, on Linux."""
+    """The workers that a process has started and that are still there, on Linux."""
     pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
     return [one for one in pids if is_running(one, pid)]
 
 
 def is_running(pid: int, parent: int | None = None) -> bool:
-    """Whether a process has not ended, and is a child of this one; one that waits to be reaped has ended."""
+    """Whether a worker has not ended, and is a child of this process; one that waits to be reaped has ended."""
     try:
-        state, its_parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        stat, words = (Path(f"/proc/{pid}/{name}").read_bytes() for name in ("stat", "cmdline"))
     except OSError:  # it has ended meanwhile
         return False
-    return state != "Z" and parent in (None, int(its_parent))
+    state, its_parent = stat.rpartition(b")")[2].split()[:2]
+    return state != b"Z" and b"runner.runs.workers" in words and parent in (None, int(its_parent))
 
 
 def facts_in_journal(run: Path) -> list[str]:

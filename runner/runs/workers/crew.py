@@ -103,7 +103,11 @@ class LocalWorker:
                 f"cannot start a worker process: {error.strerror}; what was paid for is kept. Lower "
                 "execution.processes, and run the same command again"
             ) from error
-        self._link = await SocketLink.over(ours, receive, self._alone)
+        try:
+            self._link = await SocketLink.over(ours, receive, self._alone)
+        except BaseException:
+            self._process.kill()
+            raise
 
     def send(self, message: Any) -> None:
         if self._link is not None:

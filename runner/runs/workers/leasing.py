@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from runner.aio import cancel_all
 from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, ServerUnreachable
 from runner.rollouts.engine import REFUSED_SECONDS, UNREACHABLE_SECONDS
 from runner.rollouts.job import Job
@@ -90,8 +89,8 @@ class Leasing:
             raise
         finally:
             self._is_over = True
+            await asyncio.gather(*self._tasks, return_exceptions=True)  # of workers that come and go: short, and whole
             await asyncio.gather(*(self._end(place, at_once=not is_whole) for place in places))
-            await cancel_all(self._tasks)
 
     # Playing
 
@@ -108,7 +107,7 @@ class Leasing:
             self._lease()
             out = any(place.leases for place in self._places)
             is_done = self._book.is_empty or self._begins_nothing
-            if is_done and not out and not self._tasks_of_deaths:
+            if is_done and not out:
                 break
             await self._moved.wait()
         if self._exhausted is not None:
@@ -276,11 +275,6 @@ class Leasing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    @property
-    def _tasks_of_deaths(self) -> bool:
-        """Whether a worker is being counted that has died with games."""
-        return any(place.worker is None and place.leases for place in self._places)
-
     async def _start(self, place: Place) -> None:
         place.asking = Asking(partial(self._send_to, place))
         try:
@@ -319,7 +313,7 @@ class Leasing:
         place.plays_alone = False
         place.known.clear()
         self._moved.set()
-        if not self._book.is_empty and not self._begins_nothing:
+        if not (self._is_over or self._book.is_empty or self._begins_nothing):
             await self._start(place)
 
     async def _drain(self) -> None:
