@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -130,7 +130,7 @@ class PromptSet:
 
     def _key(self, name: str, variables: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """What a text depends on; None where that cannot be told apart by equality, as 1 and True are not."""
-        values = [variables.get(used) for used in self.variables[name]]
+        values = [variables.get(used) for used in self._used[name]]
         for value in values:
             if value.__class__ is not str and value.__class__ is not int:
                 return None
@@ -138,6 +138,11 @@ class PromptSet:
 
     def template(self, name: str) -> PromptTemplate:
         return PromptTemplate(name, self.sources[name])
+
+    @cached_property
+    def _used(self) -> Mapping[str, Sequence[str]]:
+        """The variables of each template in one order for all processes: texts go from one to another."""
+        return {name: sorted(used) for name, used in self.variables.items()}
 
     @cached_property
     def variables(self) -> Mapping[str, frozenset[str]]:
