@@ -80,7 +80,7 @@ def feed(descriptor: int, size: int, count: int) -> None:
         journal: list[RemoteJournal] = []
         end = socket.socket(fileno=descriptor)
         link = await SocketLink.over(end, lambda batch: [journal[0].acked(one) for one in batch], gone.set)
-        journal.append(RemoteJournal(link, is_bound=True))
+        journal.append(RemoteJournal(link, is_bound=True, is_durable=True))
         numbers = iter(range(count))
 
         async def one() -> None:

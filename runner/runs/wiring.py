@@ -123,12 +123,15 @@ class Wiring:
     def _until_round(self) -> int | None:
         return None if self.replay is None else self.replay.until_round
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether answers are to outlive a power cut: what replays, or comes from the seed, is had again for nothing."""
+        return any(settings.traits.metered for settings in self.costs.groups.values())
+
     async def journal(self, closing: AsyncExitStack) -> Journal:
         """The run's journal, with what an earlier process left in flight counted in it."""
-        # What replays, and what is drawn from the seed, costs nothing to have again.
-        durable = any(settings.traits.metered for settings in self.costs.groups.values())
         run = self.plan.identity
-        journal = Journal(self.folder.journal, first=begun(run, self.folder.run_id), run=run, durable=durable)
+        journal = Journal(self.folder.journal, first=begun(run, self.folder.run_id), run=run, durable=self.is_durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")

@@ -198,8 +198,9 @@ class Leasing:
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
-        if worker is not None:
-            worker.send(messages.Acked([append.number for append in appends]))
+        numbers = [append.number for append in appends if append.number is not None]
+        if worker is not None and numbers:
+            worker.send(messages.Acked(numbers))
 
     def _ready(self, place: Place, _: messages.Ready) -> None:
         place.is_ready = True

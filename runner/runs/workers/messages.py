@@ -37,6 +37,8 @@ class Start:
     run_id: str
     is_bound: bool
     """Whether the journal is bound to its run; see `runner.storage.log_lines`."""
+    is_durable: bool
+    """Whether an answer costs something, and a game goes on once it is on disk."""
     budgeted: bool
     answered: frozenset[str]
     """The model groups that a server has answered before."""
@@ -101,7 +103,8 @@ class CannotStart(NamedTuple):
 class Append(NamedTuple):
     """Records for the journal: all of them, or none."""
 
-    number: int
+    number: int | None
+    """By which they are acknowledged; None: nobody waits for that."""
     records: Sequence[Record]
 
 

@@ -86,7 +86,7 @@ class _Begun:
         self._costs = costs = CallCosts(used_models(plan))
         self._answered = set(start.answered)
         self._records = LeasedRecords(plan)
-        self._journal = RemoteJournal(link, is_bound=start.is_bound)
+        self._journal = RemoteJournal(link, is_bound=start.is_bound, is_durable=start.is_durable)
         self._permits = RemotePermits(link, costs, budgeted=start.budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id)
         failed_calls = FailedCalls(self._earlier)

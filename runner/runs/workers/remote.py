@@ -46,15 +46,22 @@ _RATES = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 
 
 class RemoteJournal:
-    """The journal of the run, as a worker has it: what is appended is on disk once the writer says so."""
+    """The journal of the run, as a worker has it: what is appended is on disk once the writer says so.
 
-    def __init__(self, link: Link, *, is_bound: bool) -> None:
-        self._link, self.is_bound = link, is_bound
+    Where all answers are drawn from the seed, or are another run's, nobody waits for that: what a worker loses when it
+    is killed comes again, the same, for nothing.
+    """
+
+    def __init__(self, link: Link, *, is_bound: bool, is_durable: bool) -> None:
+        self._link, self.is_bound, self._is_durable = link, is_bound, is_durable
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
 
     async def append(self, *records: Record) -> None:
-        """Have records written, all of them or none; they are kept when this returns."""
+        """Have records written, all of them or none; they are kept when this returns, where that matters."""
+        if not self._is_durable:
+            self._link.send(Append(None, records))
+            return
         number = next(self._numbers)
         kept = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._link.send(Append(number, records))
