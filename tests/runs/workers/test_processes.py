@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
 from tests.support.specs import spec_file
+from tests.support.training import training_spec
 from tests.support.workers import facts_in_journal, is_running, workers_of
 
 TWO = "execution.processes=2"
@@ -65,7 +65,7 @@ def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) 
         asked(server, needed + 20, process)
         workers = workers_of(process.pid)
         process.kill()
-        process.wait()
+        ended(process)
         assert len(workers) == 2
         until(lambda: not any(map(is_running, workers)), 5.0)
         result = played(path, tmp_path / "results", TWO)
@@ -211,16 +211,12 @@ def test_the_points_of_a_sweep_are_played_one_after_the_other_by_workers_each(tm
 
 @pytest.mark.full
 def test_a_training_run_plays_its_games_and_tests_by_workers(tmp_path: Path) -> None:
-    with serving() as server:
-        path = spec_file(
-            tmp_path, server.base_url, size=12, kind="training",
-            training={"method": "expert_iteration", "iterations": 1, "trainers": {"m": {"backend": "files"}}},
-        )  # fmt: skip
-        for name, processes in (("one", 1), ("two", 2)):
-            with suppress(Exception):  # somebody is to train, by hand: the games are played by then
-                played(path, tmp_path / name, f"execution.processes={processes}")
+    path = training_spec(tmp_path)
+    for name, processes in (("one", 1), ("two", 2)):
+        done = nip_run("run", path, f"execution.processes={processes}", "-q", "--results", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
     games = sorted(run.name for run in (tmp_path / "one/runs").iterdir() if (run / "journal.jsonl").is_file())
-    assert games
+    assert len(games) >= 2
     for name in games:
         assert derived_files(tmp_path / "two/runs" / name) == derived_files(tmp_path / "one/runs" / name)
 
