@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import footer, measured, median, table, temporary_folder
+from common import ROOT, footer, measured, median, table, temporary_folder
 from engine import write_spec
 
 SIZES = (1 << 10, 60 << 10)
@@ -41,11 +41,11 @@ def runs(here: Path, processes: Sequence[int], repeat: int) -> dict[int, list[An
     return found
 
 
-def compare(rollouts: int, concurrency: int, processes: int, repeat: int) -> None:
+def compare(rollouts: int, concurrency: int, processes: int, repeat: int, *, fine_tune: bool) -> None:
     with temporary_folder() as here:
         path = write_spec(here, "", rollouts, concurrency)
         spec = json.loads(path.read_text())
-        spec["models"] = {"m": {"provider": "dummy"}}
+        spec |= {"models": {"m": {"provider": "dummy"}}, "fine_tune": {} if fine_tune else None}
         path.write_text(json.dumps(spec))
         found = runs(here, (1, processes), repeat)
     walls = {count: median([one.wall for one in done]) for count, done in found.items()}
@@ -58,7 +58,8 @@ def compare(rollouts: int, concurrency: int, processes: int, repeat: int) -> Non
         for count, done in found.items()
     ]  # fmt: skip
     columns = ("", "wall s", "calls/s", "CPU s", "times as fast", "times the CPU", "peak MB of one")
-    table(f"{rollouts} rollouts of 5 completions of `dummy`, {concurrency} games at once", columns, rows)
+    files = "with fine-tune files, which the one writer makes" if fine_tune else "without fine-tune files"
+    table(f"{rollouts} rollouts of 5 completions of `dummy`, {concurrency} games at once, {files}", columns, rows)
 
 
 # The writer's limit
@@ -93,6 +94,11 @@ def feed(descriptor: int, size: int, count: int) -> None:
         await gone.wait()
 
     asyncio.run(play())
+
+
+def started(words: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
+    """A feeder, which finds the project."""
+    return subprocess.Popen(words, pass_fds=[descriptor], env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, float]:
@@ -133,8 +139,7 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
         for number in range(feeders):
             ours, theirs = socket.socketpair()
             words = [sys.executable, __file__, "--feed", str(theirs.fileno()), str(size), str(count // feeders)]
-            environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-            processes.append(subprocess.Popen(words, pass_fds=[theirs.fileno()], env=environment))
+            processes.append(started(words, theirs.fileno()))
             theirs.close()
             links.append(
                 await SocketLink.over(ours, lambda batch, number=number: received(number, batch), gone[number].set)
@@ -156,7 +161,7 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rollouts", type=int, default=6000)
+    parser.add_argument("--rollouts", type=int, default=12_000)
     parser.add_argument("--concurrency", type=int, default=128)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
@@ -166,7 +171,8 @@ def main() -> None:
     if args.feed:
         feed(*args.feed)
         return
-    compare(args.rollouts, args.concurrency, args.processes, args.repeat)
+    for fine_tune in (False, True):
+        compare(args.rollouts, args.concurrency, args.processes, args.repeat, fine_tune=fine_tune)
     rows = []
     for size, count in zip(SIZES, (args.records, args.records // 10), strict=True):
         a_second, share, megabytes = writer_limit(size, count, 2)

@@ -32,7 +32,7 @@ def _by_value(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
     return made.__getitem__
 
 
-_TABLE = {
+_TABLE: dict[type[Any], Callable[[Any], Any]] = {
     **copyreg.dispatch_table,
     **{kind: _by_fields(kind) for kind in _KINDS},
     **{kind: _by_value(kind) for kind in _ENUMS},
