@@ -125,7 +125,7 @@ class Wiring:
 
     @property
     def is_durable(self) -> bool:
-        """Whether answers are to outlive a power cut: what replays, or comes from the seed, is had again for nothing."""
+        """Whether answers are to outlive a power cut: what replays, or is drawn, comes again for nothing."""
         return any(settings.traits.metered for settings in self.costs.groups.values())
 
     async def journal(self, closing: AsyncExitStack) -> Journal:

@@ -183,7 +183,7 @@ class RemoteNotes(ServerNotes):
 class RemoteEvents(CallEvents):
     """The events of a worker's calls, told to the writer as far as it does not see them itself."""
 
-    link: Link
+    writer: Link
     costs: CallCosts
     stop: Stop
     journal: RemoteJournal
@@ -204,7 +204,7 @@ class RemoteEvents(CallEvents):
         self.stop.check()
 
     def server_down(self, server: str, message: str | None) -> None:
-        self.link.send(ServerDown(server, message))
+        self.writer.send(ServerDown(server, message))
 
     def recorded(self, request: Request, completion: Completion) -> None:
         if self.cache is None:
@@ -215,7 +215,7 @@ class RemoteEvents(CallEvents):
             self.notes.note(str(error))
 
     def refused(self, sample: SampleKey) -> None:
-        self.link.send(Refused(sample))
+        self.writer.send(Refused(sample))
 
     def gave_fewer(self, request: Request) -> None:
         self.notes.gave_fewer(request.group)
@@ -233,7 +233,7 @@ class RemoteEvents(CallEvents):
         """Tell what was counted since the last time."""
         counted, self._counted = self._counted, {}
         for (group, from_cache), (answers, repeats) in counted.items():
-            self.link.send(Counted(group, from_cache, answers, repeats))
+            self.writer.send(Counted(group, from_cache, answers, repeats))
 
 
 class RemoteLog(logging.Handler):
