@@ -9,35 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple, Protocol
 
+from runner.models.admission import Admission, OwnAdmission
 from runner.models.base import Complete, Completion, Request
+from runner.models.connectors import CONNECTORS, Provider, Replayed, ToConnect
 from runner.models.costs import CallCosts
 from runner.models.events import NO_EVENTS, CallEvents
-from runner.models.layers.budget import Budget, within_budget
+from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache, through_cache
-from runner.models.layers.limits import GroupLimit, Sleep, within_limits
+from runner.models.layers.limits import Sleep
 from runner.models.layers.malformed import judging_refusals
 from runner.models.layers.placement import Placement, Rollout
 from runner.models.layers.retry import with_retries
 from runner.models.layers.several import Server, SeveralServers
 from runner.models.policy import Retry
-from runner.models.providers.dummy import DummyModel, examples_behind
-from runner.models.providers.openai_body import as_sent
-from runner.models.providers.table import ProviderName
-from runner.models.servers import Servers, Told, connections_of, server_of
+from runner.models.servers import Servers, Told, server_of
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
-
-
-class Provider(Protocol):
-    """What every provider is: openai, dummy and replay are equals."""
-
-    async def complete(self, request: Request) -> Completion: ...
-
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -59,13 +48,6 @@ class Connection:
                 raise failure
 
 
-class Replayed(NamedTuple):
-    """A run whose answers are taken: its folder, and its identity where that is known."""
-
-    run: Path
-    identity: str | None
-
-
 def connect(
     groups: Mapping[str, ModelSettings],
     policy: Retry,
@@ -80,12 +62,14 @@ def connect(
     labels: Mapping[str, int] | None = None,
     sleep: Sleep = asyncio.sleep,
     servers: Servers | None = None,
+    admission: Admission | None = None,
 ) -> Connection:
     """Connect every group but those that `providers` holds, which are connected already.
 
     `servers` are shared with others who ask at the same time, and closed by whoever made them; their concurrency holds.
     `answered` are the groups that a server has answered before, by the journal. `labels` are those of the datapoints,
-    by id: for `dummy` alone, which knows some where it was trained.
+    by id: for `dummy` alone, which knows some where it was trained. `admission` lets calls
+    through, where another process holds the budget and the limits.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -94,18 +78,18 @@ def connect(
     shared = servers or Servers(concurrency, sleep)
     live = {group: settings for group, settings in groups.items() if settings.called_live}
     several = {group: settings for group, settings in live.items() if len(settings.addresses) > 1}
-    limits = {group: shared.limit(group, one, policy) for group, one in live.items() if group not in several}
+    admitted = admission or OwnAdmission(CallCosts(groups), shared, policy, budget)
     connected = dict(providers or {})
     for group, settings in groups.items():
         if group not in connected and group not in several:
             replayed = (replays or {}).get(group)
-            place = _Place(group, settings, shared, limits.get(group), replayed, labels or {})
-            connected[group] = CONNECTORS[settings.provider](place)
+            to_connect = ToConnect(group, settings, shared, admitted.learns(group, None), replayed, labels or {})
+            connected[group] = CONNECTORS[settings.provider](to_connect)
 
-    attempt = _attempts(shared, CallCosts(groups), budget, events)
+    attempt = _attempts(admitted, events)
     told = _breakers(shared, live, policy, events)
-    complete = _live_retried(attempt(connected, limits), groups, policy, events=events, told=told, sleep=sleep)
-    at_several = _AtSeveral(shared, policy, attempt, told, events, sleep)
+    complete = _live_retried(attempt(connected, None), groups, policy, events=events, told=told, sleep=sleep)
+    at_several = _AtSeveral(shared, policy, admitted, attempt, told, events, sleep)
     pools = {group: at_several.connected(group, settings) for group, settings in several.items()}
     if pools:
         complete = _or_several(complete, pools)
@@ -127,18 +111,17 @@ def connect(
     return Connection(judged.complete, (close, *(provider.close for provider in made)), judged.check, ended)
 
 
-Attempt = Callable[[Mapping[str, Provider], Mapping[str, GroupLimit]], Complete]
-"""Makes one attempt of a call, of providers and limits by group."""
+Attempt = Callable[[Mapping[str, Provider], str | None], Complete]
+"""Makes one attempt of a call, of the providers by group, at one of several servers or the only one."""
 
 
-def _attempts(shared: Servers, costs: CallCosts, budget: Budget | None, events: CallEvents) -> Attempt:
-    def attempt(asked: Mapping[str, Provider], limits: Mapping[str, GroupLimit]) -> Complete:
+def _attempts(admitted: Admission, events: CallEvents) -> Attempt:
+    def attempt(asked: Mapping[str, Provider], server: str | None) -> Complete:
         async def ask(request: Request) -> Completion:
             events.sending(request)
             return await asked[request.group].complete(request)
 
-        limited = within_limits(ask, shared.gate, limits, lambda request: costs.worst_case(request).tokens)
-        return limited if budget is None else within_budget(limited, budget, costs)
+        return admitted.around(ask, server)
 
     return attempt
 
@@ -173,6 +156,7 @@ class _AtSeveral:
 
     servers: Servers
     policy: Retry
+    admitted: Admission
     attempt: Attempt
     told: Mapping[str, Told]
     events: CallEvents
@@ -186,10 +170,11 @@ class _AtSeveral:
         return _Pool(several.complete, placement)
 
     def _server(self, group: str, settings: ModelSettings) -> Server:
-        limit = self.servers.limit(f"{group} at {server_of(settings)}", settings, self.policy)
-        provider = CONNECTORS[settings.provider](_Place(group, settings, self.servers, limit, None, {}))
+        server = server_of(settings)
+        learn = self.admitted.learns(group, server)
+        provider = CONNECTORS[settings.provider](ToConnect(group, settings, self.servers, learn, None, {}))
         self.made.append(provider)
-        return Server(self.told[server_of(settings)].breaker, self.attempt({group: provider}, {group: limit}))
+        return Server(self.told[server].breaker, self.attempt({group: provider}, server))
 
 
 def _or_several(complete: Complete, pools: Mapping[str, _Pool]) -> Complete:
@@ -226,53 +211,3 @@ def _live_retried(
         return await (retried if remote else complete)(request)
 
     return complete_by_provider
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What a provider is connected for: a model group, with its limit, and the run that it replays."""
-
-    group: str
-    settings: ModelSettings
-    servers: Servers
-    limit: GroupLimit | None
-    replayed: Replayed | None
-    labels: Mapping[str, int]
-
-
-def _openai(place: _Place) -> Provider:
-    # Here and not above: the client takes 0.4 s to import, and most commands call no model.
-    from runner.models.providers.adapters import Adapter, AdapterAt
-    from runner.models.providers.openai import OpenAiModel, close_client, make_client
-
-    settings, servers = place.settings, place.servers
-    learn = place.limit.learn if place.limit is not None else None
-    places, connections = servers.places(settings), servers.concurrency
-    # The client holds the connections, and of the settings only where they go, by which key, and for how long.
-    client = servers.kept(
-        connections_of(settings), lambda: make_client(settings, place.group, connections, places), close_client
-    )
-    path = servers.adapters.get(settings.name)
-    reload = None if path is None else AdapterAt(settings, place.group, Adapter(settings.name, path)).again
-    return OpenAiModel(settings, place.group, connections, learn=learn, places=places, client=client, reload=reload)
-
-
-def _dummy(place: _Place) -> Provider:
-    settings = place.settings
-    top = (settings.top_logprobs or 0) if settings.logprobs else None
-    return DummyModel(examples_behind(settings.model), place.labels, top_logprobs=top)
-
-
-def _replay(place: _Place) -> Provider:
-    from runner.models.providers.replay import ReplayModel
-
-    assert place.replayed is not None, place.group
-    return ReplayModel(*place.replayed, sent=lambda request: as_sent(place.settings, request.messages))
-
-
-CONNECTORS: Mapping[ProviderName, Callable[[_Place], Provider]] = {
-    "openai": _openai,
-    "dummy": _dummy,
-    "replay": _replay,
-}
-"""How a group of each provider is connected."""

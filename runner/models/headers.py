@@ -82,3 +82,10 @@ def _problem(value: str) -> str | None:
     if not (value.isascii() and value.isprintable()):
         return "holds a character that no header has: a line's end, one that is not seen, or one that is not ASCII"
     return None
+
+
+def remember_secrets(settings: ModelSettings) -> None:
+    """Keep what the environment holds for a group, its key and its headers, out of all that is written here."""
+    for variable in (settings.key_variable, *settings.header_variables.values()):
+        if variable is not None:
+            remember(os.environ.get(variable, "").strip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,8 @@ class Rendered:
     """Texts that templates gave, the newest of them: a game's prompts are read again where its files are built."""
 
     def __init__(self) -> None:
+        self.tell: Callable[[tuple[Any, ...], str], None] | None = None
+        """Is told of each text that is new, where another process has a use for it."""
         self._texts: dict[tuple[Any, ...], str] = {}
         self._size = 0
 
@@ -96,7 +98,7 @@ class PromptSet:
     inherited: tuple[str, ...] = field(default=(), compare=False)
     """Those that are another run's, since the folder has none of their name."""
     _compiled: dict[str, SandboxedTemplate] = field(default_factory=dict, repr=False, compare=False)
-    _rendered: Rendered = field(default_factory=Rendered, repr=False, compare=False)
+    rendered: Rendered = field(default_factory=Rendered, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"sources": dict(self.sources)}
@@ -105,7 +107,7 @@ class PromptSet:
         object.__setattr__(self, "sources", state["sources"])
         object.__setattr__(self, "inherited", ())
         object.__setattr__(self, "_compiled", {})
-        object.__setattr__(self, "_rendered", Rendered())
+        object.__setattr__(self, "rendered", Rendered())
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
         """A template's text with these variables.
@@ -114,19 +116,21 @@ class PromptSet:
             RunError: it fails with them, or grows past its bound.
         """
         key = self._key(name, variables)
-        text = None if key is None else self._rendered.get(key)
+        text = None if key is None else self.rendered.get(key)
         if text is None:
             template = self._compiled.get(name)
             if template is None:
                 template = self._compiled[name] = SandboxedTemplate(name, self.sources[name])
             text = template.render(variables)
             if key is not None:
-                self._rendered.put(key, text)
+                self.rendered.put(key, text)
+                if self.rendered.tell is not None:
+                    self.rendered.tell(key, text)
         return text
 
     def _key(self, name: str, variables: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """What a text depends on; None where that cannot be told apart by equality, as 1 and True are not."""
-        values = [variables.get(used) for used in self.variables[name]]
+        values = [variables.get(used) for used in self._used[name]]
         for value in values:
             if value.__class__ is not str and value.__class__ is not int:
                 return None
@@ -134,6 +138,11 @@ class PromptSet:
 
     def template(self, name: str) -> PromptTemplate:
         return PromptTemplate(name, self.sources[name])
+
+    @cached_property
+    def _used(self) -> Mapping[str, Sequence[str]]:
+        """The variables of each template in one order for all processes: texts go from one to another."""
+        return {name: sorted(used) for name, used in self.variables.items()}
 
     @cached_property
     def variables(self) -> Mapping[str, frozenset[str]]:

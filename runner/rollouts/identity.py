@@ -21,6 +21,7 @@ MUTABLE_KEYS = (
     "rollouts.concurrency",
     "rollouts.max_calls",
     "rollouts.max_transport_failed",
+    "execution",
     "until",
     "dataset.limit",
     "dataset.limits",

@@ -103,6 +103,11 @@ class Plan:
         models, trees = self.spec.experiment.models, self.shape is not None
         return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
 
+    @cached_property
+    def shares_between_games(self) -> bool:
+        """Whether one call may bring answers to several games of a datapoint."""
+        return bool(self.sharing) and self.shape is None
+
     @property
     def run_id(self) -> str:
         return self.spec.begun_as or f"{self.spec.experiment.name}-{self.identity[:10]}"

@@ -103,6 +103,14 @@ class Accounting:
         self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)
 
+    def answered_elsewhere(self, group: str, answers: Tally, repeats: int, *, from_cache: bool) -> None:
+        """Count answers that games of another process got."""
+        known = from_cache or self._costs.prices[group] is not None
+        self.progress.priced = self.progress.priced and known
+        self.progress.answers += answers
+        self.progress.repeats += repeats
+        self._watch(self.progress)
+
     def failed(self, error: CallError) -> None:
         """Count a failed attempt."""
         self.progress.failures += 1

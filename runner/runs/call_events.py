@@ -19,6 +19,22 @@ from runner.runs.server_notes import ServerNotes
 from runner.storage.journal import Journal
 
 
+def failed_attempt(costs: CallCosts, request: Request, error: CallError) -> Call:
+    """A failed attempt as its rollout has it."""
+    sample, model = request.sample, costs.groups[request.group].name
+    return Call(sample.round, sample.agent, sample.attempt, model, error=str(error), vote=sample.vote)
+
+
+def failure_record(
+    costs: CallCosts, request: Request, attempt: int, error: CallError, wait: float, *, budgeted: bool
+) -> FailureRecord:
+    """A failed attempt as the journal has it."""
+    # A call that may have been billed is charged without a budget too: one that is set later must know of it.
+    may_be_billed = budgeted or error.status is None
+    charged = cost_of_failure(costs.worst_case(request), error) if may_be_billed else None
+    return FailureRecord(request.sample, attempt, str(error), wait, charged)
+
+
 @dataclass(frozen=True)
 class RunCallEvents(CallEvents):
     """The events of one run's calls."""
@@ -41,17 +57,11 @@ class RunCallEvents(CallEvents):
             self.in_flight.sent(request.sample, self.costs.worst_case(request), self.journal.records)
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
-        sample = request.sample
         self.accounting.failed(error)
-        model = self.costs.groups[request.group].name
-        self.failed_calls.add(
-            sample, Call(sample.round, sample.agent, sample.attempt, model, error=str(error), vote=sample.vote)
-        )
-        # A call that may have been billed is charged without a budget too: one that is set later must know of it.
-        may_be_billed = self.budgeted or error.status is None
-        charged = cost_of_failure(self.costs.worst_case(request), error) if may_be_billed else None
-        await self.journal.append(FailureRecord(sample, attempt, str(error), wait, charged).to_json())
-        self.in_flight.settled(sample)
+        self.failed_calls.add(request.sample, failed_attempt(self.costs, request, error))
+        record = failure_record(self.costs, request, attempt, error, wait, budgeted=self.budgeted)
+        await self.journal.append(record.to_json())
+        self.in_flight.settled(request.sample)
         self.stop.check()
 
     def server_down(self, server: str, message: str | None) -> None:

@@ -48,14 +48,17 @@ class ServerNotes:
         self._groups = groups
         self._notes = notes
         self._tell = tell
+        self._said: set[str] = set()
         self._lost = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
         self._last: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
         self._pairs = {group: _Pairs() for group in groups}
         self._sampling = {group: settings.sampling() for group, settings in groups.items()}
 
-    def note(self, line: str) -> None:
-        """Say it once, at once and in the log."""
-        if line not in self._notes:
+    def note(self, line: str, about: str | None = None) -> None:
+        """Say it once, at once and in the log. `about` is one for all lines of which only the first is said."""
+        if line not in self._notes and about not in self._said:
+            if about is not None:
+                self._said.add(about)
             self._notes.append(line)
             log.warning("%s", line)
             self._tell(line)
@@ -86,7 +89,7 @@ class ServerNotes:
             self._compare(request, completion, sampling["seed"])
         counted = self._lost.counted(request, completion)
         if counted is not None:
-            self.note(_lost_text(request, settings, counted))
+            self.note(_lost_text(request, settings, counted), f"lost messages of {group}")
 
     def _compare(self, request: Request, completion: Completion, seed: object) -> None:
         """Notice that all other samples of a prompt get the answer that one got before."""
@@ -111,7 +114,8 @@ class ServerNotes:
             times = "once, and no other" if pairs.same == 1 else f"{pairs.same} times, and never another"
             self.note(
                 f"{group} gave the same prompt the same answer as before, {times}: models.{group}.seed is "
-                f"fixed ({seed}), and retries and repeats may all get one answer; leave the seed out to get others"
+                f"fixed ({seed}), and retries and repeats may all get one answer; leave the seed out to get others",
+                f"same answers of {group}",
             )
 
 

@@ -6,10 +6,11 @@ Sessions of several runs may be played on one loop; the loop and its signals are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import replace
+from typing import Protocol
 
 from runner.errors import (
     BudgetExhausted,
@@ -27,6 +28,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.until import Decision
 from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine
+from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
@@ -48,6 +50,12 @@ from runner.storage.atomic import read_json
 
 _BEYOND_THE_LAST = (Stopped, BudgetExhausted, ProviderRefusal, ServerUnreachable)
 """What ends games that had begun before the run was decided, and matters to nobody then."""
+
+
+class Player(Protocol):
+    """What plays games: the engine of this process, or workers."""
+
+    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None: ...
 
 
 class Session:
@@ -146,8 +154,29 @@ class Session:
     async def _play(self) -> None:
         if self._wiring.asks:
             check_room(self.plan, self.folder)
+        workers = self._workers()
+        if workers > 1:
+            from runner.runs.workers.opening import leasing  # most runs need none
+
+            async with leasing(self._wiring, workers) as (leases, journal):
+                await self._play_all(leases, journal.check_there, lambda: journal.records)
+            return
         async with self._wiring.opened() as wired:
-            await self._play_all(self._engine(wired), wired)
+
+            def check_over() -> None:
+                wired.check_answered()
+                wired.check_there()
+
+            await self._play_all(self._engine(wired), check_over, wired.records)
+
+    def _workers(self) -> int:
+        """How many processes are to play; 1: this one."""
+        processes = self.plan.spec.experiment.execution.processes
+        if not self._wiring.asks:
+            if processes > 1 and self._wiring.replay is not None:
+                self.notes.append("played by one process, and not by execution.processes: it is a replay")
+            return 1
+        return min(processes, self._concurrency())
 
     def _engine(self, wired: Wired) -> Engine:
         plan = self.plan
@@ -164,7 +193,12 @@ class Session:
             check_budget=(lambda: None) if self._budget is None else self._budget.check,
         )
 
-    async def _play_all(self, engine: Engine, wired: Wired) -> None:
+    async def _play_all(self, player: Player, check_over: Callable[[], None], records: Callable[[], int]) -> None:
+        """Play all games.
+
+        `check_over` raises what keeps a run whose games are all over from being done; `records` says how many the
+        journal has.
+        """
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
 
@@ -190,20 +224,19 @@ class Session:
                 self._shared.slots.come(self._order)
             with closing(ordered):
                 try:
-                    await engine.play_all(self.plan.jobs(), ordered, concurrency)
+                    await player.play_all(self.plan.jobs(), ordered, concurrency)
                 except _BEYOND_THE_LAST:
                     if not ordered.ended:
                         raise
                 await signals_heard()
                 if not ordered.ended:
                     self._stop.check()
-                wired.check_answered()
-                wired.check_there()
+                check_over()
         except BaseException:
             sinks.discard()
             raise
         await asyncio.to_thread(sinks.seal)
-        self._finish(sinks, wired)
+        self._finish(sinks, records)
 
     def _concurrency(self) -> int:
         """How many games are played at once."""
@@ -220,7 +253,7 @@ class Session:
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
-    def _finish(self, sinks: RecordSinks, wired: Wired) -> None:
+    def _finish(self, sinks: RecordSinks, records: Callable[[], int]) -> None:
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
         keep_troubles(self.folder, accounting.troubles())
@@ -236,7 +269,7 @@ class Session:
                     f"{said} of games that had begun beyond the last: paid for, kept in the journal, and in no table"
                 )
         if self.plan.shard is not None:  # from which a merge knows that nothing is cut off
-            self.manifest = replace(self.manifest, journal_records=wired.records())
+            self.manifest = replace(self.manifest, journal_records=records())
         self.manifest = self.manifest.ended(accounting.status(), **counts)
         self.folder.write_manifest(self.manifest)
 

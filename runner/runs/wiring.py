@@ -16,7 +16,8 @@ from runner.documents.fields import to_plain
 from runner.errors import JournalError
 from runner.hashing import tagged_hash
 from runner.models.base import Complete, Completion, Request
-from runner.models.connect import Connection, Provider, Replayed, connect
+from runner.models.connect import Connection, connect
+from runner.models.connectors import Provider, Replayed
 from runner.models.costs import CallCosts
 from runner.models.events import CallEvents
 from runner.models.journal_index import JournalIndex
@@ -96,11 +97,11 @@ class Wiring:
             ProviderRefusal: a key is missing.
         """
         async with AsyncExitStack() as closing:
-            journal = await self._journal(closing)
+            journal = await self.journal(closing)
             entries = read_records(self.folder.journal) if journal.opened.records else ()
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._cache(closing)
-            replayed = None if self.replay is None else ReplayModel(*_replayed(self.replay.run), sent=self._sent)
+            replayed = None if self.replay is None else ReplayModel(*replayed_run(self.replay.run), sent=self._sent)
             whole = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and whole else recorded.failures
             failed_calls = FailedCalls(self._earlier(failures))
@@ -139,12 +140,16 @@ class Wiring:
     def _until_round(self) -> int | None:
         return None if self.replay is None else self.replay.until_round
 
-    async def _journal(self, closing: AsyncExitStack) -> Journal:
-        # What replays, and what is drawn from the seed, costs nothing to have again.
-        durable = any(settings.traits.metered for settings in self.costs.groups.values())
+    @property
+    def is_durable(self) -> bool:
+        """Whether answers are to outlive a power cut: what replays, or is drawn, comes again for nothing."""
+        return any(settings.traits.metered for settings in self.costs.groups.values())
+
+    async def journal(self, closing: AsyncExitStack) -> Journal:
+        """The run's journal, with what an earlier process left in flight counted in it."""
         run, shard = self.plan.identity, self.plan.shard
         first = begun(run, self.folder.run_id, None if shard is None else shard.pair)
-        journal = Journal(self.folder.journal, first=first, run=run, durable=durable)
+        journal = Journal(self.folder.journal, first=first, run=run, durable=self.is_durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
@@ -180,17 +185,17 @@ class Wiring:
             return Connection(_not_recorded)
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
-        self._note_few_files()
+        self.note_few_files()
         live = connect(
             self.costs.groups,
             self.plan.spec.experiment.retry,
-            replays={group: _replayed(run) for group, run in self.plan.spec.replays.items()},
+            replays={group: replayed_run(run) for group, run in self.plan.spec.replays.items()},
             budget=self.budget,
             cache=cache,
             providers=batches,
             events=events,
             answered=answered,
-            labels=self._labels(),
+            labels=labels_for_toys(self.plan, self.costs.groups),
             sleep=self.stop.sleep,
             servers=self.shared.servers,
         )
@@ -199,14 +204,7 @@ class Wiring:
         both = ReplayThenLive(replayed, live, self._until_round)
         return Connection(both.complete, (both.close,), live.check_answered, live.ended)
 
-    def _labels(self) -> dict[str, int]:
-        """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
-        groups = self.costs.groups.values()
-        if not any(one.provider == "dummy" and examples_behind(one.model) for one in groups):
-            return {}
-        return {point.id: point.label for point in self.plan.spec.dataset.datapoints if point.label is not None}
-
-    def _note_few_files(self) -> None:
+    def note_few_files(self) -> None:
         limited = self.shared.few_files
         if limited is not None and any(settings.called_live for settings in self.costs.groups.values()):
             self.notes.append(limited)
@@ -260,5 +258,13 @@ def parameters_hash(settings: ModelSettings) -> str:
     return tagged_hash("model", sent)
 
 
-def _replayed(run: Path) -> Replayed:
+def labels_for_toys(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
+    """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
+    if not any(one.provider == "dummy" and examples_behind(one.model) for one in groups.values()):
+        return {}
+    return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
+
+
+def replayed_run(run: Path) -> Replayed:
+    """A run whose answers are taken, with its identity."""
     return Replayed(run, RunFolder(run).identity())

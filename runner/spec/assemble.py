@@ -31,6 +31,7 @@ from runner.spec import chat_formats
 from runner.spec.checks.agents import agent_problems, group_problems
 from runner.spec.checks.columns import column_problems
 from runner.spec.checks.decisions import decision_problems
+from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
 from runner.spec.checks.sound import Sound
 from runner.spec.checks.training import training_problems
@@ -210,6 +211,7 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         *tree_problems(experiment, spec.protocol, spec.dataset, where),
         *design_problems(experiment, spec.protocol, spec.prompts, where),
         *until_problems(experiment, where),
+        *execution_problems(experiment, where),
         *unlabelled_problems(experiment, spec.protocol, spec.dataset, where),
         *training_problems(
             experiment, spec.protocol, spec.dataset, test, where, names_datapoints=_shows_dataset(layered)

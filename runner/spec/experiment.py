@@ -99,6 +99,20 @@ class Rollouts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Execution:
+    """What plays the games; of a run that goes on, it may be something else each time."""
+
+    processes: int = option(
+        "Worker processes of this machine that play the games, where one core is not enough; one more writes what they "
+        "send, and holds budget and limits. 1: all in one process.",
+        default=1,
+        example=4,
+        minimum=1,
+        maximum=1024,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Until:
     """When a run is decided: it stops there, and need not play all of its datapoints.
 
@@ -239,6 +253,7 @@ class Experiment:
     )
     retry: Retry = option("What to do about each class of failure.", factory=Retry)
     rollouts: Rollouts = option("How many games, and how many at once.", factory=Rollouts)
+    execution: Execution = option("What plays the games: one process, or several.", factory=Execution)
     stances: Literal["both"] | None = option(
         "`both`: play each datapoint with each stance, every prover arguing the play's, whatever "
         "`protocol.randomize_prover_stance` says. Provers who oppose each other, as in a debate, exchange theirs "

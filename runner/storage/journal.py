@@ -14,6 +14,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +71,8 @@ memory once more."""
 
 _Batch = list[tuple[bytes, asyncio.Future[None]]]
 """What was appended at once, as lines, each with what tells its writer that it is on disk."""
+
+_LINE_END = re.compile(rb"\n")
 
 _Waiting = list[asyncio.Future[None]]
 
@@ -128,6 +131,8 @@ class Journal:
             os.close(self._fd)
             raise
         self._sequence = self.opened.records
+        self._tail = self._end
+        """Where the next line will stand."""
         # A file system may number its files anew at each look: there nothing can be said.
         self._watched = is_there(self._standing, self._fd)
         self._looked_at = time.monotonic()
@@ -176,7 +181,25 @@ class Journal:
         Raises:
             JournalError: they could not be written; nor can anything after them.
         """
-        lines = self._lines(records)
+        await self._append(self._lines(records))
+
+    async def append_all(self, groups: Sequence[Sequence[dict[str, Any]]]) -> list[list[int]]:
+        """`append` each of these groups, all in one write; for each of them where its records stand.
+
+        Raises:
+            JournalError: they could not be written; nor can anything after them.
+        """
+        pieces, offsets = [], []
+        for records in groups:
+            at = self._tail
+            lines = self._lines(records)
+            starts = [at, *(at + match.end() for match in _LINE_END.finditer(lines))]
+            offsets.append(starts[-1 - len(records) : -1])  # the journal's own first line is none of theirs
+            pieces.append(lines)
+        await self._append(b"".join(pieces))
+        return offsets
+
+    async def _append(self, lines: bytes) -> None:
         if not self._durable:
             self._write([lines])
             return
@@ -204,7 +227,9 @@ class Journal:
         lines = [self._line(self._first)] if self._sequence == 0 and self._first is not None else []
         lines.extend(self._line({**record, MORE: True}) for record in records[:-1])
         lines.append(self._line(records[-1]))
-        return b"".join(lines)
+        joined = b"".join(lines)
+        self._tail += len(joined)
+        return joined
 
     def _line(self, record: Mapping[str, Any]) -> bytes:
         """The next record as its line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Protocol
 
 from runner.errors import (
     BudgetExhausted,
@@ -16,14 +17,27 @@ from runner.errors import (
 from runner.models.answers import split, with_own_choice, without_body
 from runner.models.base import Complete, Completion, Request, SampleKey
 from runner.models.events import NO_EVENTS, CallEvents
-from runner.models.journal_index import JournalIndex
 from runner.models.records import Asked, CallRecord, EndedRecord, PartRecord, messages_hash
 from runner.models.tally import Tally
 from runner.prompts.chat import ChatMessage
-from runner.storage.journal import Journal
 
 MAX_N = 128
 """The most answers that one call may ask for, by the wire format."""
+
+
+class Log(Protocol):
+    """Where answers are written: the journal of the run, or the way to whoever has it open."""
+
+    @property
+    def is_bound(self) -> bool: ...
+
+    async def append(self, *records: dict[str, Any]) -> None: ...
+
+
+class Recorded(Protocol):
+    """What a journal holds, by sample."""
+
+    def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None: ...
 
 
 class JournaledCompleter:
@@ -37,8 +51,8 @@ class JournaledCompleter:
     def __init__(
         self,
         complete: Complete,
-        journal: Journal,
-        recorded: JournalIndex,
+        journal: Log,
+        recorded: Recorded,
         parameters: Mapping[str, str],
         *,
         sharing: frozenset[str] = frozenset(),

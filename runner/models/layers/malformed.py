@@ -39,7 +39,7 @@ class Judged(NamedTuple):
 def judging_refusals(complete: Complete, failures: int, answered: Collection[str] = ()) -> Judged:
     """`complete`, whose refusals of single requests end their games; `answered` are groups that had an answer.
 
-    So many `failures`, and no answer at all, are a refusal of the group.
+    It may grow, where others ask, too. So many `failures`, and no answer at all, are a refusal of the group.
     """
     groups: dict[str, _Group] = {}
 
@@ -52,7 +52,7 @@ def judging_refusals(complete: Complete, failures: int, answered: Collection[str
         except ProviderRefusal as refusal:
             if refusal.of_one_call is None:
                 raise
-            if not group.answered:
+            if not (group.answered or request.group in answered):
                 group.refused.add(request.sample)
                 group.refusal = str(refusal)
                 if len(group.refused) >= failures:
@@ -62,8 +62,8 @@ def judging_refusals(complete: Complete, failures: int, answered: Collection[str
         return completion
 
     def check() -> None:
-        for group in groups.values():
-            if group.refused and not group.answered:
+        for name, group in groups.items():
+            if group.refused and not (group.answered or name in answered):
                 raise ProviderRefusal(group.refusal)
 
     return Judged(judged, check)

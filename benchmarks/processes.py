@@ -1,0 +1,186 @@
+"""One process beside several: the games of `dummy`, which are bound by CPU; and what the one writer can take.
+
+A rollout is five completions: nip with a verifier that decides in the last of five rounds. Runs of one process and of
+`--processes` workers alternate; the ratio is of their medians, within this run. Time counts from the command to its
+end, CPU is that of all processes together.
+
+The writer's limit is measured with feeders in the place of workers: processes that send records of one size, as many
+at once as calls in flight, and wait for each to be on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, footer, measured, median, table, temporary_folder
+from engine import write_spec
+
+SIZES = (1 << 10, 60 << 10)
+IN_FLIGHT = 256
+"""Records of one feeder that wait for the disk."""
+
+
+def runs(here: Path, processes: Sequence[int], repeat: int) -> dict[int, list[Any]]:
+    """Each number of processes in turns."""
+    found: dict[int, list[Any]] = {count: [] for count in processes}
+    for turn in range(repeat):
+        for count in processes:
+            out = here / f"results-{turn}-{count}"
+            words = [sys.executable, "-m", "runner", "spec.yaml", f"execution.processes={count}", "-q"]
+            found[count].append(measured([*words, "--results", str(out)], cwd=here))
+    return found
+
+
+def compare(rollouts: int, concurrency: int, processes: int, repeat: int, *, fine_tune: bool) -> None:
+    with temporary_folder() as here:
+        path = write_spec(here, "", rollouts, concurrency)
+        spec = json.loads(path.read_text())
+        spec |= {"models": {"m": {"provider": "dummy"}}, "fine_tune": {} if fine_tune else None}
+        path.write_text(json.dumps(spec))
+        found = runs(here, (1, processes), repeat)
+    walls = {count: median([one.wall for one in done]) for count, done in found.items()}
+    cpus = {count: median([one.cpu for one in done]) for count, done in found.items()}
+    rows = [
+        (
+            f"{count} process{'es' * (count > 1)}", walls[count], rollouts * 5 / walls[count], cpus[count],
+            walls[1] / walls[count], cpus[count] / cpus[1], int(max(one.peak_mb for one in done)),
+        )
+        for count, done in found.items()
+    ]  # fmt: skip
+    columns = ("", "wall s", "calls/s", "CPU s", "times as fast", "times the CPU", "peak MB of one")
+    files = "with fine-tune files, which the one writer makes" if fine_tune else "without fine-tune files"
+    table(f"{rollouts} rollouts of 5 completions of `dummy`, {concurrency} games at once, {files}", columns, rows)
+
+
+# The writer's limit
+
+
+def feed(descriptor: int, size: int, count: int) -> None:
+    """Send records, and wait for each to be on disk: a worker without games."""
+    from runner.models.base import Body, Choice, Completion, SampleKey, Usage
+    from runner.models.records import Asked, CallRecord
+    from runner.runs.workers.link import SocketLink
+    from runner.runs.workers.remote import RemoteJournal
+
+    body = {"model": "tiny", "choices": [{"message": {"content": "word " * (size // 5)}, "finish_reason": "stop"}]}
+    whole = Body(json.dumps(body).encode())
+    answer = Completion((Choice("", "stop"),), "tiny", Usage(1, 1), 1.0, body=whole)
+
+    async def play() -> None:
+        gone = asyncio.Event()
+        journal: list[RemoteJournal] = []
+        end = socket.socket(fileno=descriptor)
+        link = await SocketLink.over(end, lambda batch: [journal[0].acked(one) for one in batch], gone.set)
+        journal.append(RemoteJournal(link, is_bound=True, is_durable=True))
+        numbers = iter(range(count))
+
+        async def one() -> None:
+            for number in numbers:
+                sample = SampleKey(f"p{os.getpid()}", number, 0, "prover", 0)
+                await journal[0].append(CallRecord(sample, Asked("0" * 8, "0" * 32), answer).to_json())
+
+        await asyncio.gather(*(one() for _ in range(IN_FLIGHT)))
+        link.close()
+        await gone.wait()
+
+    asyncio.run(play())
+
+
+def started(words: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
+    """A feeder, which finds the project."""
+    return subprocess.Popen(words, pass_fds=[descriptor], env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, float]:
+    """Records a second, the writer's share of a core, and megabytes a second."""
+    from runner.models.costs import CallCosts
+    from runner.models.records import begun
+    from runner.rollouts.plan import Plan
+    from runner.runs.accounting import Accounting
+    from runner.runs.spending import used_models
+    from runner.runs.workers.link import SocketLink
+    from runner.runs.workers.messages import Acked
+    from runner.runs.workers.writing import Written
+    from runner.spec.load import load_spec
+    from runner.storage.journal import Journal
+
+    async def take(here: Path) -> tuple[float, float]:
+        plan = Plan(load_spec(write_spec(here, "", 10, 8), ["models.m={provider: dummy}"]))
+        journal = Journal(here / "journal.jsonl", first=begun(plan.identity, "benchmark"), run=plan.identity)
+        written = Written(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
+        gone = [asyncio.Event() for _ in range(feeders)]
+        tasks: set[asyncio.Task[None]] = set()
+        begin: list[tuple[float, float]] = []
+        links: list[SocketLink] = []
+        processes = []
+
+        def received(number: int, batch: Sequence[Any]) -> None:
+            if not begin:
+                begin.append((time.perf_counter(), time.process_time()))
+
+            async def write() -> None:
+                await written.append(batch, lambda _: None)
+                links[number].send(Acked([append.number for append in batch]))
+
+            task = asyncio.create_task(write())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        for number in range(feeders):
+            ours, theirs = socket.socketpair()
+            words = [sys.executable, __file__, "--feed", str(theirs.fileno()), str(size), str(count // feeders)]
+            processes.append(started(words, theirs.fileno()))
+            theirs.close()
+            links.append(
+                await SocketLink.over(ours, lambda batch, number=number: received(number, batch), gone[number].set)
+            )
+        for one in gone:
+            await one.wait()
+        wall, cpu = time.perf_counter() - begin[0][0], time.process_time() - begin[0][1]
+        await journal.close()
+        for process in processes:
+            process.wait()
+        assert journal.records == count // feeders * feeders + 1, journal.records
+        return wall, cpu
+
+    with temporary_folder() as here:
+        wall, cpu = asyncio.run(take(here))
+        megabytes = (here / "journal.jsonl").stat().st_size / 1e6
+    return count / wall, cpu / wall, megabytes / wall
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts", type=int, default=12_000)
+    parser.add_argument("--concurrency", type=int, default=128)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--records", type=int, default=60_000, help="of 1 KB; a tenth as many of 60 KB")
+    parser.add_argument("--feed", nargs=3, type=int, metavar=("DESCRIPTOR", "SIZE", "COUNT"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.feed:
+        feed(*args.feed)
+        return
+    for fine_tune in (False, True):
+        compare(args.rollouts, args.concurrency, args.processes, args.repeat, fine_tune=fine_tune)
+    rows = []
+    for size, count in zip(SIZES, (args.records, args.records // 10), strict=True):
+        a_second, share, megabytes = writer_limit(size, count, 2)
+        rows.append((f"{size >> 10} KB an answer", int(a_second), megabytes, share, int(a_second / share)))
+    columns = ("", "records/s", "MB/s", "cores of the writer", "records per CPU second")
+    table(f"the one writer, fed by 2 processes with {IN_FLIGHT} records each on the way", columns, rows)
+    footer(__file__)
+
+
+if __name__ == "__main__":
+    main()

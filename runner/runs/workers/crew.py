@@ -1,0 +1,166 @@
+"""Where workers come from: an interface, and processes of this machine.
+
+A process is a program of its own, begun afresh: it shares nothing with the one that began it but a socket, which
+tells each that the other is gone. It needs no `__main__` that can be imported, so a notebook may play with workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from tempfile import TemporaryFile
+from typing import Any, Protocol
+
+from runner.errors import RunError
+from runner.redaction import redacted
+from runner.runs.workers.link import Receive, SocketLink
+
+END_SECONDS = 5.0
+"""How long a process may take to end once nobody is at the other side."""
+
+_SAID_BYTES = 2000
+
+_BEGIN = (
+    "import signal, sys\n"
+    "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "sys.path[:] = {path!r}\n"
+    "from runner.runs.workers.process import main\n"
+    "main({descriptor})\n"
+)
+"""What a worker runs. What interrupts the group is for the writer alone, which tells the workers."""
+
+
+class Worker(Protocol):
+    """A worker, from the writer's side."""
+
+    def send(self, message: Any) -> None: ...
+
+    async def end(self, *, at_once: bool) -> None:
+        """Let go of it, and see that it is gone; `at_once` leaves it no time."""
+        ...
+
+
+class Crew(Protocol):
+    """Starts workers: here, or on other machines."""
+
+    async def start(self, receive: Receive, ended: Callable[[str], None]) -> Worker:
+        """A new worker. `ended` is called once, with how it ended, when it is gone of itself.
+
+        Raises:
+            RunError: no worker can be started.
+        """
+        ...
+
+
+class LocalCrew:
+    """Workers that are processes of this machine."""
+
+    async def start(self, receive: Receive, ended: Callable[[str], None]) -> Worker:
+        worker = LocalWorker(ended)
+        await worker.begin(receive)
+        return worker
+
+
+class LocalWorker:
+    """A process, and the link to it."""
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        self._ended: Callable[[str], None] | None = ended
+        self._link: SocketLink | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def begin(self, receive: Receive) -> None:
+        """Start the process.
+
+        Raises:
+            RunError: it cannot be started.
+        """
+        if not sys.executable:
+            raise RunError("this Python knows no program of its own to start workers with; set execution.processes=1")
+        ours, theirs = socket.socketpair()
+        code = _BEGIN.format(path=list(sys.path), descriptor=theirs.fileno())
+        self._said = TemporaryFile()  # noqa: SIM115 - closed by `_reaped`
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: ASYNC220 - it is started, not waited for
+                    [sys.executable, "-P", "-c", code],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._said,
+                    process_group=0,  # a terminal's Ctrl-C does not reach it
+                )
+        except OSError as error:
+            ours.close()
+            self._said.close()
+            raise RunError(
+                f"cannot start a worker process: {error.strerror}; what was paid for is kept. Lower "
+                "execution.processes, and run the same command again"
+            ) from error
+        try:
+            self._link = await SocketLink.over(ours, receive, self._alone)
+        except BaseException:
+            self._process.kill()
+            raise
+
+    def send(self, message: Any) -> None:
+        if self._link is not None:
+            self._link.send(message)
+
+    def _alone(self) -> None:
+        """The socket is closed: so is the process, or it is about to be."""
+        self._link = None
+        if self._ended is not None:
+            self._watching = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        how = await self._reaped(END_SECONDS)
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(how)
+
+    async def _reaped(self, seconds: float) -> str:
+        """How the process ended; one that does not within this time is killed."""
+        process = self._process
+        assert process is not None
+        loop = asyncio.get_running_loop()
+        late = loop.time() + seconds
+        wait = 0.001
+        while process.poll() is None:
+            if loop.time() >= late:
+                with suppress(OSError):
+                    process.kill()
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, 0.05)
+        said = ""
+        if not self._said.closed:
+            self._said.seek(0, 2)
+            self._said.seek(max(self._said.tell() - _SAID_BYTES, 0))
+            said = self._said.read().decode("utf-8", "replace").strip()
+            self._said.close()
+        return _how(process.returncode, said)
+
+    async def end(self, *, at_once: bool) -> None:
+        self._ended = None
+        if self._link is not None:
+            self._link.close()
+        if self._process is not None:
+            await self._reaped(0.0 if at_once else END_SECONDS)
+
+
+def _how(code: int, said: str) -> str:
+    """How a process ended, in words."""
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"was killed by {name}" + (" (by hand, or out of memory)" if -code == signal.SIGKILL else "")
+    last = redacted(said.splitlines()[-1]) if said else ""
+    return f"ended with exit code {code}" + (f": {last}" if last else "")

@@ -1,0 +1,352 @@
+"""The writer of a run that workers play: leases games, writes what comes back, and goes on where a worker dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, ServerUnreachable
+from runner.rollouts.engine import REFUSED_SECONDS, UNREACHABLE_SECONDS
+from runner.rollouts.job import Job
+from runner.rollouts.ordered import InOrder
+from runner.rollouts.rollout import Rollout
+from runner.rollouts.stop import Stopped
+from runner.runs.workers import messages
+from runner.runs.workers.book import LeaseBook, Leased
+from runner.runs.workers.crew import Crew, Worker
+from runner.runs.workers.deaths import Deaths, count_lost
+from runner.runs.workers.messages import job_fields, rollout_of
+from runner.runs.workers.permits import Asking
+from runner.runs.workers.places import Held, Place
+
+DRAIN_SECONDS = 10.0
+
+log = logging.getLogger("nip_run.workers")
+
+
+class Leasing:
+    """Has workers play jobs, as `Engine.play_all` plays them."""
+
+    def __init__(self, held: Held, crew: Crew, workers: int) -> None:
+        self._held, self._crew = held, crew
+        self._places = [Place(number) for number in range(workers)]
+        self._moved = asyncio.Event()
+        held.stop.wakes(self._moved)
+        self._failure: BaseException | None = None
+        self._exhausted: BudgetExhausted | None = None
+        self._was_stopped = False
+        self._told_to_stop = False
+        self._deaths = Deaths()
+        self._answered = set(held.start.answered)
+        self._down: dict[str, set[int]] = {}
+        """The places whose workers see a server down, by its address."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_over = False
+        self._actions: Mapping[type, Callable[[Place, Any], None]] = {
+            messages.Ready: self._ready,
+            messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
+            messages.Ask: lambda place, message: held.permits.ask(place.asking, message),
+            messages.Ended: lambda place, message: held.permits.ended(place.asking, message),
+            messages.GaveUp: lambda place, message: held.permits.gave_up(place.asking, message.number),
+            messages.Refused: lambda place, message: held.permits.refused(place.asking, message.sample),
+            messages.Played: self._played,
+            messages.Unfinished: self._unfinished,
+            messages.Counted: self._counted,
+            messages.ServerDown: self._server_down,
+            messages.Noted: lambda _, message: held.notes.note(message.line, message.about),
+            messages.Logged: lambda _, message: logging.getLogger(message.logger).log(
+                message.level, "%s", message.line
+            ),
+            messages.Learned: lambda _, message: held.permits.learn(message.group, message.server, message.headers),
+            messages.Rendered: self._rendered,
+            messages.Drained: self._drained,
+        }
+
+    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
+        """Play every job, `concurrency` at once; its rollouts go to `results` when its turn comes.
+
+        Raises:
+            NipRunError, MemoryError: see `Engine.play_all`.
+            RunError: workers die again and again, or each that plays one game.
+        """
+        held, places = self._held, self._places
+        self._results = results
+        self._at_once = -(-concurrency // len(places))
+        self._book = LeaseBook(jobs, results.has_room, len(places), by_datapoint=held.plan.shares_between_games)
+        is_whole = False
+        try:
+            held.stop.check()
+            for place in places:
+                self._begin(self._start(place))
+            await self._until_over()
+            await self._drain()
+            is_whole = True
+        except (ProviderRefusal, ServerUnreachable) as error:
+            await self._let_come_in(error)
+            raise
+        finally:
+            self._is_over = True
+            await asyncio.gather(*self._tasks, return_exceptions=True)  # of workers that come and go: short, and whole
+            await asyncio.gather(*(self._end(place, at_once=not is_whole) for place in places))
+
+    # Playing
+
+    async def _until_over(self) -> None:
+        """Lease until all games are played, or none is to begin any more and none is being played.
+
+        Raises:
+            Stopped, BudgetExhausted: not all were played; or what `_fail` was told.
+        """
+        while True:
+            self._moved.clear()
+            self._raise_failure()
+            self._tell_stop()
+            self._lease()
+            out = any(place.leases for place in self._places)
+            is_done = self._book.is_empty or self._begins_nothing
+            if is_done and not out:
+                break
+            await self._moved.wait()
+        if self._exhausted is not None:
+            raise self._exhausted
+        if self._was_stopped or not self._book.is_empty:
+            raise Stopped
+
+    @property
+    def _begins_nothing(self) -> bool:
+        return self._exhausted is not None or self._held.stop.stopping
+
+    def _lease(self) -> None:
+        """Give games to all who have room for them."""
+        try:
+            self._held.check_budget()
+        except BudgetExhausted as error:
+            self._exhausted = error
+        given = True
+        while given and not self._begins_nothing:
+            # The least busy first, one game each time, so that all have the same to do.
+            ready = sorted((place for place in self._places if place.is_ready), key=lambda one: len(one.leases))
+            given = sum(map(self._lease_to, ready)) > 0
+
+    def _lease_to(self, place: Place) -> bool:
+        if place.plays_alone or len(place.leases) >= self._at_once:
+            return False
+        if self._book.has_suspects(place.number):
+            if place.leases:
+                return False  # it takes one once it has nothing else
+            leased = self._book.suspect_for(place.number)
+            place.plays_alone = True
+        else:
+            leased = self._book.next_for(place.number)
+        if leased is None:
+            return False
+        place.leases[leased.job.index] = leased
+        job = leased.job
+        self._send(place, messages.Lease(job_fields(job), job.datapoint.id, self._records_for(place, leased)))
+        return True
+
+    def _records_for(self, place: Place, leased: Leased) -> list[messages.Record]:
+        if self._held.plan.shares_between_games:
+            if leased.job.datapoint.id in place.known:
+                return []
+            place.known.add(leased.job.datapoint.id)
+        return self._held.written.of(leased)
+
+    def _tell_stop(self) -> None:
+        if self._held.stop.stopping and not self._told_to_stop:
+            self._told_to_stop = True
+            for place in self._places:
+                if place.is_ready:
+                    self._send(place, messages.Stop())
+
+    async def _let_come_in(self, error: NipRunError) -> None:
+        """Ask nothing new, and wait for what is in flight: it may be answered, and billed."""
+        self._held.stop.stop_all()
+        self._tell_stop()
+        loop = asyncio.get_running_loop()
+        late = loop.time() + (REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS)
+        while any(place.leases for place in self._places) and loop.time() < late:
+            self._moved.clear()
+            try:
+                await asyncio.wait_for(self._moved.wait(), late - loop.time())
+            except TimeoutError:
+                return
+
+    # What workers say
+
+    def _receive(self, place: Place, batch: Sequence[Any]) -> None:
+        appends = [message for message in batch if isinstance(message, messages.Append)]
+        try:
+            if appends:
+                task = asyncio.create_task(self._append(place, place.worker, appends))
+                place.appends.add(task)
+                task.add_done_callback(place.appends.discard)
+            for message in batch:
+                if not isinstance(message, messages.Append):
+                    self._actions[type(message)](place, message)
+        except BaseException as error:  # noqa: BLE001 - `play_all` raises it
+            self._fail(error)
+        self._moved.set()
+
+    async def _append(self, place: Place, worker: Worker | None, appends: Sequence[messages.Append]) -> None:
+        asking = place.asking
+        try:
+            await self._held.written.append(appends, partial(self._held.permits.settled, asking))
+        except Exception as error:  # noqa: BLE001 - `play_all` raises it
+            self._fail(error)
+            return
+        numbers = [append.number for append in appends if append.number is not None]
+        if worker is not None and numbers:
+            worker.send(messages.Acked(numbers))
+
+    def _ready(self, place: Place, _: messages.Ready) -> None:
+        place.is_ready = True
+        if self._answered:
+            self._send(place, messages.Answered(frozenset(self._answered)))
+        if self._told_to_stop:
+            self._send(place, messages.Stop())
+
+    def _played(self, place: Place, message: messages.Played) -> None:
+        leased = place.leases.pop(message.place)
+        place.plays_alone = False
+        self._deaths.forget()
+        self._held.written.over(leased)
+        self._results.put(message.place, [self._rollout(leased.job, *told) for told in message.rollouts])
+
+    def _rollout(self, job: Job, repeat: int, facts: Sequence[Any]) -> Rollout:
+        return rollout_of(job if repeat == job.repeat else self._held.plan.branch(job, repeat), facts)
+
+    def _unfinished(self, place: Place, message: messages.Unfinished) -> None:
+        place.leases.pop(message.place)
+        place.plays_alone = False
+        error = message.failure.error()
+        if isinstance(error, BudgetExhausted):
+            # Games that were begun may still fit what is reserved for others now; new ones may not.
+            self._exhausted = error
+        elif isinstance(error, Stopped):
+            self._was_stopped = True
+        else:
+            self._fail(error)
+
+    def _rendered(self, _: Place, message: messages.Rendered) -> None:
+        self._held.plan.spec.prompts.rendered.put(message.key, message.text)
+
+    def _counted(self, _: Place, message: messages.Counted) -> None:
+        self._held.accounting.answered_elsewhere(
+            message.group, message.answers, message.repeats, from_cache=message.from_cache
+        )
+        if message.group not in self._answered:
+            self._answered.add(message.group)
+            for place in self._places:
+                if place.is_ready:
+                    self._send(place, messages.Answered(frozenset((message.group,))))
+
+    def _server_down(self, place: Place, message: messages.ServerDown) -> None:
+        """A server is down while one worker at least says so."""
+        seen = self._down.setdefault(message.server, set())
+        before = bool(seen)
+        if message.message is None:
+            seen.discard(place.number)
+        else:
+            seen.add(place.number)
+        if bool(seen) != before:
+            self._held.accounting.warn(message.server, message.message)
+
+    def _fail(self, error: BaseException) -> None:
+        """Keep what stops the run; the first counts, and one that stops all before what follows from that."""
+        if self._failure is None:
+            self._failure = error
+        self._moved.set()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _send(self, place: Place, message: Any) -> None:
+        if place.worker is not None:
+            place.worker.send(message)
+
+    # Workers come and go
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start(self, place: Place) -> None:
+        place.asking = Asking(partial(self._send_to, place))
+        try:
+            place.worker = await self._crew.start(partial(self._receive, place), partial(self._died, place))
+            place.worker.send(self._held.start)
+        except Exception as error:  # noqa: BLE001 - `play_all` raises it
+            self._fail(error)
+
+    def _send_to(self, place: Place, message: Any) -> None:
+        self._send(place, message)
+
+    def _died(self, place: Place, how: str) -> None:
+        if not self._is_over and not place.is_drained:
+            self._begin(self._bury(place, how))
+        self._moved.set()
+
+    async def _bury(self, place: Place, how: str) -> None:
+        """Count what a worker left in flight, give its games to others, and start a new one."""
+        was_ready, place.is_ready, place.worker = place.is_ready, False, None
+        log.warning("a worker process %s, with %d games", how, len(place.leases))
+        held = self._held
+        try:
+            held.permits.died(place.asking, how)
+            await held.permits.all_over(place.asking)
+            await asyncio.gather(*place.appends)
+            await count_lost(held, place, how)
+            for server in self._down:
+                self._server_down(place, messages.ServerDown(server, None))
+            self._deaths.count(place, how, was_ready=was_ready)
+        except Exception as error:  # noqa: BLE001 - `play_all` raises it
+            self._fail(error)
+            return
+        for leased in place.leases.values():
+            self._book.give_back(leased)
+        place.leases.clear()
+        place.plays_alone = False
+        place.known.clear()
+        self._moved.set()
+        if not (self._is_over or self._book.is_empty or self._begins_nothing):
+            await self._start(place)
+
+    async def _drain(self) -> None:
+        """Have all workers say what remains to be said.
+
+        Raises:
+            ProviderRefusal: all that a model group answered, to any of them, were refusals.
+        """
+        for place in self._places:
+            if place.is_ready:
+                self._send(place, messages.Drain())
+            place.is_drained = not place.is_ready
+        loop = asyncio.get_running_loop()
+        late = loop.time() + DRAIN_SECONDS
+        while not all(place.is_drained or place.worker is None for place in self._places) and loop.time() < late:
+            self._moved.clear()
+            try:
+                await asyncio.wait_for(self._moved.wait(), max(late - loop.time(), 0.0))
+            except TimeoutError:
+                break
+        self._raise_failure()
+
+    def _drained(self, place: Place, message: messages.Drained) -> None:
+        place.is_drained = True
+        if message.failure is not None:
+            self._fail(message.failure.error())
+
+    async def _end(self, place: Place, *, at_once: bool) -> None:
+        """Let go of a worker, and of the calls that it has in flight: their slots stay, for the next process."""
+        self._held.permits.died(place.asking, "was let go of")
+        await self._held.permits.all_over(place.asking)
+        worker, place.worker, place.is_ready = place.worker, None, False
+        if worker is not None:
+            await worker.end(at_once=at_once)
+        await asyncio.gather(*place.appends, return_exceptions=True)

@@ -1,0 +1,50 @@
+"""What the writer of a run knows of each worker, and holds itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runner.rollouts.plan import Plan
+from runner.rollouts.stop import Stop
+from runner.runs.accounting import Accounting
+from runner.runs.server_notes import ServerNotes
+from runner.runs.workers import messages
+from runner.runs.workers.book import Leased
+from runner.runs.workers.crew import Worker
+from runner.runs.workers.permits import Asking, Permits
+from runner.runs.workers.writing import Written
+from runner.storage.journal import Journal
+
+
+@dataclass(eq=False)
+class Place:
+    """One of the places for workers, and the worker that is there now."""
+
+    number: int
+    worker: Worker | None = None
+    is_ready: bool = False
+    is_drained: bool = False
+    leases: dict[int, Leased] = field(default_factory=dict)
+    plays_alone: bool = False
+    known: set[str] = field(default_factory=set)
+    """The datapoints whose records the worker has, where games share calls."""
+    asking: Asking = field(default_factory=lambda: Asking(lambda _: None))
+    appends: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the writer of a run holds, and no worker."""
+
+    plan: Plan
+    start: messages.Start
+    journal: Journal
+    written: Written
+    permits: Permits
+    accounting: Accounting
+    notes: ServerNotes
+    priced: bool
+    stop: Stop
+    check_budget: Callable[[], None]

@@ -1,0 +1,31 @@
+"""A worker's process, over the socket that it was started with: it ends with the writer, whatever becomes of that."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from runner.runs.process import relaxed_gc
+from runner.runs.workers.link import SocketLink
+from runner.runs.workers.playing import Playing
+
+
+def main(descriptor: int) -> None:
+    """Play what the writer leases, until it lets go."""
+    with relaxed_gc():
+        asyncio.run(_play(socket.socket(fileno=descriptor)))
+
+
+async def _play(end: socket.socket) -> None:
+    playing = Playing()
+    link = await SocketLink.over(end, playing.receive, _alone)
+    playing.connected(link)
+    await playing.left.wait()
+    link.close()
+    await asyncio.sleep(1.0)  # `_alone` comes first, once all is sent
+
+
+def _alone() -> None:
+    """The writer is gone, or has all: nothing that is here is of use to anybody any more."""
+    os._exit(0)

@@ -1,0 +1,62 @@
+"""The writer's journal: records of all workers in, those of a game out again for whoever plays it next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from runner.errors import TransientError
+from runner.models.base import SampleKey
+from runner.models.records import CallRecord, FailureRecord
+from runner.rollouts.plan import Plan
+from runner.runs.accounting import Accounting
+from runner.runs.workers.book import Leased
+from runner.runs.workers.keys import Game, game_of_job, game_of_sample
+from runner.runs.workers.messages import Append, Record
+from runner.storage.journal import Journal
+from runner.storage.log_lines import read_journal
+
+
+class Written:
+    """The records of the games that are not over, by where they stand."""
+
+    def __init__(self, plan: Plan, journal: Journal, accounting: Accounting) -> None:
+        self._plan, self._journal, self._accounting = plan, journal, accounting
+        self._offsets: dict[Game, list[int]] = {}
+        self.answered: set[str] = set()
+        """The model groups that gave an answer, by the journal."""
+
+    def read(self, path: Path) -> None:
+        """Take in what the journal has from earlier processes."""
+        for offset, record in read_journal(path):
+            if "sample" in record:
+                self._offsets.setdefault(self._game(record), []).append(offset)
+                if record["kind"] == CallRecord.KIND and "of" not in record:
+                    self.answered.add(self._plan.group_of(SampleKey(*record["sample"])))
+
+    def _game(self, record: Record) -> Game:
+        return game_of_sample(self._plan, *record["sample"][:2])
+
+    async def append(self, appends: Sequence[Append], settled: Callable[[SampleKey], None]) -> None:
+        """Write records; they are on disk when this returns. `settled` is told of each call that has one then.
+
+        Raises:
+            JournalError: they could not be written.
+        """
+        offsets = await self._journal.append_all([append.records for append in appends])
+        for append, places in zip(appends, offsets, strict=True):
+            for record, offset in zip(append.records, places, strict=True):
+                self._offsets.setdefault(self._game(record), []).append(offset)
+                settled(SampleKey(*record["sample"]))
+                if record["kind"] == FailureRecord.KIND:
+                    self._accounting.failed(TransientError(record["error"]))
+
+    def of(self, leased: Leased) -> list[Record]:
+        """What the journal has of a game; where games share calls, of all games of its datapoint."""
+        offsets = self._offsets.get(game_of_job(self._plan, leased.job), ())
+        return [self._journal.record(offset) for offset in offsets]
+
+    def over(self, leased: Leased) -> None:
+        """A game is over: its records are asked for no more."""
+        if not self._plan.shares_between_games:
+            self._offsets.pop(game_of_job(self._plan, leased.job), None)

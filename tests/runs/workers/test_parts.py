@@ -1,0 +1,211 @@
+"""What workers and the writer are made of, by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from pathlib import Path
+
+import pytest
+
+from runner import errors
+from runner.datasets.datapoint import Datapoint
+from runner.errors import JournalError, MalformedError, NipRunError, ProviderRefusal, RunError
+from runner.models.journal_index import JournalIndex
+from runner.models.records import OtherRecord, begun, read_records
+from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
+from runner.runs.workers import messages
+from runner.runs.workers.book import ALONE, SUSPECT, LeaseBook, Leased
+from runner.runs.workers.deaths import AT_ONCE_IN_A_ROW, IN_A_ROW, Deaths
+from runner.runs.workers.failures import Failure
+from runner.runs.workers.keys import game_of_job, game_of_sample
+from runner.runs.workers.packing import packed, unpacked
+from runner.runs.workers.places import Place
+from runner.spec.load import load_spec
+from runner.storage.journal import Journal
+from tests.support.runs import played
+from tests.support.specs import spec_file
+
+ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, NipRunError)]
+
+
+def job(index: int, name: str = "") -> Job:
+    point = Datapoint(name or f"p{index}", 1, {"question": "?"})
+    return Job(index, f"r{index}", point, 0, 0)
+
+
+NOT_OF_WORDS = (errors.SpecError, errors.QuestionError, errors.MergeError)
+"""Those that no worker has."""
+
+
+@pytest.mark.parametrize("kind", [one for one in ERRORS if one not in NOT_OF_WORDS])
+def test_every_error_comes_out_of_another_process_as_it_went_in(kind: type[NipRunError]) -> None:
+    error = kind("the words")
+    error.add_note("a note")
+    (back,) = unpacked(packed([Failure.of(error)]))
+    again = back.error()
+    assert type(again) is kind
+    assert again.lines() == error.lines()
+    assert vars(again) == vars(error)
+
+
+def test_a_refusal_keeps_what_it_says_to_change_and_what_one_call_would_be() -> None:
+    error = ProviderRefusal("no", of_one_call=MalformedError("bad", status=400), changes={"models.m.model": None})
+    again = unpacked(packed([Failure.of(error)]))[0].error()
+    assert dict(again.changes) == {"models.m.model": None}
+    assert (str(again.of_one_call), again.of_one_call.status) == ("bad", 400)
+    again = unpacked(packed([Failure.of(ProviderRefusal("no"))]))[0].error()
+    assert dict(again.changes) == {}
+
+
+def test_an_error_that_is_not_known_is_told_with_where_it_came_from() -> None:
+    nothing: dict[str, int] = {}
+    try:
+        nothing["missing"]
+    except KeyError as error:
+        again = unpacked(packed([Failure.of(error)]))[0].error()
+    assert str(again) == "KeyError: 'missing'"
+    assert "test_parts.py" in again.__notes__[0]
+
+
+def test_a_finished_game_comes_back_equal(tmp_path: Path) -> None:
+    from runner.results.folder import RunFolder
+    from runner.runs.reconstruct import Reconstructor, saved_plan
+
+    result = played(spec_file(tmp_path, size=3), tmp_path / "results")
+    folder = RunFolder(result.path)
+    reconstructor = Reconstructor(folder, saved_plan(folder))
+    rollouts = list(reconstructor.rollouts())
+    reconstructor.close()
+    sent = [messages.Played(one.job.index, [(0, messages.facts_of(one))]) for one in rollouts]
+    back = unpacked(packed(sent))
+    assert [messages.rollout_of(one.job, told.rollouts[0][1]) for one, told in zip(rollouts, back, strict=True)] == (
+        rollouts
+    )
+    assert [messages.job_of(messages.job_fields(one.job), one.job.datapoint) for one in rollouts] == [
+        one.job for one in rollouts
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"rollouts.per_datapoint": 3}, {"stances": "both", "rollouts.per_datapoint": 2},
+     {"rollouts.num_responses_per_timestep": 2, "protocol.max_message_rounds": 2}],
+)  # fmt: skip
+def test_each_game_has_records_of_its_own(tmp_path: Path, changes: dict[str, object]) -> None:
+    plan = Plan(load_spec(spec_file(tmp_path, size=3), [f"{key}={value}" for key, value in changes.items()]))
+    games: dict[object, list[Job]] = {}
+    for one in plan.jobs():
+        games.setdefault(game_of_job(plan, one), []).append(one)
+        branches = 1 if plan.shape is None else plan.shape.branches
+        for branch in (plan.branch(one, one.repeat + more) for more in range(branches)):
+            assert game_of_sample(plan, branch.datapoint.id, branch.number) == game_of_job(plan, one)
+    assert all(len(jobs) == 1 for jobs in games.values())
+    assert len(games) == plan.size
+
+
+# The journal
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_records_of_many_go_out_in_one_write_and_are_found_where_they_stand(tmp_path: Path, durable: bool) -> None:
+    path = tmp_path / "journal.jsonl"
+
+    def record(number: int, text: str = "x") -> dict[str, object]:
+        return {"kind": "other", "sample": [f"p{number}", 0, 0, "a", 0], "text": text}
+
+    async def write() -> None:
+        journal = Journal(path, first=begun("identity", "run"), run="identity", durable=durable)
+        groups = [[record(0)], [record(1), record(2, "a\nb")], [record(3)]]
+        offsets = await journal.append_all(groups)
+        await journal.append(record(4))
+        more = await journal.append_all([[record(5)]])
+        for places, group in zip([*offsets, *more], [*groups, [record(5)]], strict=True):
+            assert [journal.record(place)["sample"] for place in places] == [one["sample"] for one in group]
+        await journal.close()
+
+    asyncio.run(write())
+    entries = list(read_records(path, "identity"))
+    samples = [entry.record.sample for entry in entries[1:] if isinstance(entry.record, OtherRecord)]
+    assert [one.datapoint for one in samples if one is not None] == [f"p{number}" for number in range(6)]
+    assert len(JournalIndex(lambda _: {}, entries)) == 0
+
+
+def test_a_write_that_fails_is_told_to_all_of_a_batch(tmp_path: Path) -> None:
+    class Full:
+        def write(self, fd: int, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        def fsync(self, fd: int) -> None: ...
+        def truncate(self, fd: int, length: int) -> None: ...
+
+    async def write() -> None:
+        journal = Journal(tmp_path / "journal.jsonl", disk=Full())
+        with pytest.raises(JournalError, match="No space left"):
+            await journal.append_all([[{"kind": "a"}], [{"kind": "b"}]])
+        with pytest.raises(JournalError, match="No space left"):
+            await journal.append_all([[{"kind": "c"}]])
+        await journal.close()
+
+    asyncio.run(write())
+
+
+# Leases
+
+
+def test_games_are_leased_in_order_as_far_as_there_is_room_and_those_that_come_back_first() -> None:
+    room = [3]
+    book = LeaseBook(iter([job(index) for index in range(5)]), lambda index: index < room[0], 2, by_datapoint=False)
+    given = [book.next_for(number % 2) for number in range(4)]
+    assert [one and one.job.index for one in given] == [0, 1, 2, None]
+    assert given[0] is not None
+    assert given[1] is not None
+    book.give_back(given[1])
+    book.give_back(given[0])
+    room[0] = 5
+    assert [one.job.index for one in iter(lambda: book.next_for(1), None)] == [0, 1, 3, 4]
+    assert book.is_empty
+
+
+def test_all_games_of_a_datapoint_go_to_one_place_where_they_share_calls() -> None:
+    jobs = [job(index, f"p{index % 7}") for index in range(70)]
+    book = LeaseBook(iter(jobs), lambda _: True, 3, by_datapoint=True)
+    given = {place: [one.job for one in iter(lambda: book.next_for(place), None)] for place in range(3)}  # noqa: B023
+    places = {place: {one.datapoint.id for one in found} for place, found in given.items()}
+    assert sum(map(len, given.values())) == 70
+    assert sum(map(len, places.values())) == 7
+    assert all([one.index for one in found] == sorted(one.index for one in found) for found in given.values())
+
+
+def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name() -> None:
+    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), Deaths()
+    first, second = book.next_for(0), book.next_for(0)
+    assert first is not None
+    assert second is not None
+    for _ in range(SUSPECT):
+        deaths.count(Place(0, leases={0: first}), "was killed by SIGSEGV", was_ready=True)
+        deaths.forget()
+    book.give_back(first)
+    book.give_back(second)
+    assert book.next_for(0) is second
+    assert book.next_for(0) is None
+    assert book.has_suspects(0)
+    alone = book.suspect_for(0)
+    assert alone is first
+    with pytest.raises(RunError, match=r"rollout r0 \(p0, repeat 0\).*was killed by SIGSEGV"):
+        for _ in range(ALONE):
+            deaths.count(Place(0, leases={0: alone}, plays_alone=True), "was killed by SIGSEGV", was_ready=True)
+
+
+@pytest.mark.parametrize(
+    ("was_ready", "most", "words"),
+    [(False, AT_ONCE_IN_A_ROW, "before they took a game"), (True, IN_A_ROW, "no game was finished")],
+)
+def test_workers_that_die_again_and_again_end_the_run(was_ready: bool, most: int, words: str) -> None:
+    deaths = Deaths()
+    for _ in range(most - 1):
+        deaths.count(Place(0), "ended with exit code 1: no memory", was_ready=was_ready)
+    with pytest.raises(RunError, match=f"{words}.*no memory"):
+        deaths.count(Place(0), "ended with exit code 1: no memory", was_ready=was_ready)
+    assert Leased(job(0)).is_suspect is False

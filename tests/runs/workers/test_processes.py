@@ -1,0 +1,249 @@
+"""A run by worker processes is the run of one process, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.errors import BudgetExhausted, ProviderRefusal
+from runner.runs.accounting import Progress
+from tests.support.processes import ended, environment, nip_run, nip_run_here, started, until
+from tests.support.runs import derived_files, journal_records, only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
+from tests.support.training import training_spec
+from tests.support.workers import facts_in_journal, is_running, workers_of
+
+TWO = "execution.processes=2"
+
+
+def asked(server: Loopback, count: int, process: subprocess.Popen[str]) -> None:
+    """Wait until a run has asked so often: three processes take a while to begin where others are at work."""
+    until(lambda: server.requests >= count or process.poll() is not None, 60.0)
+
+
+def test_a_worker_that_is_killed_costs_no_answer_and_changes_no_file(tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill_one(progress: Progress) -> None:
+        if progress.calls >= 10 and not killed:
+            killed.extend(workers_of(os.getpid())[:1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    with serving(latency=[0.0, 0.05]) as server:
+        path = spec_file(tmp_path, server.base_url, size=20)
+        whole = played(path, tmp_path / "one")
+        needed = server.requests
+        result = played(path, tmp_path / "two", TWO, watch=kill_one)
+        repeated = server.requests - 2 * needed
+    assert killed
+    assert derived_files(result.path) == derived_files(whole.path)
+    assert facts_in_journal(result.path) == facts_in_journal(whole.path)
+    lost = [record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost"]
+    assert repeated <= sum(lost) <= 8
+    told = [note for note in result.notes if "SIGKILL" in note]
+    assert len(told) == len(lost)
+    assert "SIGKILL" in (result.path / "run.log").read_text()
+
+
+@pytest.mark.full
+def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    with serving(latency=0.05) as server:
+        path = spec_file(tmp_path, server.base_url, size=20)
+        whole = played(path, tmp_path / "one")
+        needed = server.requests
+        server.change(latency=0.5)
+        process = started("spec.yaml", TWO, cwd=tmp_path)
+        asked(server, needed + 20, process)
+        workers = workers_of(process.pid)
+        process.kill()
+        ended(process)
+        assert len(workers) == 2
+        until(lambda: not any(map(is_running, workers)), 5.0)
+        result = played(path, tmp_path / "results", TWO)
+        (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
+        assert server.requests - 2 * needed <= lost <= 8
+    assert derived_files(result.path) == derived_files(whole.path)
+
+
+@pytest.mark.full
+def test_ctrl_c_lets_calls_in_flight_come_in_and_the_run_goes_on_by_one_process(tmp_path: Path) -> None:
+    with serving(latency=0.3) as server:
+        spec_file(tmp_path, server.base_url, size=20)
+        process = started("spec.yaml", TWO, cwd=tmp_path)
+        asked(server, 10, process)
+        workers = workers_of(process.pid)
+        for pid in workers:  # as a batch system tells all processes of a job
+            os.kill(pid, signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        code, _, err = ended(process)
+        assert code == 130, err
+        assert "what was paid for is kept" in err
+        assert not any(map(is_running, workers))
+        run = only_run(tmp_path / "results")
+        calls = [record for record in journal_records(run) if record["kind"] == "call"]
+        assert len(calls) == server.requests  # each came in, and is there
+        assert not (run / "in_flight").exists()
+        played(tmp_path / "spec.yaml", tmp_path / "results")
+        assert max(server.stats()["bodies"].values()) == 1
+
+
+@pytest.mark.full
+def test_the_second_ctrl_c_leaves_no_process_and_counts_what_was_in_flight(tmp_path: Path) -> None:
+    with serving(latency=5.0) as server:
+        spec_file(tmp_path, server.base_url, size=20)
+        process = started("spec.yaml", TWO, cwd=tmp_path)
+        asked(server, 8, process)
+        workers = workers_of(process.pid)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        code, _, err = ended(process)
+        assert (code, time.monotonic() - begun < 4) == (130, True), err
+        assert not any(map(is_running, workers))
+        server.change(latency=0.0)
+        result = played(tmp_path / "spec.yaml", tmp_path / "results", TWO)
+    (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
+    assert lost == 8
+
+
+@pytest.mark.full
+def test_one_budget_holds_for_all_workers(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=40, budget={"completions": 30})
+        with pytest.raises(BudgetExhausted, match=r"budget\.completions is used up"):
+            played(path, tmp_path / "results", TWO)
+        assert server.requests == 30
+        result = played(path, tmp_path / "results", TWO, "budget.completions=1000")
+        whole = played(path, tmp_path / "one", "budget.completions=1000")
+    assert derived_files(result.path) == derived_files(whole.path)
+
+
+@pytest.mark.full
+def test_one_limit_and_one_rate_hold_for_all_workers(tmp_path: Path) -> None:
+    with serving(latency=0.05) as server:
+        path = spec_file(tmp_path, server.base_url, size=24, rollouts={"concurrency": 5})
+        played(path, tmp_path / "results", TWO)
+        assert 3 < server.stats()["max_open"] <= 5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["unauthorized", "insufficient_quota", "unknown_model"])
+def test_a_refusal_stops_all_workers_in_its_words(tmp_path: Path, kind: str) -> None:
+    with serving(kind=kind, after=12) as server:
+        path = spec_file(tmp_path, server.base_url, size=40)
+        with pytest.raises(ProviderRefusal) as alone:
+            played(path, tmp_path / "one")
+        server.change(after=server.requests + 12)
+        with pytest.raises(ProviderRefusal) as together:
+            played(path, tmp_path / "two", TWO)
+    assert str(together.value) == str(alone.value)
+    assert workers_of(os.getpid()) == []
+
+
+@pytest.mark.full
+def test_requests_that_are_refused_as_malformed_end_their_games_as_in_one_process(tmp_path: Path) -> None:
+    with serving(malformed="x + 7.") as server:
+        path = spec_file(tmp_path, server.base_url, size=24, rollouts={"max_transport_failed": 0.5})
+        alone, together = played(path, tmp_path / "one"), played(path, tmp_path / "two", TWO)
+    assert derived_files(together.path) == derived_files(alone.path)
+
+
+@pytest.mark.full
+def test_a_missing_key_is_told_as_by_one_process(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"api_key_env": "NO_SUCH_KEY"}})
+    alone = nip_run_here(path, "-q", cwd=tmp_path)
+    together = nip_run_here(path, "-q", TWO, cwd=tmp_path)
+    assert (together.returncode, together.stderr.replace(f" {TWO}", "")) == (alone.returncode, alone.stderr)
+    assert alone.returncode == 4
+
+
+def test_calls_by_batch_are_refused_with_several_processes(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"batch": True}})
+    done = nip_run_here("check", path, TWO, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "execution.processes: calls by batch are gathered by one process (models.m.batch)" in done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rollouts": {"num_responses_per_timestep": 2}, "protocol": {"max_message_rounds": 3}},
+        {"rollouts": {"per_datapoint": 3}, "models": {"m": {"share_prompts": True}}},
+        {"stances": "both", "votes": 3},
+        {"until": {"width": 0.6}},
+        {"protocol": {"use": "debate", "max_message_rounds": None}, "prompts": "prompts/code_validation/debate",
+         "agents": {"prover": None, "_default": {"model": "m"}}},
+    ],
+    ids=["trees", "shared prompts", "votes", "until", "debate"],
+)  # fmt: skip
+def test_every_kind_of_game_comes_out_the_same(tmp_path: Path, changes: dict[str, object]) -> None:
+    with serving(latency=[0.0, 0.02]) as server:
+        path = spec_file(tmp_path, server.base_url, size=12, **changes)
+        alone = played(path, tmp_path / "one")
+        together = played(path, tmp_path / "two", "execution.processes=3")
+    assert derived_files(together.path) == derived_files(alone.path)
+    if "until" not in changes:  # which begins games beyond the last, as many as it comes to
+        assert facts_in_journal(together.path) == facts_in_journal(alone.path)
+
+
+@pytest.mark.full
+def test_the_points_of_a_sweep_are_played_one_after_the_other_by_workers_each(tmp_path: Path) -> None:
+    with serving(latency=0.01) as server:
+        spec_file(tmp_path, server.base_url, size=6, sweep={"seed": [1, 2]})
+        one = nip_run("spec.yaml", "--json", "-q", "--results", "one", cwd=tmp_path)
+        two = nip_run("spec.yaml", "--json", "-q", "--results", "two", TWO, cwd=tmp_path)
+    assert (one.returncode, two.returncode) == (0, 0), two.stderr
+    for row in json.loads(one.stdout):
+        run_id = row["run_id"]
+        assert derived_files(tmp_path / "two/runs" / run_id) == derived_files(tmp_path / "one/runs" / run_id)
+
+
+@pytest.mark.full
+def test_a_training_run_plays_its_games_and_tests_by_workers(tmp_path: Path) -> None:
+    path = training_spec(tmp_path)
+    for name, processes in (("one", 1), ("two", 2)):
+        done = nip_run("run", path, f"execution.processes={processes}", "-q", "--results", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    games = sorted(run.name for run in (tmp_path / "one/runs").iterdir() if (run / "journal.jsonl").is_file())
+    assert len(games) >= 2
+    for name in games:
+        assert derived_files(tmp_path / "two/runs" / name) == derived_files(tmp_path / "one/runs" / name)
+
+
+@pytest.mark.full
+def test_a_replay_says_that_one_process_plays_it(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=6)
+        played(path, tmp_path / "results")
+        spec = tmp_path / "spec.yaml"
+        run = only_run(tmp_path / "results")
+        done = nip_run(spec, TWO, "--replay", run, "--run-id", "again", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "played by one process" in done.stderr + done.stdout
+
+
+@pytest.mark.full
+def test_a_script_without_a_main_guard_plays_by_workers(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec_file(tmp_path, server.base_url, size=6)
+        script = tmp_path / "script.py"
+        script.write_text(
+            "from runner import load_spec, run\n"
+            f"print(run(load_spec({str(path)!r}, ['{TWO}']), {str(tmp_path / 'results')!r}).status)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
+    assert done.stdout.strip().endswith("done"), done.stderr
