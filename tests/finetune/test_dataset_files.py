@@ -230,6 +230,7 @@ def exported(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "format_", ["openai", *(pytest.param(name, marks=pytest.mark.full) for name in ("trl", "verl"))]
 )
