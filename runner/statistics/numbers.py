@@ -151,7 +151,7 @@ METHODS = {
         "pair_score", "persuasion_0", "persuasion_1", "confidence_disagreement", "brier",
     ): f"interval: {_AT_EFFECTIVE_SIZE}",
     ("majority_accuracy",): (
-        "the majority of k plays, the largest odd k that nine in ten datapoints were played as often as: the mean over "
+        "the majority of k plays, the largest odd k up to 99 that nine in ten datapoints were played as often as: the mean over "
         f"all choices of k plays, a tie of decided verdicts half right; interval: {_AT_EFFECTIVE_SIZE}"
     ),
     ("confidence_bounds",): (
