@@ -174,12 +174,13 @@ class FineTuneFiles:
         swapped: Mapping[str, Agent] | None = None,
     ) -> None:
         self._folder, self._run_id, self._trees = folder, run_id, trees
-        self._examples = examples_of(settings, agents, run_id, trees=trees is not None, swapped=swapped)
+        self.examples = examples_of(settings, agents, run_id, trees=trees is not None, swapped=swapped)
+        """What makes of games what `put` takes."""
         self._formats = [format_of(name, trees=trees is not None) for name in settings.formats]
         self._files = DatasetFiles(
             folder,
             self._formats,
-            self._examples.agents[False],
+            self.examples.agents[False],
             min_examples=settings.min_examples,
             validation_share=settings.validation_share,
         )
@@ -187,7 +188,7 @@ class FineTuneFiles:
     def add(self, rollouts: Sequence[Rollout]) -> None:
         """Add each agent's examples of one game or tree."""
         for rollout in rollouts:
-            self.put(self._examples.of(rollout))
+            self.put(self.examples.of(rollout))
         self.add_preferences(rollouts)
 
     def put(self, made: Sequence[MadeExample]) -> None:
@@ -199,7 +200,7 @@ class FineTuneFiles:
         """Add what a tree as a whole gives."""
         root = build_tree(rollouts, self._trees.shape) if self._trees is not None else None
         if root is not None and self._trees is not None:
-            for agent, pair, source in preferences(root, self._examples.agents[False], self._trees.seed, self._run_id):
+            for agent, pair, source in preferences(root, self.examples.agents[False], self._trees.seed, self._run_id):
                 for format_ in self._formats:
                     if format_.method == "dpo":
                         self._files.add(agent, format_, pair, source)

@@ -14,6 +14,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.stop import Stopped
+from runner.runs.making import MadeGame
 from runner.runs.workers import messages
 from runner.runs.workers.book import LeaseBook, Leased
 from runner.runs.workers.crew import Crew, Worker
@@ -52,6 +53,7 @@ class Leasing:
             messages.Ended: lambda place, message: held.permits.ended(place.asking, message),
             messages.GaveUp: lambda place, message: held.permits.gave_up(place.asking, message.number),
             messages.Refused: lambda place, message: held.permits.refused(place.asking, message.sample),
+            messages.Made: self._made,
             messages.Played: self._played,
             messages.Unfinished: self._unfinished,
             messages.Counted: self._counted,
@@ -180,7 +182,9 @@ class Leasing:
     def _receive(self, place: Place, batch: Sequence[Any]) -> None:
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
-            if appends:
+            if appends and not self._held.start.is_durable:
+                self._held.written.append_now(appends)
+            elif appends:
                 task = asyncio.create_task(self._append(place, place.worker, appends))
                 place.appends.add(task)
                 task.add_done_callback(place.appends.discard)
@@ -209,12 +213,21 @@ class Leasing:
         if self._told_to_stop:
             self._send(place, messages.Stop())
 
+    def _made(self, place: Place, message: messages.Made) -> None:
+        self._over(place, message.place)
+        self._results.put(message.place, MadeGame(message.rollouts))
+
     def _played(self, place: Place, message: messages.Played) -> None:
-        leased = place.leases.pop(message.place)
+        leased = self._over(place, message.place)
+        self._results.put(message.place, [self._rollout(leased.job, *told) for told in message.rollouts])
+
+    def _over(self, place: Place, index: int) -> Leased:
+        """A game was played to its end."""
+        leased = place.leases.pop(index)
         place.plays_alone = False
         self._deaths.forget()
         self._held.written.over(leased)
-        self._results.put(message.place, [self._rollout(leased.job, *told) for told in message.rollouts])
+        return leased
 
     def _rollout(self, job: Job, repeat: int, facts: Sequence[Any]) -> Rollout:
         return rollout_of(job if repeat == job.repeat else self._held.plan.branch(job, repeat), facts)
