@@ -18,6 +18,7 @@ from runner.results.tables import Lines, lines_of
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.accounting import Accounting, Counted
+from runner.spec.experiment import FineTune
 
 
 class Score(NamedTuple):
@@ -89,6 +90,11 @@ def _score(rollout: Rollout) -> Score | None:
     return Score(point.group, point.id, job.stance, job.swapped, job.stances_exchanged, float(correct))
 
 
+def fine_tune_of(plan: Plan) -> FineTune | None:
+    """What is said of the fine-tune files of a run; None where it makes none."""
+    return plan.spec.experiment.fine_tune
+
+
 def needs_rollouts(plan: Plan) -> bool:
     """Whether something of a run follows from its rollouts as a whole, or together, and not from what is made of each.
 
@@ -106,7 +112,7 @@ class WorkersMaker:
 
     def __init__(self, plan: Plan, run_id: str, costs: CallCosts) -> None:
         """Raises `UsageError` where an agent that `fine_tune` names is not there."""
-        settings = plan.spec.experiment.fine_tune
+        settings = fine_tune_of(plan)
         examples = None
         if settings:
             swapped = plan.players(swapped=True) if plan.seats else {}

@@ -17,7 +17,7 @@ from runner.results.until import Decision, Selected
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree
-from runner.runs.making import Made, Maker
+from runner.runs.making import Made, Maker, fine_tune_of
 from runner.statistics.variance import Play, Scores, described
 from runner.storage.atomic import atomic_write
 from runner.text import counted
@@ -34,7 +34,7 @@ class RecordSinks:
         self._selected = None if stopped is None else Selected(plan, stopped)
         self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
         self._parts = PartFiles(folder.path, folder.run_id)
-        self._settings = plan.spec.experiment.fine_tune
+        self._settings = fine_tune_of(plan)
         trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
         self._files: FineTuneFiles | None = None
         if self._settings:

@@ -20,6 +20,7 @@ from runner.runs.workers.book import LeaseBook, Leased
 from runner.runs.workers.crew import Crew, Worker
 from runner.runs.workers.deaths import Deaths, count_lost
 from runner.runs.workers.messages import job_fields, rollout_of
+from runner.runs.workers.news import News
 from runner.runs.workers.permits import Asking
 from runner.runs.workers.places import Held, Place
 
@@ -41,30 +42,17 @@ class Leasing:
         self._was_stopped = False
         self._told_to_stop = False
         self._deaths = Deaths()
-        self._answered = set(held.start.answered)
-        self._down: dict[str, set[int]] = {}
-        """The places whose workers see a server down, by its address."""
+        self._news = News(held, self._places)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
         self._actions: Mapping[type, Callable[[Place, Any], None]] = {
             messages.Ready: self._ready,
             messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
-            messages.Ask: lambda place, message: held.permits.ask(place.asking, message),
-            messages.Ended: lambda place, message: held.permits.ended(place.asking, message),
-            messages.GaveUp: lambda place, message: held.permits.gave_up(place.asking, message.number),
-            messages.Refused: lambda place, message: held.permits.refused(place.asking, message.sample),
             messages.Made: self._made,
             messages.Played: self._played,
             messages.Unfinished: self._unfinished,
-            messages.Counted: self._counted,
-            messages.ServerDown: self._server_down,
-            messages.Noted: lambda _, message: held.notes.note(message.line, message.about),
-            messages.Logged: lambda _, message: logging.getLogger(message.logger).log(
-                message.level, "%s", message.line
-            ),
-            messages.Learned: lambda _, message: held.permits.learn(message.group, message.headers),
-            messages.Rendered: self._rendered,
             messages.Drained: self._drained,
+            **self._news.actions,
         }
 
     async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
@@ -147,7 +135,7 @@ class Leasing:
             return False
         place.leases[leased.job.index] = leased
         job = leased.job
-        self._send(place, messages.Lease(job_fields(job), job.datapoint.id, self._records_for(place, leased)))
+        place.send(messages.Lease(job_fields(job), job.datapoint.id, self._records_for(place, leased)))
         return True
 
     def _records_for(self, place: Place, leased: Leased) -> list[messages.Record]:
@@ -162,7 +150,7 @@ class Leasing:
             self._told_to_stop = True
             for place in self._places:
                 if place.is_ready:
-                    self._send(place, messages.Stop())
+                    place.send(messages.Stop())
 
     async def _let_come_in(self, error: NipRunError) -> None:
         """Ask nothing new, and wait for what is in flight: it may be answered, and billed."""
@@ -208,10 +196,9 @@ class Leasing:
 
     def _ready(self, place: Place, _: messages.Ready) -> None:
         place.is_ready = True
-        if self._answered:
-            self._send(place, messages.Answered(frozenset(self._answered)))
+        self._news.greet(place)
         if self._told_to_stop:
-            self._send(place, messages.Stop())
+            place.send(messages.Stop())
 
     def _made(self, place: Place, message: messages.Made) -> None:
         self._over(place, message.place)
@@ -244,30 +231,6 @@ class Leasing:
         else:
             self._fail(error)
 
-    def _rendered(self, _: Place, message: messages.Rendered) -> None:
-        self._held.plan.spec.prompts.rendered.put(message.key, message.text)
-
-    def _counted(self, _: Place, message: messages.Counted) -> None:
-        self._held.accounting.answered_elsewhere(
-            message.group, message.answers, message.repeats, from_cache=message.from_cache
-        )
-        if message.group not in self._answered:
-            self._answered.add(message.group)
-            for place in self._places:
-                if place.is_ready:
-                    self._send(place, messages.Answered(frozenset((message.group,))))
-
-    def _server_down(self, place: Place, message: messages.ServerDown) -> None:
-        """A server is down while one worker at least says so."""
-        seen = self._down.setdefault(message.server, set())
-        before = bool(seen)
-        if message.message is None:
-            seen.discard(place.number)
-        else:
-            seen.add(place.number)
-        if bool(seen) != before:
-            self._held.accounting.warn(message.server, message.message)
-
     def _fail(self, error: BaseException) -> None:
         """Keep what stops the run; the first counts, and one that stops all before what follows from that."""
         if self._failure is None:
@@ -278,10 +241,6 @@ class Leasing:
         if self._failure is not None:
             raise self._failure
 
-    def _send(self, place: Place, message: Any) -> None:
-        if place.worker is not None:
-            place.worker.send(message)
-
     # Workers come and go
 
     def _begin(self, work: Any) -> None:
@@ -290,15 +249,12 @@ class Leasing:
         task.add_done_callback(self._tasks.discard)
 
     async def _start(self, place: Place) -> None:
-        place.asking = Asking(partial(self._send_to, place))
+        place.asking = Asking(place.send)
         try:
             place.worker = await self._crew.start(partial(self._receive, place), partial(self._died, place))
             place.worker.send(self._held.start)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
-
-    def _send_to(self, place: Place, message: Any) -> None:
-        self._send(place, message)
 
     def _died(self, place: Place, how: str) -> None:
         if not self._is_over and not place.is_drained:
@@ -315,8 +271,7 @@ class Leasing:
             await held.permits.all_over(place.asking)
             await asyncio.gather(*place.appends)
             await count_lost(held, place, how)
-            for server in self._down:
-                self._server_down(place, messages.ServerDown(server, None))
+            self._news.died(place)
             self._deaths.count(place, how, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
@@ -338,7 +293,7 @@ class Leasing:
         """
         for place in self._places:
             if place.is_ready:
-                self._send(place, messages.Drain())
+                place.send(messages.Drain())
             place.is_drained = not place.is_ready
         loop = asyncio.get_running_loop()
         late = loop.time() + DRAIN_SECONDS
