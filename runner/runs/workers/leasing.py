@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,6 @@ class Leasing:
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False
-        self._told_to_stop = False
         self._deaths = Deaths()
         self._news = News(held, self._places)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -93,11 +93,10 @@ class Leasing:
         while True:
             self._moved.clear()
             self._raise_failure()
-            self._tell_stop()
+            self._news.tell_stop()
             self._lease()
-            out = any(place.leases for place in self._places)
             is_done = self._book.is_empty or self._begins_nothing
-            if is_done and not out:
+            if is_done and not any(place.leases for place in self._places):
                 break
             await self._moved.wait()
         if self._exhausted is not None:
@@ -135,35 +134,23 @@ class Leasing:
             return False
         place.leases[leased.job.index] = leased
         job = leased.job
-        place.send(messages.Lease(job_fields(job), job.datapoint.id, self._records_for(place, leased)))
+        place.send(messages.Lease(job_fields(job), job.datapoint.id, self._held.written.of(leased, place.known)))
         return True
-
-    def _records_for(self, place: Place, leased: Leased) -> list[messages.Record]:
-        if self._held.plan.shares_between_games:
-            if leased.job.datapoint.id in place.known:
-                return []
-            place.known.add(leased.job.datapoint.id)
-        return self._held.written.of(leased)
-
-    def _tell_stop(self) -> None:
-        if self._held.stop.stopping and not self._told_to_stop:
-            self._told_to_stop = True
-            for place in self._places:
-                if place.is_ready:
-                    place.send(messages.Stop())
 
     async def _let_come_in(self, error: NipRunError) -> None:
         """Ask nothing new, and wait for what is in flight: it may be answered, and billed."""
         self._held.stop.stop_all()
-        self._tell_stop()
-        loop = asyncio.get_running_loop()
-        late = loop.time() + (REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS)
-        while any(place.leases for place in self._places) and loop.time() < late:
-            self._moved.clear()
-            try:
-                await asyncio.wait_for(self._moved.wait(), late - loop.time())
-            except TimeoutError:
-                return
+        self._news.tell_stop()
+        seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
+        await self._moved_until(lambda: not any(place.leases for place in self._places), seconds)
+
+    async def _moved_until(self, is_done: Callable[[], bool], seconds: float) -> None:
+        """Wait until something is so, or for this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not is_done():
+                    self._moved.clear()
+                    await self._moved.wait()
 
     # What workers say
 
@@ -190,15 +177,12 @@ class Leasing:
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
-        numbers = [append.number for append in appends if append.number is not None]
-        if worker is not None and numbers:
-            worker.send(messages.Acked(numbers))
+        if worker is not None:
+            worker.send(messages.Acked([append.number for append in appends if append.number is not None]))
 
     def _ready(self, place: Place, _: messages.Ready) -> None:
         place.is_ready = True
         self._news.greet(place)
-        if self._told_to_stop:
-            place.send(messages.Stop())
 
     def _made(self, place: Place, message: messages.Made) -> None:
         self._over(place, message.place)
@@ -295,14 +279,9 @@ class Leasing:
             if place.is_ready:
                 place.send(messages.Drain())
             place.is_drained = not place.is_ready
-        loop = asyncio.get_running_loop()
-        late = loop.time() + DRAIN_SECONDS
-        while not all(place.is_drained or place.worker is None for place in self._places) and loop.time() < late:
-            self._moved.clear()
-            try:
-                await asyncio.wait_for(self._moved.wait(), max(late - loop.time(), 0.0))
-            except TimeoutError:
-                break
+        await self._moved_until(
+            lambda: all(place.is_drained or place.worker is None for place in self._places), DRAIN_SECONDS
+        )
         self._raise_failure()
 
     def _drained(self, place: Place, message: messages.Drained) -> None:

@@ -18,6 +18,7 @@ class News:
         self._answered = set(held.start.answered)
         self._down: dict[str, set[int]] = {}
         """The places whose workers see a server down, by its address."""
+        self._told_to_stop = False
         permits = held.permits
         self.actions: Mapping[type, Callable[[Place, Any], None]] = {
             messages.Ask: lambda place, message: permits.ask(place.asking, message),
@@ -39,6 +40,16 @@ class News:
         """Tell a worker that is ready what the others know."""
         if self._answered:
             place.send(messages.Answered(frozenset(self._answered)))
+        if self._told_to_stop:
+            place.send(messages.Stop())
+
+    def tell_stop(self) -> None:
+        """Tell all workers, once, that the run is to stop, where it is."""
+        if self._held.stop.stopping and not self._told_to_stop:
+            self._told_to_stop = True
+            for place in self._places:
+                if place.is_ready:
+                    place.send(messages.Stop())
 
     def died(self, place: Place) -> None:
         """A worker is gone: it sees no server down any more."""

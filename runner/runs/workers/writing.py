@@ -62,8 +62,15 @@ class Written:
             for error in append.failures:
                 self._accounting.failed(TransientError(error))
 
-    def of(self, leased: Leased) -> list[Record]:
-        """What the journal has of a game; where games share calls, of all games of its datapoint."""
+    def of(self, leased: Leased, known: set[str]) -> list[Record]:
+        """What the journal has of a game; where games share calls, of all games of its datapoint.
+
+        Of those in `known`, a worker's, nothing: it has them already.
+        """
+        if self._plan.shares_between_games:
+            if leased.job.datapoint.id in known:
+                return []
+            known.add(leased.job.datapoint.id)
         offsets = self._offsets.get(game_of_job(self._plan, leased.job), ())
         return [self._journal.record(offset) for offset in offsets]
 
