@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from runner.finetune.examples import Preference, Source
-from runner.finetune.files import DatasetFiles, in_validation
+from runner.finetune.files import DatasetFiles
 from runner.finetune.formats import FORMATS
+from runner.finetune.making import in_validation
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec
