@@ -24,7 +24,7 @@ from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop import Stop
-from runner.runs.making import WorkersMaker
+from runner.runs.making import WorkersMaker, fine_tune_of
 from runner.runs.reconstruct import engine_of
 from runner.runs.spending import used_models
 from runner.runs.wiring import labels_for_toys, parameters_hash, replayed_run
@@ -96,7 +96,7 @@ class _Begun:
             start.budgeted,
         )  # fmt: skip
         self._maker = WorkersMaker(plan, start.run_id, costs) if start.makes else None
-        if plan.spec.experiment.fine_tune is not None and self._maker is None:
+        if fine_tune_of(plan) is not None and self._maker is None:
             plan.spec.prompts.rendered.tell = self._rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._servers.adapters = start.adapters
