@@ -152,7 +152,7 @@ class Session:
         if self._wiring.replay is None:
             check_room(self.plan, self.folder)
         workers = self._workers()
-        if workers > 1:
+        if workers is not None:
             from runner.runs.workers.opening import leasing  # most runs need none
 
             async with leasing(self._wiring, workers) as (leases, journal):
@@ -166,13 +166,17 @@ class Session:
 
             await self._play_all(self._engine(wired), check_over)
 
-    def _workers(self) -> int:
-        """How many processes are to play; 1: this one."""
-        processes = self.plan.spec.experiment.execution.processes
-        if processes > 1 and self._wiring.replay is not None:
-            self.notes.append("played by one process, not by execution.processes: a replay asks nobody")
-            return 1
-        return min(processes, self._concurrency())
+    def _workers(self) -> int | None:
+        """How many workers are to play; None: this process does."""
+        execution = self.plan.spec.experiment.execution
+        if not execution.by_workers:
+            return None
+        if self._wiring.replay is not None:
+            what = "processes" if execution.engine == "processes" else "workers"
+            self.notes.append(f"played by one process, not by execution.{what}: a replay asks nobody")
+            return None
+        workers = min(execution.count, self._concurrency())
+        return None if execution.engine == "processes" and workers == 1 else workers
 
     def _engine(self, wired: Wired) -> Engine:
         plan = self.plan
