@@ -12,6 +12,7 @@ The tree; an exception without an exit code has that of the one above it:
     │   ├── FolderGoneError             the run directory was deleted, moved or replaced while the run went on
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
     │   ├── NewerFormatError            a file was written by a newer nip-run
+    │   ├── MergeError                  the parts of a run cannot be made one: carries all that is wrong at once
     │   ├── ServerUnreachable           a server did not answer call after call
     │   ├── ReleaseError                what a registry holds is damaged, or is not what it says
     │   │   ├── NotPublished                it has no such release
@@ -40,7 +41,7 @@ The tree; an exception without an exit code has that of the one above it:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -59,6 +60,12 @@ class NipRunError(Exception):
     def lines(self) -> list[str]:
         """What the user is told: the message, then the notes that were added on the way up."""
         return [str(self), *getattr(self, "__notes__", ())]
+
+    def with_notes(self, notes: Iterable[str]) -> Self:
+        """The same error, with more lines to tell."""
+        for note in notes:
+            self.add_note(note)
+        return self
 
 
 class UsageError(NipRunError):
@@ -195,6 +202,23 @@ class LeaderboardError(RunError):
 
 class NewerFormatError(RunError):
     """A file was written by a newer nip-run, in a format that this one does not know."""
+
+
+class MergeError(RunError):
+    """The parts of a run cannot be made one; `problems` are all that is wrong with them."""
+
+    def __init__(self, run_id: str, problems: Sequence[str]) -> None:
+        self.run_id, self.problems = run_id, tuple(problems)
+        super().__init__(run_id, self.problems)
+
+    def __str__(self) -> str:
+        many = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        return f"run {self.run_id} cannot be merged: {many}; nothing was changed"
+
+    def lines(self) -> list[str]:
+        """The problems below the message, one a line."""
+        first, *notes = super().lines()
+        return [first, *self.problems, *notes]
 
 
 class ServerUnreachable(RunError):

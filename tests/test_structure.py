@@ -146,6 +146,7 @@ HOMES = {
         "runner.results.tables",
         "runner.results.tasks",
         "runner.rollouts.debates",
+        "runner.runs.merging",
         "runner.runs.sinks",
         "runner.server.apart",
         "runner.server.boards.anew",
@@ -318,7 +319,7 @@ def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
     takers = {f"{module}.{name}" for module in FILES for name in paths_of_results(tree(module))}
     public = {
         "api.specs": ("load_spec", "load_specs", "sample_size"),
-        "api.runs": ("run", "run_sweep", "open_run"),
+        "api.runs": ("run", "run_sweep", "open_run", "merge"),
         "api.asked": ("query", "compare"),
         "api.judging": ("rejudge",),
     }

@@ -2,7 +2,7 @@
 
 from runner.api.asked import compare, query, sweep_table
 from runner.api.judging import rejudge
-from runner.api.runs import open_run, run, run_sweep
+from runner.api.runs import merge, open_run, run, run_sweep
 from runner.api.specs import Check, check, estimate, load_protocol, load_spec, load_specs, sample_size
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "load_protocol",
     "load_spec",
     "load_specs",
+    "merge",
     "open_run",
     "query",
     "rejudge",

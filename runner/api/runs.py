@@ -14,6 +14,7 @@ from runner.results.results import Results
 from runner.runs import result as played
 from runner.runs.accounting import Progress
 from runner.runs.as_begun import as_begun
+from runner.runs.in_shards import in_shard, shard_of
 from runner.runs.run import RunOptions
 from runner.runs.which import ReplayOf, WhichRun
 from runner.spec.load import Spec, SpecSource
@@ -31,6 +32,7 @@ def run(
     again: bool = False,
     replay: played.RunResult | str | Path | None = None,
     until_round: int | None = None,
+    shard: str | None = None,
     set_model: Mapping[str, str] | None = None,
     allow_keys: str | Sequence[str] = (),
     allow_commands: str | Sequence[str] = (),
@@ -42,9 +44,10 @@ def run(
 
     `results` is by default what `NIP_RUN_RESULTS` names, else `results`. A finished run is shown and not played again;
     `again` plays it again, as a run of its own. `replay` plays the spec with the answers of another run (its result, id
-    or folder), all of them or those before `until_round`. `set_model` names the models that the user has trained, by
-    group. `allow_keys` are the pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send;
-    `allow_commands` the programs that it may run, and `allow_hosts` the servers that it may ask without a key.
+    or folder), all of them or those before `until_round`. `shard`, such as "3/8", plays that part of the run; `merge`
+    makes one run of all parts. `set_model` names the models that the user has trained, by group. `allow_keys` are the
+    pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send; `allow_commands` the programs that it may
+    run, and `allow_hosts` the servers that it may ask without a key.
 
     `on_progress` is called whenever the progress has moved, each time with a `Progress` of its own; `on_rollout` with
     each finished rollout in the order of the plan, those too that an earlier process played. Both are called while
@@ -79,7 +82,41 @@ def run(
         manual_models=set_model or {},
         allowed_keys=all_allowed(allow_keys, allow_commands, allow_hosts),
     )
-    return RunResult.of(run_spec(loaded(spec, folder), folder, options, WhichRun(run_id, again, source)))
+    meant = loaded(spec, folder)
+    if shard is not None:
+        part = shard_of(shard, again=again, replay=source, set_model=set_model)
+        meant = in_shard(plan_of(meant), part).spec
+    return RunResult.of(run_spec(meant, folder, options, WhichRun(run_id, again, source)))
+
+
+def merge(
+    run: str | Path, results: str | Path | None = None, *, parts: Sequence[played.RunResult | str | Path] = ()
+) -> RunResult:
+    """Make one run of its shards, as if one process had played it; one that was merged already is shown.
+
+    `run` is the run's id or folder. Its parts are those that stand in its folder, and `parts`, which stand elsewhere.
+    Nobody is asked, and no key is needed.
+
+        >>> from runner import load_spec, merge, run
+        >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "in-shards"})
+        >>> played = [run(spec, shard=f"{number}/2") for number in (1, 2)]
+        >>> [part.accuracy.n for part in played], merge(played[0].run_id.partition("/")[0]).accuracy.n
+        ([2, 2], 4)
+
+    Raises:
+        MergeError: a `RunError` with all that is wrong with the parts as `problems`: missing, there twice, of another
+            run, unfinished, edited.
+        RunError, Interrupted: as `run`.
+    """
+    # Here and not above: a run that is played whole needs none of it.
+    from runner.results.folder import RunFolder, split_part
+    from runner.runs.merging import merge as merged
+
+    folder = results_at(results)
+    others = [part.folder if isinstance(part, played.RunResult) else RunFolder(Path(part)) for part in parts]
+    given = Path(run)
+    run_id = given.resolve().name if given.is_dir() else split_part(str(run))[0]
+    return RunResult.of(merged(run_id, folder, others))
 
 
 def _replayed(

@@ -34,6 +34,10 @@ class OldName(argparse.Action):
         args.renamed = [*args.renamed, (option, self.new)]
 
 
+def shard(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--shard", metavar="K/N", help=what)
+
+
 def specs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from runner.cli.arguments import RUN, OldName, folder, specs
+from runner.cli.arguments import RUN, OldName, folder, shard, specs
 
 EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "scout")
 """The formats of other tools, for results, logs and transcripts: those of `runner.exports`."""
@@ -41,6 +41,7 @@ def show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "other", metavar="RUN ROLLOUT", nargs="*", help="another run and a rollout of it, shown after the first"
     )
+    shard(parser, "of a run that is played in shards: the part K of N")
     parser.add_argument("--wrong", action="store_true", help="only rollouts with a wrong verdict")
     parser.add_argument("--undecided", action="store_true", help="only rollouts without a verdict")
     parser.add_argument("--repeat", type=int, metavar="N", help="only this repeat of each datapoint, from 0")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from runner.cli.arguments import shard
+
 RUNS = "a run's id, the start of one, `last`, `last~N`, or its folder"
 
 
@@ -28,6 +30,7 @@ def report(parser: argparse.ArgumentParser) -> None:
 
 def view(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
+    shard(parser, "of runs that are played in shards: the part K of N")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: one that is free")
     parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
     _board(parser, "the leaderboard instead: a list for each task, made anew when the page is loaded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from runner.cli.arguments import RUN, folder, specs
+from runner.cli.arguments import RUN, folder, shard, specs
 
 
 def allow_key(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +40,23 @@ def allow_host(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check(parser: argparse.ArgumentParser) -> None:
+    specs(parser)
+    shard(parser, "the part K of N: its games, its calls, and its share of each limit")
+
+
+def merge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN|PART",
+        help="runs that were played in shards, by id or folder; and folders of parts that stand elsewhere",
+    )
+
+
 def run(parser: argparse.ArgumentParser) -> None:
     specs(parser)
+    shard(parser, "play the part K of N of the run, such as 3/8; the last part that ends makes one run of all")
     parser.add_argument("--replay", metavar="RUN", help="play with the answers of this run: no network, no cost")
     parser.add_argument(
         "--until-round",

@@ -12,16 +12,19 @@ from typing import Any
 
 from runner.cli.output import print_json, print_table, say
 from runner.cli.schedule import schedule_as_json, show_schedule
+from runner.cli.shards import check_shard, in_shards, shard_as_json, shard_lines, with_parts
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
 from runner.documents.fetched import from_elsewhere
 from runner.exit_codes import ExitCode
 from runner.models.keys import NO_KEY, forms_of
+from runner.models.providers.openai_errors import BASE_URL
 from runner.protocols.protocol import Protocol
 from runner.results.points import shown_point
 from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.runs.comparing import compared_with
+from runner.runs.spending import used_models
 from runner.spec.checks.trees import tree_calls
 from runner.spec.warnings import warnings_of
 from runner.text import comma_join, counted, in_one_line
@@ -32,7 +35,10 @@ from runner.training.trust import missing_addresses
 
 def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
-    points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
+    words = with_parts(args.words, results, args.shard)
+    points = in_shards(load_points(words, results.path_of, quiet=args.quiet), args.shard)
+    points = points_as_begun(points, results)
+    check_shard(points, args.shard)
     for point in points:
         compared_with(point.plan.games, results, point.plan.run_id)
     if args.json:
@@ -43,13 +49,13 @@ def execute(args: argparse.Namespace) -> int:
     for point in points:
         spec, games = point.spec, point.plan.all_games()
         reruns = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
-        datapoints = (games[0].spec if reruns else spec).dataset.datapoints
+        datapoints = games[0].spec.dataset.datapoints if reruns else point.plan.games.points
         say(f"{point.path}: no errors. {_what(point.plan, games[0])}")
         if spec.point:
             say(f"with {shown_point(spec.point)}")
         ones = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
         say(f"on {counted(len(datapoints), 'datapoint')} ({ones}).")
-        for line in (*_design(games[0]), *_keys(point.plan), *point.notes):
+        for line in (*shard_lines(games[0]), *_design(games[0]), *_keys(point.plan), *point.notes):
             say(line)
         if spec.protocol != shown:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
@@ -81,7 +87,12 @@ def _design(games: Plan) -> list[str]:
 def _keys(plan: AnyPlan) -> list[str]:
     """What a run would send where; of a spec from elsewhere, what must be allowed."""
     uses = key_uses_of(plan)
-    lines = [f"sends {comma_join(map(str, uses))}"] if uses else []
+    lines = [
+        f"{group} is asked at {counted(len(addresses), 'server')}: {comma_join(map(in_one_line, addresses))}"
+        for group, addresses in _servers(plan).items()
+        if len(addresses) > 1
+    ]
+    lines += [f"sends {comma_join(map(str, uses))}"] if uses else []
     lines += [f"{key} is to be given: an address is never published" for key in missing_addresses(plan)]
     needed = () if plan.spec.fetched is None else to_allow(plan)
     if needed:
@@ -90,6 +101,15 @@ def _keys(plan: AnyPlan) -> list[str]:
         said = "" if plan.spec.fetched is None else from_elsewhere(plan.spec.path, plan.spec.fetched)
         lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
     return lines
+
+
+def _servers(plan: AnyPlan) -> dict[str, list[str]]:
+    """Where each group is asked that is at a server."""
+    return {
+        group: [address or BASE_URL for address in settings.addresses]
+        for group, settings in used_models(plan.games).items()
+        if settings.traits.remote
+    }
 
 
 def _what(plan: AnyPlan, first: Plan) -> str:
@@ -143,13 +163,15 @@ def _as_json(point: Point) -> dict[str, Any]:
         "identity": plan.identity,
         "rollouts": sum(one.size for one in games) if plan.games.shape is None else None,
         "may_stop_sooner": spec.experiment.until is not None,
-        "datapoints": len(spec.dataset.datapoints),
+        "datapoints": len(plan.games.points),
+        "shard": shard_as_json(plan.games),
         "protocol": spec.protocol.name,
         "plays_per_block": len(plan.games.variants),
         "schedule": schedule_as_json(spec.protocol, both_stances=spec.experiment.stances is not None),
         "keys": [
             {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
         ],
+        "servers": _servers(plan),
         "models": [asdict(estimate) for estimate in _estimates(games)],
         "notes": list(point.notes),
         "warnings": warnings_of(spec),

@@ -71,9 +71,10 @@ def _hint(message: str, options: Collection[str]) -> str | None:
     if index is None or not message.startswith("unrecognized"):
         return None
     name, _, value = words[index].partition("=")
-    near = did_you_mean(name, options)
+    # Without dashes, which make all of them alike: `--seed` is no `--shard`.
+    near = did_you_mean(name.lstrip("-"), (one.lstrip("-") for one in options))
     if near:
-        return near.removeprefix("; ")
+        return near.removeprefix("; ").replace("'", "'--", 1)
     following = words[index + 1] if len(words) > index + 1 else "VALUE"
     return f"an override has no dashes: {name.lstrip('-')}={value or following}"
 

@@ -22,7 +22,7 @@ from runner.registry.publish import Options, Ready, failures, ready, send
 from runner.registry.sent import record
 from runner.registry.taken import THERE_ALREADY
 from runner.releases.reference import Kind, Reference, parse, wrong_word
-from runner.results.folder import RunFolder
+from runner.results.folder import RunFolder, split_part
 from runner.results.results import Results
 from runner.storage.locks import locked
 from runner.text import comma_join, counted, did_you_mean
@@ -116,10 +116,18 @@ def _hold(folder: RunFolder, held: ExitStack) -> None:
 
     Raises:
         RunDirectoryError: one is being played.
+        UsageError: it is one shard of a run.
     """
     if folder.name is not None or not folder.path.is_dir():
         return  # what was got is no run of ours, and nobody plays in it
-    parts = Results.of(folder).parts_of(folder.run_id) if folder.manifest().is_training_run else []
+    manifest = folder.manifest()
+    if manifest.shard is not None:
+        whole, _ = split_part(manifest.run_id)
+        raise UsageError(
+            f"{manifest.run_id} is shard {manifest.shard} of run {whole}, which is published as a whole: nip-run merge "
+            f"{whole}"
+        )
+    parts = Results.of(folder).parts_of(folder.run_id) if manifest.is_training_run else []
     for one in (folder, *parts):
         try:
             held.enter_context(_locked(one))

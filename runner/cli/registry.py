@@ -9,7 +9,6 @@ import argparse
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 
-from runner.cli import arguments
 from runner.cli import arguments_look as look
 from runner.cli import arguments_pages as pages
 from runner.cli import arguments_play as play
@@ -44,8 +43,8 @@ COMMANDS: Mapping[str, Command] = {
         "init", "init mine", "init --protocol debate mine",
     ),
     "check": Command(
-        "find every error of a spec, and show its schedule, calls and cost", arguments.specs, "runner.cli.check",
-        "check spec.yaml", "check specs/*.yaml rollouts.per_datapoint=3",
+        "find every error of a spec, and show its schedule, calls and cost", play.check, "runner.cli.check",
+        "check spec.yaml", "check spec.yaml --shard 3/8", "check specs/*.yaml rollouts.per_datapoint=3",
     ),
     "render": Command(
         "show the exact messages that an agent's model would get", play.render, "runner.cli.render",
@@ -58,7 +57,11 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "run": Command(
         "play a spec; `nip-run SPEC` is short for it", play.run, "runner.cli.run",
-        "spec.yaml", "spec.yaml dataset.limit=10 budget.usd=1", "spec.yaml --replay RUN",
+        "spec.yaml", "spec.yaml dataset.limit=10 budget.usd=1", "spec.yaml --replay RUN", "spec.yaml --shard 3/8",
+    ),
+    "merge": Command(
+        "make one run of its shards, as if one process had played it", play.merge, "runner.cli.merge",
+        "merge RUN", "merge RUN copied/3-of-8", "merge copied/1-of-2 copied/2-of-2",
     ),
     "rejudge": Command(
         "have the debates of a run judged by another judge; no other agent is asked", play.rejudge,
@@ -195,7 +198,7 @@ COMMANDS: Mapping[str, Command] = {
 }  # fmt: skip
 
 GROUPS: Mapping[str, Sequence[str]] = {
-    "play": ("init", "check", "render", "plan", "run", "rejudge"),
+    "play": ("init", "check", "render", "plan", "run", "merge", "rejudge"),
     "look": ("runs", "show", "view", "report", "notes", "sweep", "explain-misses"),
     "ask": ("leaderboard", "compare", "sql", "plot"),
     "share": (

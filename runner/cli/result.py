@@ -81,7 +81,8 @@ def show_result(
         if not verbose:
             note("all metrics: the same command with -v")
         note(f"transcripts: {show}{where}")
-    note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")
+    if result.manifest.shard is None:
+        note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")
 
 
 def _why_none(accuracy: Mapping[str, Any]) -> str:

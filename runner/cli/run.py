@@ -15,6 +15,7 @@ from runner.cli.frugal import one_blas_thread
 from runner.cli.output import note, print_json, say
 from runner.cli.progress import Display, Watched, watching
 from runner.cli.result import as_json, show_result
+from runner.cli.shards import Merges, check_shard, in_shards, shard_lines, with_parts, without_merged
 from runner.cli.specs import Point, load_points, points_as_begun, show_warnings, split_words
 from runner.documents.fetched import from_elsewhere
 from runner.errors import (
@@ -37,6 +38,7 @@ from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 from runner.rollouts.plan import Plan
 from runner.runs.accounting import Watch
 from runner.runs.debates import what_is_judged
+from runner.runs.in_shards import shard_of
 from runner.runs.result import RunResult
 from runner.runs.run import RunOptions
 from runner.runs.troubles import troubles_of
@@ -67,8 +69,10 @@ class _WaitingPoint:
 
 
 def execute(args: argparse.Namespace) -> int:
-    points = load_points(args.words, Results(args.results).path_of, quiet=args.quiet)
+    results = Results(args.results)
+    points = load_points(with_parts(args.words, results, args.shard), results.path_of, quiet=args.quiet)
     check_usage(args, len(points))
+    points = in_shards(points, args.shard)
     with one_blas_thread():
         load_intervals()
     return play(args, points)
@@ -87,6 +91,7 @@ class _Runs:
         run = self.results.find(args.replay).path if args.replay else None
         self._which = WhichRun(args.run_id, args.again, None if run is None else ReplayOf(run, args.until_round))
         self.points = points_as_begun(points, self.results, self._which)
+        check_shard(self.points, getattr(args, "shard", None))
         self._names: dict[Point, str] = {}
         self._told: set[str] = set()
         """Notes that were shown while a run went on."""
@@ -117,7 +122,10 @@ class _Runs:
                 raise
         if len(self.points) > 1 and not self.args.json:
             self._show_table()
-        return _ended(self.args, self._done, self._waiting)
+        merges = Merges(self.results, self.args, self._told)
+        merged = merges.of(self._done)
+        code = _ended(self.args, [*without_merged(self._done, merged), *merged], self._waiting)
+        return merges.code or code
 
     def _show_table(self) -> None:
         """The benchmarks among the points as one table."""
@@ -205,7 +213,7 @@ def _watched(point: Point) -> Watched:
 
 
 def _notes(point: Point) -> list[str]:
-    return [*point.notes, *what_is_judged(point.plan.games)]
+    return [*point.notes, *shard_lines(point.plan.games), *what_is_judged(point.plan.games)]
 
 
 def check_usage(args: argparse.Namespace, size: int) -> None:
@@ -213,6 +221,8 @@ def check_usage(args: argparse.Namespace, size: int) -> None:
         raise UsageError(f"--run-id names one run; these specs make {size}")
     if args.set_model and size > 1:
         raise UsageError(f"--set-model is for one training run; these specs make {size}")
+    if getattr(args, "shard", None) is not None:
+        shard_of(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
 
@@ -322,6 +332,8 @@ def _options(args: argparse.Namespace) -> list[str]:
         words += ["--results", str(args.results)]
     if args.run_id:
         words += ["--run-id", args.run_id]
+    if getattr(args, "shard", None):
+        words += ["--shard", args.shard]
     if args.again:
         words.append("--again")
     if args.replay:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from runner.cli.output import note, print_json, print_table, say, short_time
 from runner.exit_codes import ExitCode
-from runner.results.manifest import Manifest, Status
+from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.points import shown_point
 from runner.results.results import Results
 from runner.text import counted
@@ -23,6 +23,8 @@ def execute(args: argparse.Namespace) -> int:
     manifests = [folder.manifest() for folder in results.runs()]
     for damage in results.damaged():
         note(damage)
+    if not args.quiet:
+        _note_shards(results)
     chosen = [m for m in manifests if args.status in (None, m.status)]
     chosen.sort(key=lambda m: (m.started_at, m.run_id), reverse=True)
     if args.json:
@@ -43,6 +45,16 @@ def execute(args: argparse.Namespace) -> int:
     if parts and not args.quiet:
         note("the finished parts of training runs are folded; -v lists them")
     return ExitCode.DONE
+
+
+def _note_shards(results: Results) -> None:
+    """Tell of the runs that are in parts, and not one run yet."""
+    for folder in results.in_shards():
+        parts = folder.begun_parts()
+        if parts and not folder.manifest_path.is_file():
+            done = sum(part.manifest().status in PLAYED for _, part in parts if part.damage() is None)
+            of = parts[0][0].of
+            note(f"{folder.run_id} is played in shards: {done} of {of} are done; nip-run merge {folder.run_id}")
 
 
 def _folded(manifests: Sequence[Manifest]) -> list[Manifest]:

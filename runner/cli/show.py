@@ -26,6 +26,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import variant_words
 from runner.runs.going_on import how_it_goes_on
+from runner.runs.in_shards import shard_of
 from runner.runs.part_troubles import found_in
 from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
 from runner.runs.rollout_rows import RolloutList, Wanted
@@ -47,7 +48,8 @@ def execute(args: argparse.Namespace) -> int:
     wanted = Wanted(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
     if args.other:
         return _show_both(wanted, args)
-    folder = Results(args.results).find(args.run)
+    results = Results(args.results)
+    folder = results.find(args.run) if args.shard is None else results.find_part(args.run, shard_of(args.shard))
     if args.rollout is not None:
         return _show_rollout(folder, wanted, args)
     for option, value in (("--prompt", args.prompt), ("--round", args.round)):

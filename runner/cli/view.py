@@ -7,12 +7,16 @@ import os
 import sys
 import threading
 import webbrowser
+from collections.abc import Callable
+from functools import partial
 
 from runner.cli.output import note, print_json, say
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.pages.boards import local_board, published_board
+from runner.results.folder import RunFolder
 from runner.results.results import LAST, Results
+from runner.runs.in_shards import shard_of
 from runner.viewing.board import BoardPages
 from runner.viewing.live import LiveRuns
 from runner.viewing.server import Server
@@ -32,7 +36,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _runs(results: Results, args: argparse.Namespace) -> int:
-    folders = list({folder.run_id: folder for folder in map(results.find, args.runs or [LAST])}.values())
+    found: Callable[[str], RunFolder] = results.find
+    if args.shard is not None:
+        found = partial(results.find_part, shard=shard_of(args.shard))
+    folders = list({folder.run_id: folder for folder in map(found, args.runs or [LAST])}.values())
     live = LiveRuns(folders)
     server = Server(live, args.port)
     following = threading.Thread(target=live.follow, name="nip-run-follow", daemon=True)

@@ -18,6 +18,7 @@ from jsonschema.validators import extend
 from runner.documents.dump import dump_inline
 from runner.documents.layered import Layered
 from runner.errors import Problem
+from runner.redaction import remember
 from runner.text import comma_join, did_you_mean, not_text
 
 _NAMES = {
@@ -215,6 +216,9 @@ def _message(error: ValidationError) -> str:
             return f"{_shown(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
+        case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
+            remember(value)  # it may be a secret, and its line of the file is shown
+            return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
                 return f'{_shown(value)} has typographic quotes; use plain ones: "{_with_plain_quotes(value)}"'

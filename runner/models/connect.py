@@ -8,38 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
 
+from runner.models.admission import Admission, OwnAdmission
 from runner.models.base import Complete, Completion, Request
+from runner.models.connectors import CONNECTORS, Provider, Replayed, ToConnect
 from runner.models.costs import CallCosts
 from runner.models.events import NO_EVENTS, CallEvents
-from runner.models.layers.budget import Budget, within_budget
+from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache, through_cache
-from runner.models.layers.limits import GroupLimit, Sleep, within_limits
+from runner.models.layers.limits import Sleep
 from runner.models.layers.malformed import judging_refusals
+from runner.models.layers.placement import Placement, Rollout
 from runner.models.layers.retry import with_retries
+from runner.models.layers.several import Server, SeveralServers
 from runner.models.policy import Retry
-from runner.models.providers.dummy import DummyModel, examples_behind
-from runner.models.providers.openai_body import as_sent
-from runner.models.providers.table import ProviderName
-from runner.models.servers import Servers, Told, connections_of, server_of
+from runner.models.servers import Servers, Told, server_of
 from runner.models.settings import ModelSettings
 
 Close = Callable[[], Awaitable[None]]
-
-Learn = Callable[[Mapping[str, str]], None]
-"""Is told the headers of an answer."""
-
-
-class Provider(Protocol):
-    """What every provider is: openai, dummy and replay are equals."""
-
-    async def complete(self, request: Request) -> Completion: ...
-
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -50,6 +37,8 @@ class Connection:
     closers: tuple[Close, ...] = ()
     check_answered: Callable[[], None] = lambda: None
     """Raises `ProviderRefusal` where a group was refused and never answered; for when all games are over."""
+    ended: Callable[[Rollout], None] = lambda _: None
+    """Told of each game that is over: its place at one of several servers is free."""
 
     async def close(self) -> None:
         """Close all, also where one of them fails; the first failure is raised in the end."""
@@ -57,21 +46,6 @@ class Connection:
         for failure in closed:
             if isinstance(failure, BaseException):
                 raise failure
-
-
-class Permits(Protocol):
-    """Where others hold the budget and the limits: asks them for each call, and tells them how it ended."""
-
-    def around(self, complete: Complete) -> Complete: ...
-
-    def learn(self, group: str, headers: Mapping[str, str]) -> None: ...
-
-
-class Replayed(NamedTuple):
-    """A run whose answers are taken: its folder, and its identity where that is known."""
-
-    run: Path
-    identity: str | None
 
 
 def connect(
@@ -88,14 +62,14 @@ def connect(
     labels: Mapping[str, int] | None = None,
     sleep: Sleep = asyncio.sleep,
     servers: Servers | None = None,
-    permits: Permits | None = None,
+    admission: Admission | None = None,
 ) -> Connection:
     """Connect every group but those that `providers` holds, which are connected already.
 
     `servers` are shared with others who ask at the same time, and closed by whoever made them; their concurrency holds.
     `answered` are the groups that a server has answered before, by the journal. `labels` are those of the datapoints,
-    by id: for `dummy` alone, which knows some where it was trained. `permits` stand in the place of the budget and the
-    limits.
+    by id: for `dummy` alone, which knows some where it was trained. `admission` lets calls
+    through, where another process holds the budget and the limits.
 
     Raises:
         ProviderRefusal: a group's key is missing.
@@ -103,29 +77,22 @@ def connect(
     """
     shared = servers or Servers(concurrency, sleep)
     live = {group: settings for group, settings in groups.items() if settings.called_live}
-    limits = {} if permits else {group: shared.limit(group, settings, policy) for group, settings in live.items()}
+    several = {group: settings for group, settings in live.items() if len(settings.addresses) > 1}
+    admitted = admission or OwnAdmission(CallCosts(groups), shared, policy, budget)
     connected = dict(providers or {})
     for group, settings in groups.items():
-        if group not in connected:
+        if group not in connected and group not in several:
             replayed = (replays or {}).get(group)
-            place = _Place(group, settings, shared, _learning(group, limits, permits), replayed, labels or {})
-            connected[group] = CONNECTORS[settings.provider](place)
+            to_connect = ToConnect(group, settings, shared, admitted.learns(group, None), replayed, labels or {})
+            connected[group] = CONNECTORS[settings.provider](to_connect)
 
-    costs = CallCosts(groups)
-
-    async def ask(request: Request) -> Completion:
-        events.sending(request)
-        return await connected[request.group].complete(request)
-
-    if permits is not None:
-        complete = permits.around(ask)
-    else:
-        complete = within_limits(ask, shared.gate, limits, lambda request: costs.worst_case(request).tokens)
-    if budget is not None:
-        complete = within_budget(complete, budget, costs)
-    # By server, so that each is told of once, however many groups ask it.
-    told = {one: shared.breaker(one, policy, events.server_down) for one in set(map(server_of, live.values()))}
-    complete = _live_retried(complete, groups, policy, events=events, told=told, sleep=sleep)
+    attempt = _attempts(admitted, events)
+    told = _breakers(shared, live, policy, events)
+    complete = _live_retried(attempt(connected, None), groups, policy, events=events, told=told, sleep=sleep)
+    at_several = _AtSeveral(shared, policy, admitted, attempt, told, events, sleep)
+    pools = {group: at_several.connected(group, settings) for group, settings in several.items()}
+    if pools:
+        complete = _or_several(complete, pools)
     if cache is not None:
         complete = through_cache(complete, cache, groups)
     judged = judging_refusals(complete, policy.breaker.failures, answered)
@@ -136,15 +103,86 @@ def connect(
         if servers is None:
             await shared.close()
 
-    closers = (close, *(provider.close for provider in connected.values()))
-    return Connection(judged.complete, closers, judged.check)
+    def ended(rollout: Rollout) -> None:
+        for pool in pools.values():
+            pool.placement.ended(rollout)
+
+    made = (*connected.values(), *at_several.made)
+    return Connection(judged.complete, (close, *(provider.close for provider in made)), judged.check, ended)
 
 
-def _learning(group: str, limits: Mapping[str, GroupLimit], permits: Permits | None) -> Learn | None:
-    """What is told the headers of a group's answers."""
-    if permits is not None:
-        return partial(permits.learn, group)
-    return limits[group].learn if group in limits else None
+Attempt = Callable[[Mapping[str, Provider], str | None], Complete]
+"""Makes one attempt of a call, of the providers by group, at one of several servers or the only one."""
+
+
+def _attempts(admitted: Admission, events: CallEvents) -> Attempt:
+    def attempt(asked: Mapping[str, Provider], server: str | None) -> Complete:
+        async def ask(request: Request) -> Completion:
+            events.sending(request)
+            return await asked[request.group].complete(request)
+
+        return admitted.around(ask, server)
+
+    return attempt
+
+
+def _breakers(
+    shared: Servers, live: Mapping[str, ModelSettings], policy: Retry, events: CallEvents
+) -> Mapping[str, Told]:
+    """The breakers by server, so that each is told of once, however many groups ask it."""
+    one_of_several: dict[str, bool] = {}
+    for settings in live.values():
+        for server in map(server_of, settings.each_server):
+            one_of_several[server] = one_of_several.get(server, False) or len(settings.addresses) > 1
+
+    def down(server: str, message: str | None) -> None:
+        goes_on = "; its games go to the other servers meanwhile" if one_of_several[server] else ""
+        events.server_down(server, None if message is None else message + goes_on)
+
+    return {server: shared.breaker(server, policy, down) for server in one_of_several}
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """A group at several servers, and which game is at which."""
+
+    complete: Complete
+    placement: Placement
+
+
+@dataclass(frozen=True)
+class _AtSeveral:
+    """Connects groups at several servers, each with a limit of its own."""
+
+    servers: Servers
+    policy: Retry
+    admitted: Admission
+    attempt: Attempt
+    told: Mapping[str, Told]
+    events: CallEvents
+    sleep: Sleep
+    made: list[Provider] = field(default_factory=list)
+
+    def connected(self, group: str, settings: ModelSettings) -> _Pool:
+        placement = Placement(list(map(server_of, settings.each_server)))
+        each = [self._server(group, one) for one in settings.each_server]
+        several = SeveralServers(each, placement, self.policy.transient, self.events, sleep=self.sleep)
+        return _Pool(several.complete, placement)
+
+    def _server(self, group: str, settings: ModelSettings) -> Server:
+        server = server_of(settings)
+        learn = self.admitted.learns(group, server)
+        provider = CONNECTORS[settings.provider](ToConnect(group, settings, self.servers, learn, None, {}))
+        self.made.append(provider)
+        return Server(self.told[server].breaker, self.attempt({group: provider}, server))
+
+
+def _or_several(complete: Complete, pools: Mapping[str, _Pool]) -> Complete:
+    async def asked(request: Request) -> Completion:
+        pool = pools.get(request.group)
+        return await (complete if pool is None else pool.complete)(request)
+
+    return asked
 
 
 def _live_retried(
@@ -173,49 +211,3 @@ def _live_retried(
         return await (retried if remote else complete)(request)
 
     return complete_by_provider
-
-
-@dataclass(frozen=True)
-class _Place:
-    """What a provider is connected for: a model group, who learns of its rates, and the run that it replays."""
-
-    group: str
-    settings: ModelSettings
-    servers: Servers
-    learn: Learn | None
-    replayed: Replayed | None
-    labels: Mapping[str, int]
-
-
-def _openai(place: _Place) -> Provider:
-    # Here and not above: the client takes 0.4 s to import, and most commands call no model.
-    from runner.models.providers.openai import OpenAiModel, close_client, make_client
-
-    settings, servers = place.settings, place.servers
-    places, connections = servers.places(settings), servers.concurrency
-    # The client holds the connections, and of the settings only where they go, by which key, and for how long.
-    client = servers.kept(
-        connections_of(settings), lambda: make_client(settings, place.group, connections, places), close_client
-    )
-    return OpenAiModel(settings, place.group, connections, learn=place.learn, places=places, client=client)
-
-
-def _dummy(place: _Place) -> Provider:
-    settings = place.settings
-    top = (settings.top_logprobs or 0) if settings.logprobs else None
-    return DummyModel(examples_behind(settings.model), place.labels, top_logprobs=top)
-
-
-def _replay(place: _Place) -> Provider:
-    from runner.models.providers.replay import ReplayModel
-
-    assert place.replayed is not None, place.group
-    return ReplayModel(*place.replayed, sent=lambda request: as_sent(place.settings, request.messages))
-
-
-CONNECTORS: Mapping[ProviderName, Callable[[_Place], Provider]] = {
-    "openai": _openai,
-    "dummy": _dummy,
-    "replay": _replay,
-}
-"""How a group of each provider is connected."""

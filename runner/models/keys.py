@@ -74,15 +74,15 @@ def host_of(base_url: str | None) -> str:
 
 def key_uses(models: Iterable[ModelSettings], commands: Iterable[Sequence[str]] = ()) -> tuple[KeyUse, ...]:
     """What these models send to their servers, and what trainers of one's own get."""
-    found = {KeyUse(s.key_variable, host_of(s.base_url)) for s in models if s.key_variable is not None}
+    found = {KeyUse(variable, host_of(address)) for s in models for variable in s.variables for address in s.addresses}
     found.update(KeyUse(ALL, _COMMAND + command[0], shlex.join(command)) for command in commands)
     return tuple(sorted(found))
 
 
 def host_uses(models: Iterable[ModelSettings]) -> tuple[KeyUse, ...]:
     """The servers that these models ask without a key."""
-    asked = (settings for settings in models if settings.traits.remote and settings.key_variable is None)
-    return tuple(sorted({KeyUse(NO_KEY, host_of(settings.base_url)) for settings in asked}))
+    asked = (settings for settings in models if settings.traits.remote and not settings.variables)
+    return tuple(sorted({KeyUse(NO_KEY, host_of(address)) for settings in asked for address in settings.addresses}))
 
 
 def forms_of(uses: Iterable[KeyUse]) -> list[str]:

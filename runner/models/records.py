@@ -23,13 +23,21 @@ from runner.storage.log_lines import ANSWER, RUN, RUN_ID, read_journal
 ANSWER_TEXT: Final = "answer_text"
 """The key of an answer that is nested too deep to stand in a line of JSON: it stands there as a text."""
 
+SHARD: Final = "shard"
+"""In the first record of the journal of a part of a run: which part, and of how many."""
+
 SHORT: Final = 8
 """So many digits tell apart the parameters of a run's model groups."""
 
 
-def begun(run: str, run_id: str) -> dict[str, Any]:
-    """What a new journal begins with: the version of its format, its run, and a number that no other journal has."""
-    return {"kind": "begun", KEY: LOG_FORMAT, RUN: run, RUN_ID: run_id, "journal": secrets.token_hex(8)}
+def begun(run: str, run_id: str, shard: Sequence[int] | None = None, journal: str | None = None) -> dict[str, Any]:
+    """What a new journal begins with: the version of its format, its run, and a number that no other journal has.
+
+    `shard` is which part of how many its run is, where it is one.
+    """
+    part = {} if shard is None else {SHARD: list(shard)}
+    number = secrets.token_hex(8) if journal is None else journal
+    return {"kind": "begun", KEY: LOG_FORMAT, RUN: run, RUN_ID: run_id, **part, "journal": number}
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:

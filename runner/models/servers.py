@@ -7,7 +7,7 @@ would see of one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -31,6 +31,8 @@ class Servers:
     def __init__(self, concurrency: int, sleep: Sleep = asyncio.sleep) -> None:
         self.concurrency = concurrency
         self.gate = FairSemaphore(concurrency)
+        self.adapters: Mapping[str, str] = {}
+        """Models that are LoRA adapters, each with the path that servers load it from."""
         self._sleep = sleep
         self._limits: dict[Hashable, GroupLimit] = {}
         self._breakers: dict[Hashable, _Watched] = {}
@@ -83,13 +85,14 @@ class Servers:
 
 
 def server_of(settings: ModelSettings) -> str:
-    """The address that a group asks, as one name for it."""
-    return (settings.base_url or BASE_URL).rstrip("/")
+    """The address that a group asks, as one name for it; of several the first."""
+    return (settings.address or BASE_URL).rstrip("/")
 
 
-def connections_of(settings: ModelSettings) -> tuple[str | None, str | None, float]:
+def connections_of(settings: ModelSettings) -> Hashable:
     """What connections depend on: groups for which this is equal share them."""
-    return settings.base_url, settings.key_variable, settings.timeout
+    headers = tuple(sorted(settings.header_variables.items()))
+    return settings.address, settings.key_variable, settings.timeout, headers
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runner.documents.fields import option
@@ -15,6 +15,15 @@ MOST_TOP_LOGPROBS = 20
 
 NOT_PUBLISHED = "???"
 """A `base_url` that was left out of what was published: whoever plays it says where its model is served."""
+
+MOST_SERVERS = 256
+"""The most addresses of one model group."""
+
+_ADDRESS: Mapping[str, Any] = {
+    "pattern": r"^(https?://[^@\s]+|\?\?\?)$",
+    "patternErrorMessage": "http:// or https:// with a host belongs here, without user or password, or ??? for an "
+    "address that is still to be given",
+}
 
 SystemRole = Literal["system", "developer", "user"]
 
@@ -104,13 +113,16 @@ class ModelSettings:
             }
         ],
     )
-    base_url: str | None = option(
-        "The server; null: OpenAI's. `???`, in what was published: to be given by whoever plays it.",
+    base_url: str | tuple[str, ...] | None = option(
+        "The server; null: OpenAI's. A list: servers of the same model, among which the games are shared out, each "
+        "agent of a game at one of them. `???`, in what was published: to be given by whoever plays it.",
         default=None,
         example="http://127.0.0.1:8000/v1",
-        pattern=r"^(https?://[^@\s]+|\?\?\?)$",
-        patternErrorMessage="http:// or https:// with a host belongs here, without user or password, or ??? for an "
-        "address that is still to be given",
+        type=["string", "array", "null"],
+        **_ADDRESS,
+        items={"type": "string", **_ADDRESS},
+        minItems=1,
+        maxItems=MOST_SERVERS,
     )
     api_key_env: str | None = option(
         "The environment variable that holds the key. null: OPENAI_API_KEY for OpenAI itself, and no key for any "
@@ -118,6 +130,25 @@ class ModelSettings:
         default=None,
         example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
+    )
+    headers: Mapping[str, str] | None = option(
+        "Headers sent with each call, besides the key's: names, and for each `$NAME`, the environment variable that "
+        "holds its value, which is taken for a secret as a key is.",
+        default=None,
+        example={"X-Team": "$TEAM_ID"},
+        additionalProperties={
+            "type": "string",
+            "writeOnly": True,
+            "pattern": r"^\x24[A-Za-z_][A-Za-z0-9_]*$",
+            "patternErrorMessage": "a header's value never stands in a spec: write $NAME, the environment variable "
+            "that holds it",
+        },
+    )
+    session_id: bool | None = option(
+        "Send `X-Session-ID`, by which a router knows the calls of one agent in one game: a hash, without a word of "
+        "either. null: where `base_url` is a list.",
+        default=None,
+        example=True,
     )
     chat_format: ChatFormat | None = option(
         "The form of its chats. `openai`: senders in `name`, system messages wherever they stand. `alternating`: what "
@@ -212,6 +243,46 @@ class ModelSettings:
         if not self.traits.remote:
             return None
         return self.api_key_env or ("OPENAI_API_KEY" if self.base_url is None else None)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables whose values its servers get: its key's and its headers'."""
+        if not self.traits.remote:
+            return ()
+        named = (*(() if self.key_variable is None else (self.key_variable,)), *self.header_variables.values())
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def header_variables(self) -> dict[str, str]:
+        """For each header of its own the environment variable that holds the value."""
+        return {name: value.removeprefix("$") for name, value in (self.headers or {}).items()}
+
+    @property
+    def addresses(self) -> tuple[str | None, ...]:
+        """The addresses that it is asked at, in the spec's order; None is OpenAI's."""
+        return self.base_url if isinstance(self.base_url, tuple) else (self.base_url,)
+
+    @property
+    def address(self) -> str | None:
+        """Its address, of several the first."""
+        return self.addresses[0]
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether an address of it was left out of what was published, and is to be given."""
+        return NOT_PUBLISHED in self.addresses
+
+    @property
+    def each_server(self) -> tuple[ModelSettings, ...]:
+        """The same group at each of its servers alone."""
+        if not isinstance(self.base_url, tuple):
+            return (self,)
+        return tuple(replace(self, base_url=address, session_id=self.sends_session_id) for address in self.base_url)
+
+    @property
+    def sends_session_id(self) -> bool:
+        """Whether its calls say of which game and agent they are."""
+        return len(self.addresses) > 1 if self.session_id is None else self.session_id
 
     @property
     def traits(self) -> ProviderTraits:

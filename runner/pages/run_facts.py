@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.errors import RunError
 from runner.models.prices import price_of
-from runner.models.settings import NOT_PUBLISHED, ModelSettings, Price
+from runner.models.settings import ModelSettings, Price
 from runner.pages.numerals import count, took
 from runner.protocols.protocol import Protocol
 from runner.registry.fetched import is_got, opened
@@ -23,6 +23,7 @@ from runner.runs.going_on import larger_budget
 from runner.runs.spending import used_models
 from runner.spec.origin import DATA, MARKER
 from runner.storage.files import open_to_read
+from runner.text import comma_join
 
 HASHES = {
     "identity": "Identity of the run",
@@ -109,7 +110,9 @@ def models(plan: Plan) -> list[dict[str, Any]]:
 def _asked_at(settings: ModelSettings) -> str:
     if not settings.traits.remote:
         return settings.provider
-    return "not published" if settings.base_url == NOT_PUBLISHED else settings.base_url or settings.provider
+    if settings.is_unserved:
+        return "not published"
+    return comma_join(address or settings.provider for address in settings.addresses)
 
 
 def _settings(settings: ModelSettings, words: int | None) -> list[str]:

@@ -41,7 +41,8 @@ FREE = tuple(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.ya
 
 _CLEANED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
 """Kinds that say where something is served or lies; the others are what somebody wrote, and no more."""
-_GIVEN_URL = re.compile(r"base_url\s*[=:]\s*[\"']?(https?://[^\s\"',}\]]+)")
+_URL = re.compile(r"https?://[^\s\"',}\]]+")
+_GIVEN_URL = re.compile(rf"base_url\s*[=:]\s*[\"']?(\[[^\]]*|{_URL.pattern})")
 _PUBLIC = ("api.openai.com",)
 
 
@@ -82,7 +83,8 @@ def _said(draft: Draft) -> Iterator[tuple[str, str]]:
             for _, record in read_journal(content):
                 yield from _texts(record, "")
         elif path.endswith(".txt"):
-            yield from (("base_url", url) for url in _GIVEN_URL.findall(_bytes(content).decode("utf-8", "replace")))
+            given = _GIVEN_URL.findall(_bytes(content).decode("utf-8", "replace"))
+            yield from (("base_url", url) for said in given for url in _URL.findall(said))
     yield from _texts(draft.release.facts, "")
 
 

@@ -168,6 +168,8 @@ class _Files:
             )
         if isinstance(value, dict):
             return {name: self._value(item, f"{key}.{name}", (*at, name)) for name, item in value.items()}
+        if isinstance(value, list) and key.endswith(".base_url") and all(isinstance(one, str) for one in value):
+            return self._text(value[0], key, at) if value else value
         if not isinstance(value, str):
             return value
         return self._text(value, key, at)

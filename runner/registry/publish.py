@@ -155,10 +155,7 @@ def send(made: Sequence[Ready], registry: Registry) -> tuple[list[Published], Ad
     wrong = failures(made)
     bundles = [one.bundle for one in made if one.bundle is not None]
     if wrong or len(bundles) < len(made):
-        error = ReleaseError(f"nothing was published: {counted(len(wrong), 'problem')}")
-        for line in wrong:
-            error.add_note(line)
-        raise error
+        raise ReleaseError(f"nothing was published: {counted(len(wrong), 'problem')}").with_notes(wrong)
     return registry.publish(bundles, _message(bundles))
 
 

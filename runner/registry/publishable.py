@@ -17,6 +17,8 @@ from runner.spec.load import Spec
 
 def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """What is in the way of publishing a run, by its manifest and the names of its files; notes are no hindrance."""
+    if manifest.shard is not None:
+        yield f"shard {manifest.shard} of a run: its parts are merged first"
     if manifest.status not in PLAYED:
         yield "being played" if manifest.status == Status.RUNNING else f"{manifest.status}: not finished"
     elif manifest.status == Status.INCOMPLETE:

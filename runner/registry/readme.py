@@ -136,10 +136,10 @@ def _groups(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def _keys(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
     for _, group in _groups(manifest, spec):
-        if group.get("base_url") is None:
-            yield f"{group.get('api_key_env') or 'OPENAI_API_KEY'}={OPENAI}"
-        elif group.get("api_key_env") is not None:
-            yield f"{group['api_key_env']}=HOST"
+        is_theirs = group.get("base_url") is None
+        key = group.get("api_key_env") or ("OPENAI_API_KEY" if is_theirs else None)
+        headers = [str(value).removeprefix("$") for value in (group.get("headers") or {}).values()]
+        yield from (f"{variable}={OPENAI if is_theirs else 'HOST'}" for variable in (key, *headers) if variable)
 
 
 def _addresses(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:

@@ -58,7 +58,8 @@ def resized(folder: RunFolder, plan: Plan) -> Resized | None:
         saved = load_saved(folder.spec)
     except SpecError:
         return None
-    had, have = saved.dataset.datapoints, plan.spec.dataset.datapoints
+    have, shard = plan.points, plan.shard
+    had = saved.dataset.datapoints if shard is None else shard.points(saved.dataset.datapoints)
     repeats = saved.experiment.rollouts.per_datapoint
     return Resized(
         len(had),
@@ -106,6 +107,12 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
         for key in ours.keys() | theirs.keys()
         if ours.get(key) != theirs.get(key) and not any(_is_below(key, name) for name in free)
     )
+
+
+def spec_leaves(saved: dict[str, Any], replayed: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
+    """A resolved spec by its dotted keys, those below `free` left out, and what it replays by its content."""
+    _by_content(saved, replayed)
+    return {key: value for key, value in _leaves(saved) if not any(_is_below(key, name) for name in free)}
 
 
 def _by_content(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:

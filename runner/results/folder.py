@@ -9,6 +9,7 @@ from typing import Self
 
 import orjson
 
+from runner.datasets.shards import Shard
 from runner.errors import NewerFormatError, RunError
 from runner.results.manifest import Manifest, Status
 from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
@@ -19,6 +20,21 @@ from runner.storage.journal import JOURNAL
 from runner.storage.locks import is_locked
 
 FINE_TUNE = "fine_tune"
+
+SHARDS = "shards"
+"""In the folder of a run that is played in shards: the folders of its parts, each a run folder of its own."""
+
+
+def part_id(run_id: str, shard: Shard) -> str:
+    """The id of one part of a run: its folder from that of all runs."""
+    return f"{run_id}/{SHARDS}/{shard.folder}"
+
+
+def split_part(run_id: str) -> tuple[str, Shard | None]:
+    """The id of a run, and which part of it is meant; None: the run itself."""
+    whole, _, name = run_id.rpartition(f"/{SHARDS}/")
+    shard = Shard.of_folder(name) if whole else None
+    return (run_id, None) if shard is None else (whole, shard)
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,30 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        return self.name or self.path.name
+        if self.name is not None:
+            return self.name
+        if Shard.of_folder(self.path.name) is None:
+            return self.path.name
+        path = self.path.absolute()
+        return "/".join(path.parts[-3:]) if path.parent.name == SHARDS else path.name
+
+    @property
+    def parts(self) -> Path:
+        """Where its parts stand, where it is played in shards."""
+        return self.path / SHARDS
+
+    def part(self, shard: Shard) -> RunFolder:
+        """The folder of one part, which need not be there."""
+        return RunFolder(self.parts / shard.folder)
+
+    def begun_parts(self) -> list[tuple[Shard, RunFolder]]:
+        """The parts that have begun, by their numbers."""
+        try:
+            names = [path.name for path in self.parts.iterdir()]
+        except OSError:
+            return []
+        shards = sorted(shard for name in names if (shard := Shard.of_folder(name)) is not None)
+        return [(shard, part) for shard in shards if (part := self.part(shard)).manifest_path.is_file()]
 
     @property
     def spec(self) -> Path:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
+from runner.datasets.shards import Shard
 from runner.errors import BudgetExhausted, Interrupted, NipRunError, Waiting
 from runner.redaction import redacted
 
@@ -143,6 +144,10 @@ class Manifest:
     """The release in whose folder, as `get` left it, the spec lies."""
     reproduces: Mapping[str, Any] | None = None
     """The release whose run this one plays again."""
+    shard: Shard | None = None
+    """Which part of a run this is, where it is one of several."""
+    journal_records: int | None = None
+    """Of such a part: how many records its journal had when it ended."""
 
     recorded: tuple[str, ...] = ()
     """The facts that are written, null ones too, in their order."""
@@ -176,6 +181,8 @@ class Manifest:
 
     def _plain(self, name: str) -> Any:
         value = getattr(self, name) if name in _DEFAULTS else self.unknown[name]
+        if isinstance(value, Shard):
+            return list(value.pair)
         return list(value) if isinstance(value, tuple) else value
 
     @property
@@ -225,7 +232,8 @@ INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]
 
 _JSON_NAMES: Mapping[str, type] = {
     "int": int, "str": str, "float": float, "bool": bool, "None": type(None), "Status": str, "ReplaySource": list,
-    "RejudgeSource": list, "tuple[AgentRow, ...]": list, "Mapping[str, str]": dict, "Mapping[str, Any]": dict,
+    "RejudgeSource": list, "Shard": list, "tuple[AgentRow, ...]": list, "Mapping[str, str]": dict,
+    "Mapping[str, Any]": dict,
 }  # fmt: skip
 _JSON_TYPES: Mapping[str, frozenset[type]] = {
     one.name: frozenset(_JSON_NAMES[kind.strip()] for kind in str(one.type).split("|"))
@@ -247,6 +255,7 @@ _TYPES: Mapping[str, Any] = {
     "agents": _agents,
     "replay_of": lambda source: ReplaySource(*source),
     "rejudge_of": lambda source: RejudgeSource(*source),
+    "shard": lambda pair: Shard.parse("/".join(map(str, pair))),
 }
 
 

@@ -59,6 +59,7 @@ def _manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         agents=tuple(_agent_row(name, agent) for name, agent in plan.agents().items()),
         started_at=now(),
         rejudge_of=_rejudge_source(spec),
+        shard=spec.shard,
         components=recorded(spec.components) or None,
         got_from=spec.got_from,
         recorded=INITIAL_FACTS,

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from runner.builtin import is_file
+from runner.datasets.shards import Shard
 from runner.errors import RunDirectoryError, RunError, UsageError
 from runner.results.changes import changed_keys
-from runner.results.folder import RunFolder
+from runner.results.folder import RunFolder, part_id, split_part
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance import new_manifest
 from runner.rollouts.run_plan import RunPlan
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from runner.results.leaderboard import Leaderboard
 
 RUNS = "runs"
+_NAMED = 8
+"""So many parts are named each."""
+
 LAST = "last"
 """A name for the newest run."""
 
@@ -41,14 +45,14 @@ class Results:
     @classmethod
     def of(cls, folder: RunFolder) -> Self:
         """The results folder that a run is in."""
-        return cls(folder.path.absolute().parents[1])
+        return cls(folder.path.absolute().parents[1 if split_part(folder.run_id)[1] is None else 3])
 
     @cached_property
     def board(self) -> Leaderboard:
         """The leaderboard, whose database is loaded when it is first asked for."""
         from runner.results.leaderboard import Leaderboard
 
-        return Leaderboard(self.path, self.runs)
+        return Leaderboard(self.path, self._whole_runs)
 
     def run(self, run_id: str) -> RunFolder:
         """The folder of the run with this id, which need not be there."""
@@ -60,6 +64,10 @@ class Results:
             if folder.damage() is None:
                 yield folder
 
+    def _whole_runs(self) -> Iterator[RunFolder]:
+        """Every run but a part of one, whoever put it here: its rows count with those of the other parts."""
+        return (folder for folder in self.runs() if folder.manifest().shard is None)
+
     def damaged(self) -> list[str]:
         """What is wrong with the runs that every list leaves out."""
         return [damage for folder in self._folders() if (damage := folder.damage()) is not None]
@@ -70,6 +78,30 @@ class Results:
             folder = RunFolder(path)
             if folder.manifest_path.is_file():
                 yield folder
+
+    def in_shards(self, start: str = "") -> list[RunFolder]:
+        """The runs of which parts stand here, whether they were made one run or not; those whose ids begin so."""
+        runs = self.path / RUNS
+        found = sorted(path for path in runs.iterdir() if path.name.startswith(start)) if runs.is_dir() else []
+        return [folder for folder in map(RunFolder, found) if folder.parts.is_dir()]
+
+    def find_part(self, name: str, shard: Shard) -> RunFolder:
+        """One part of a run, by the run's id, the start of it where that is one run's alone, or its folder.
+
+        Raises:
+            UsageError: there is none, or there are several.
+        """
+        path = Path(name)
+        runs = [RunFolder(path)] if RunFolder(path).parts.is_dir() else self.in_shards(name)
+        runs = [folder for folder in runs if folder.run_id == name] or runs
+        if len(runs) > 1:
+            raise UsageError(f"{name!r} is the start of {len(runs)} runs: {', '.join(f.run_id for f in runs[:5])}")
+        if not runs:
+            raise UsageError(f"no run {name!r} in {self.path} was played in shards; --shard wants the name of one")
+        part = runs[0].part(shard)
+        if not is_file(part.manifest_path):
+            raise UsageError(f"shard {shard} of run {runs[0].run_id} has not begun here{_begun(runs[0])}")
+        return part
 
     def find(self, name: str) -> RunFolder:
         """A run by its id, by the start of it where that is one run's alone, or by its folder, wherever that is.
@@ -95,6 +127,12 @@ class Results:
             return found[0]
         if found:
             raise UsageError(f"{name!r} is the start of {len(found)} runs: {', '.join(f.run_id for f in found[:5])}")
+        for folder in self.in_shards(name) if name else ():
+            if folder.begun_parts():
+                raise UsageError(
+                    f"run {folder.run_id} is in shards, and not one run yet{_begun(folder)}: nip-run merge "
+                    f"{folder.run_id}, or name a part: {part_id(folder.run_id, folder.begun_parts()[0][0])}"
+                )
         ids = {folder.run_id for folder in self.runs()}
         near = did_you_mean(name, ids | {id_.rpartition("-")[0] for id_ in ids})
         raise UsageError(f"no run {name!r} in {self.path}{near or '; `nip-run runs` lists them'}")
@@ -189,16 +227,23 @@ class Results:
         results = cls.of(folder)
         return results if results.run(folder.run_id) == folder else None
 
-    def lock(self, run_id: str) -> AbstractContextManager[None]:
-        """Keep a run to this process; its folder is made if it is not there.
+    def lock(self, run_id: str, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
+        """Keep a run, or one part of it, to this process; its folder is made if it is not there.
 
         Raises:
             UsageError: no run can have this id.
-            RunDirectoryError: another process has it; the message names the process.
+            RunDirectoryError: another process has it after `wait_seconds`; the message names the process.
         """
-        if not re.fullmatch(RUN_ID_PATTERN, run_id):
+        if not re.fullmatch(RUN_ID_PATTERN, split_part(run_id)[0]):
             raise UsageError(f"{run_id!r} cannot be a run's id; it has the form {RUN_ID_PATTERN}")
-        return locked(self.run(run_id).lock, f"run {run_id}")
+        return locked(self.run(run_id).lock, f"run {run_id}", wait_seconds)
+
+
+def _begun(folder: RunFolder) -> str:
+    """Which parts of a run have begun, in brackets."""
+    begun = [str(shard) for shard, _ in folder.begun_parts()]
+    more = f" and {len(begun) - _NAMED} more" if len(begun) > _NAMED else ""
+    return f" (begun: {', '.join(begun[:_NAMED])}{more})" if begun else ""
 
 
 def _direct(path: Path) -> RunFolder | None:

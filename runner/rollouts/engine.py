@@ -84,6 +84,8 @@ class Engine:
     complete: Complete
     failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
     """The failed attempts behind a finished rollout."""
+    ended: Callable[[Job], None] = lambda _: None
+    """Told of each game, and each branch of a tree, that was played to its end, whatever that is."""
     swapped: Mapping[str, Agent] = field(default_factory=dict)
     """The agents of games in which two seats have exchanged their players."""
     shape: TreeShape | None = None
@@ -242,6 +244,7 @@ class Engine:
         outcome: Outcome,
         error: str | None,
     ) -> Rollout:
+        self.ended(job)
         calls.extend(self.failed_calls(job))
         # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
         names = self.protocol.agent_names

@@ -145,7 +145,7 @@ def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
 def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, most: bool, swapped: bool | None) -> None:
     """Add the tokens of all games with these seats."""
     protocol, agents = plan.spec.protocol, plan.agents(swapped=swapped)
-    points, repeats = plan.spec.dataset.datapoints, plan.spec.experiment.rollouts.per_datapoint
+    points, repeats = plan.points, plan.spec.experiment.rollouts.per_datapoint
     system: dict[str, int] = {}
     for name, agent in agents.items():
         first = protocol.first_active_round(name)

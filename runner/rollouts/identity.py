@@ -35,8 +35,8 @@ MUTABLE_KEYS = (
 
 
 MUTABLE_MODEL_KEYS = (
-    "base_url", "api_key_env", "timeout", "price", "requests_per_minute", "tokens_per_minute", "share_prompts",
-    "batch", "batch_wait", "batch_poll", "lineage",
+    "base_url", "api_key_env", "headers", "session_id", "timeout", "price", "requests_per_minute", "tokens_per_minute",
+    "share_prompts", "batch", "batch_wait", "batch_poll", "lineage",
 )  # fmt: skip
 """Keys of every model group that a run may change: where it is served, its key, its price, our patience."""
 

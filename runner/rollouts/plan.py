@@ -6,7 +6,7 @@ edited prompt is another rollout, and a longer run has the shorter one's rollout
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -15,6 +15,7 @@ from typing import Self
 from runner.agents.agent import AgentRuntime
 from runner.agents.whole_agent import OpenAiWholeAgent
 from runner.datasets.datapoint import Datapoint, grouped
+from runner.datasets.shards import Shard
 from runner.documents.fields import to_plain
 from runner.hashing import derived_seed, tagged_hash
 from runner.models.base import SampleKey
@@ -33,7 +34,9 @@ from runner.rollouts.identity import (
     verdict_content,
 )
 from runner.rollouts.job import Job
+from runner.rollouts.shares import Shares
 from runner.spec.design import Seats, exchanged, swapped_seats
+from runner.spec.experiment import Experiment
 from runner.spec.load import Spec
 
 
@@ -118,6 +121,25 @@ class Plan:
         return [self]
 
     @property
+    def shard(self) -> Shard | None:
+        """Which part of the run is played; ids, seeds and samples are those of the whole run. None: all of it."""
+        return self.spec.shard
+
+    @cached_property
+    def points(self) -> Sequence[Datapoint]:
+        """The datapoints that are played: all, or those of the shard."""
+        points = self.spec.dataset.datapoints
+        return points if self.shard is None else self.shard.points(points)
+
+    @cached_property
+    def share(self) -> Experiment:
+        """The experiment with the limits that hold for this process: of a shard, its share of each."""
+        experiment, shard = self.spec.experiment, self.shard
+        if shard is None:
+            return experiment
+        return Shares(experiment, shard, shard.sizes(self.spec.dataset.datapoints)).applied()
+
+    @property
     def benchmark(self) -> str:
         return self.spec.experiment.benchmark or self.spec.experiment.name
 
@@ -146,7 +168,7 @@ class Plan:
     @property
     def blocks(self) -> int:
         """How many blocks: each datapoint's in each repeat."""
-        return len(self.spec.dataset.datapoints) * self.spec.experiment.rollouts.per_datapoint
+        return len(self.points) * self.spec.experiment.rollouts.per_datapoint
 
     @property
     def size(self) -> int:
@@ -184,7 +206,7 @@ class Plan:
         What stops when it is decided plays one group to its end after the other, in an order drawn from the seed: what
         was played is then a random sample of what might have been, also where the dataset is sorted.
         """
-        points, repeats = self.spec.dataset.datapoints, range(self.spec.experiment.rollouts.per_datapoint)
+        points, repeats = self.points, range(self.spec.experiment.rollouts.per_datapoint)
         if self.spec.experiment.until is None:
             yield from ((point, number) for number in repeats for point in points)
             return

@@ -159,6 +159,9 @@ def _with_formats(spec: Spec, asked: Mapping[str, AskedIn]) -> Spec:
 
 def _has_begun(plan: RunPlan, results: Results, run_id: str | None) -> bool:
     folder = results.run(run_id or plan.run_id)
+    if plan.spec.shard is not None:
+        parts = (part for _, part in folder.begun_parts() if part.damage() is None)
+        return any(part.manifest().identity == plan.identity for part in parts)
     if not folder.manifest_path.is_file() or folder.damage() is not None:
         # Its manifest may be made again; the hash in its name tells whose it is.
         return run_id is None and (folder.journal.is_file() or folder.stage_log.is_file())

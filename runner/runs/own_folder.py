@@ -125,7 +125,7 @@ def _with_cache(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
     """A saved spec with the name, the sweep point and the cache of its run."""
     if "cache" not in spec.overridden and manifest.cache is not None:
         spec = replace(spec, cache=Path(os.path.normpath(folder.path / manifest.cache)))
-    return replace(spec, begun_as=manifest.run_id, point=manifest.point)
+    return replace(spec, begun_as=manifest.run_id, point=manifest.point, shard=manifest.shard)
 
 
 def recorded_plan(spec: Spec, folder: RunFolder, plan_of: Callable[[Spec], P]) -> P:

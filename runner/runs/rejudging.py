@@ -34,6 +34,10 @@ def rejudge_specs(
         SpecError: with everything that is wrong.
     """
     manifest = folder.manifest()
+    if manifest.shard is not None:
+        raise UsageError(
+            f"{manifest.run_id} is one of {manifest.shard.of} shards of a run: merge them, and judge that again"
+        )
     if manifest.is_training_run:
         raise UsageError(
             f"{manifest.run_id} is a training run, whose games are in runs of their own: judge one of those again, "

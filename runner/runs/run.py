@@ -26,6 +26,7 @@ from runner.rollouts.transcript import Transcript
 from runner.runs.accounting import Watch
 from runner.runs.comparing import compared_with
 from runner.runs.debates import check_debates
+from runner.runs.in_shards import check_shards
 from runner.runs.process import interruptible
 from runner.runs.result import RunResult
 from runner.runs.session import Session, interrupted
@@ -59,6 +60,8 @@ class RunOptions:
     """What the user lets a spec that came from elsewhere send, and where; and which programs it may run."""
     reproduces: Mapping[str, Any] | None = None
     """The release whose run this one plays again."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Models that are LoRA adapters, each with the path that a server that has lost it loads it from."""
 
 
 def run_games(
@@ -78,6 +81,7 @@ def run_games(
     compared = compared_with(plan, results, run_id)  # which may be an error, before the lock makes a folder
     with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
         shared = Shared([plan])
+        shared.servers.adapters = options.adapters
         session = opened(plan, results, run_id, options, shared, part=part, compared=compared)
         if isinstance(session, RunResult):
             return session
@@ -85,8 +89,9 @@ def run_games(
             shared.play(session.play)
             if shared.stop.stopping:  # a Ctrl-C of the last moment, when all was written
                 raise interrupted(run_id)
-    with interruptible(run_id):
-        results.board.append(session.folder)
+    if plan.shard is None:  # a part's rows count with those of the others
+        with interruptible(run_id):
+            results.board.append(session.folder)
     return session.result()
 
 
@@ -109,13 +114,17 @@ def opened(
         UsageError: the run is finished, and would lose games that it has.
         RunError: disk or leaderboard; the folder holds something else.
     """
+    merged = check_shards(plan, results, run_id)
+    if merged is not None:
+        return RunResult.opened(merged)
     folder, manifest = results.open(plan, run_id)
     replay = options.replay
     if replay is None and plan.spec.begun_as == run_id and manifest.replay_of is not None:
         replay = ReplayOf(_played_as(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
     source = _source_of(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
-        results.board.append_missing(folder)
+        if plan.shard is None:
+            results.board.append_missing(folder)
         metrics = read_json(folder.metrics)
         return RunResult(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
     if part is None and manifest.parent_run_id is not None:
@@ -125,7 +134,8 @@ def opened(
         )
     changes = _checked_size(plan, folder, manifest) if part is None else []
     check_debates(plan, folder)
-    results.board.check()
+    if plan.shard is None:
+        results.board.check()
     _write_inputs(plan, folder, compared)
     manifest = replace(
         updated_manifest(manifest, plan).recording("replay_of", "cache"),
@@ -162,7 +172,7 @@ def _write_inputs(plan: Plan, folder: RunFolder, compared: Compared | None) -> N
 
 def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
     """What the spec allows this run alone, with what its journal holds counted in; None where there is no limit."""
-    settings = plan.spec.experiment.budget
+    settings = plan.share.budget
     if not settings.limited:
         return None
     budget = Budget(settings)
@@ -208,7 +218,7 @@ def _checked_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[str
                 f"run {folder.run_id} has judged {manifest.rollouts:,} debates, and this asks for {plan.size:,}, which "
                 "leaves out some of them; add --run-id NAME, or --again, to judge them as a run of its own"
             )
-        asked, repeats = len(plan.spec.dataset.datapoints), plan.spec.experiment.rollouts.per_datapoint
+        asked, repeats = len(plan.points), plan.spec.experiment.rollouts.per_datapoint
         raise UsageError(
             f"run {folder.run_id} is finished with {_games(found.datapoints, found.per_datapoint, other=repeats)}, and "
             f"this asks for {_games(asked, repeats, other=found.per_datapoint)}, which leaves out some of them; add "
@@ -261,7 +271,8 @@ def ending(session: Session, results: Results) -> Iterator[None]:
         for line in session.notes:
             error.add_note(f"note: {line}")
         # Where the folder is gone there may be no board to write to, or another's.
-        if not isinstance(error, FolderGoneError) and session.folder.manifest_path.is_file():
+        is_there = not isinstance(error, FolderGoneError) and session.folder.manifest_path.is_file()
+        if is_there and session.plan.shard is None:
             results.board.append_unfinished(session.folder)
         raise
 

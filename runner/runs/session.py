@@ -74,8 +74,9 @@ class Session:
         watch: Watch | None = None,
         on_rollout: Callable[[Transcript], None] | None = None,
         compared: Compared | None = None,
+        recorded_only: bool = False,
     ) -> None:
-        """`order` is the run's place among those that it shares with."""
+        """`order` is the run's place among those that it shares with; `recorded_only`: no model is asked."""
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self._shared, self._order, self._budget = shared, order, budget
         self._on_rollout = on_rollout
@@ -91,7 +92,9 @@ class Session:
         self._stop = shared.stop if rule is None else shared.stop.branch()
         costs = CallCosts(used_models(plan))
         self._accounting = Accounting(plan, costs, watch)
-        self._wiring = Wiring(plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay)
+        self._wiring = Wiring(
+            plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
+        )
         self._context = copy_context()
 
     async def play(self) -> None:
@@ -149,14 +152,14 @@ class Session:
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
-        if self._wiring.replay is None:
+        if self._wiring.asks:
             check_room(self.plan, self.folder)
         workers = self._workers()
         if workers is not None:
             from runner.runs.workers.opening import leasing  # most runs need none
 
             async with leasing(self._wiring, workers) as (leases, journal):
-                await self._play_all(leases, journal.check_there)
+                await self._play_all(leases, journal.check_there, lambda: journal.records)
             return
         async with self._wiring.opened() as wired:
 
@@ -164,16 +167,17 @@ class Session:
                 wired.check_answered()
                 wired.check_there()
 
-            await self._play_all(self._engine(wired), check_over)
+            await self._play_all(self._engine(wired), check_over, wired.records)
 
     def _workers(self) -> int | None:
         """How many workers are to play; None: this process does."""
         execution = self.plan.spec.experiment.execution
         if not execution.by_workers:
             return None
-        if self._wiring.replay is not None:
-            what = "processes" if execution.engine == "processes" else "workers"
-            self.notes.append(f"played by one process, not by execution.{what}: a replay asks nobody")
+        if not self._wiring.asks:
+            if self._wiring.replay is not None:
+                what = "processes" if execution.engine == "processes" else "workers"
+                self.notes.append(f"played by one process, and not by execution.{what}: it is a replay")
             return None
         workers = min(execution.count, self._concurrency())
         return None if execution.engine == "processes" and workers == 1 else workers
@@ -184,6 +188,7 @@ class Session:
             plan,
             wired.complete,
             failed_calls=wired.failed_calls,
+            ended=wired.ended,
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
@@ -192,8 +197,12 @@ class Session:
             check_budget=(lambda: None) if self._budget is None else self._budget.check,
         )
 
-    async def _play_all(self, player: Player, check_over: Callable[[], None]) -> None:
-        """Play all games; `check_over` raises what keeps a run whose games are all over from being done."""
+    async def _play_all(self, player: Player, check_over: Callable[[], None], records: Callable[[], int]) -> None:
+        """Play all games.
+
+        `check_over` raises what keeps a run whose games are all over from being done; `records` says how many the
+        journal has.
+        """
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
 
@@ -231,11 +240,11 @@ class Session:
             sinks.discard()
             raise
         await asyncio.to_thread(sinks.seal)
-        self._finish(sinks)
+        self._finish(sinks, records)
 
     def _concurrency(self) -> int:
         """How many games are played at once."""
-        most = self.plan.spec.experiment.rollouts.concurrency
+        most = self.plan.share.rollouts.concurrency
         if self._decision is not None:
             replay = self._wiring.replay
             # A replay has no answers for games beyond the last one, and nothing to gain from several at once.
@@ -248,7 +257,7 @@ class Session:
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
-    def _finish(self, sinks: RecordSinks) -> None:
+    def _finish(self, sinks: RecordSinks, records: Callable[[], int]) -> None:
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
         keep_troubles(self.folder, accounting.troubles())
@@ -263,6 +272,8 @@ class Session:
                 self.notes.append(
                     f"{said} of games that had begun beyond the last: paid for, kept in the journal, and in no table"
                 )
+        if self.plan.shard is not None:  # from which a merge knows that nothing is cut off
+            self.manifest = replace(self.manifest, journal_records=records())
         self.manifest = self.manifest.ended(accounting.status(), **counts)
         self.folder.write_manifest(self.manifest)
 

@@ -31,7 +31,7 @@ class Shared:
 
     def __init__(self, plans: Sequence[Plan], at_once: int = 1) -> None:
         """Of the plans' runs, `at_once` are played at the same time, or fewer where no more files can be opened."""
-        concurrency = max(plan.spec.experiment.rollouts.concurrency for plan in plans)
+        concurrency = max(plan.share.rollouts.concurrency for plan in plans)
         if any(plan.spec.experiment.execution.by_workers for plan in plans):
             at_once = 1  # each has workers of its own, which are all that the machine has cores for
         calls = _connections(plans, concurrency, at_once)
@@ -75,7 +75,9 @@ class Shared:
 def _connections(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
     """The calls at once for which this process may hold connections open, on every server of all plans."""
     groups = (settings for plan in plans for settings in used_models(plan).values())
-    pools = len({connections_of(settings) for settings in groups if settings.called_live})
+    asked = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.called_live}
+    # Calls are shared out among several servers; connections that idle after they have moved may be as many again.
+    pools = sum(min(len(each), 2) for each in asked)
     if not pools:
         return concurrency
     return min(concurrency, max(connections_within_limits(concurrency * pools, runs) // pools, 1))

@@ -33,7 +33,8 @@ class RecordSinks:
         self._selected = None if stopped is None else Selected(plan, stopped)
         self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
         self._parts = PartFiles(folder.path, folder.run_id)
-        self._settings = plan.spec.experiment.fine_tune
+        # Of a part of a run there are none: they are made of all of it.
+        self._settings = plan.spec.experiment.fine_tune if plan.shard is None else None
         trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
         self._files: FineTuneFiles | None = None
         if self._settings:

@@ -14,7 +14,7 @@ from runner.storage.journal import Journal
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
     """The model groups that some agent plays with, or that judges where only that is asked."""
-    experiment = plan.spec.experiment
+    experiment = plan.share
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
         return {judge: experiment.models[judge]}

@@ -117,9 +117,7 @@ class _SideBySide:
             raise self._failed
         if len(self._stopped) > 1:
             runs = Interrupted(f"runs {comma_join(self._stopped)} were interrupted; what was paid for is kept")
-            for line in self._notes:
-                runs.add_note(line)
-            raise runs
+            raise runs.with_notes(self._notes)
         if self._stopped:
             raise self._interrupted
         if self._shared.stop.stopping:
@@ -181,7 +179,8 @@ class _SideBySide:
                 return session
             with ending(session, results):
                 await session.play()
-        await asyncio.to_thread(results.board.append, session.folder)
+        if run.plan.shard is None:
+            await asyncio.to_thread(results.board.append, session.folder)
         return session.result()
 
     def _fail(self, run: GamesOf, error: BaseException) -> None:

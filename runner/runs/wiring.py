@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from runner.documents.fields import to_plain
+from runner.errors import JournalError
 from runner.hashing import tagged_hash
-from runner.models.base import Complete, Request
-from runner.models.connect import Connection, Provider, Replayed, connect
+from runner.models.base import Complete, Completion, Request
+from runner.models.connect import Connection, connect
+from runner.models.connectors import Provider, Replayed
 from runner.models.costs import CallCosts
 from runner.models.events import CallEvents
 from runner.models.journal_index import JournalIndex
@@ -57,6 +59,10 @@ class Wired:
     """Raises `FolderGoneError` where the run's folder is not at its place any more."""
     check_answered: Callable[[], None]
     """Raises `ProviderRefusal` where all that a model group answered were refusals."""
+    records: Callable[[], int]
+    """How many records the journal has."""
+    ended: Callable[[Job], None]
+    """Told of each game that is over."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,13 @@ class Wiring:
     notes: list[str]
     budget: Budget | None = None
     replay: ReplayOf | None = None
+    recorded_only: bool = False
+    """Whether all is in the journal: nobody is asked, and what ended in transport has ended."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether models may be asked."""
+        return self.replay is None and not self.recorded_only
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Wired]:
@@ -87,7 +100,7 @@ class Wiring:
             journal = await self.journal(closing)
             entries = read_records(self.folder.journal) if journal.opened.records else ()
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
-            cache = self._cache(closing)
+            cache = None if self.recorded_only else self._cache(closing)
             replayed = None if self.replay is None else ReplayModel(*replayed_run(self.replay.run), sent=self._sent)
             whole = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and whole else recorded.failures
@@ -113,8 +126,12 @@ class Wiring:
                 sent=self._sent,
                 events=events,
                 worst_case=self.costs.worst_case,
+                asks_again=not self.recorded_only,
             )
-            yield Wired(journaled.complete, failed_calls.take, journal.check_there, connection.check_answered)
+            yield Wired(
+                journaled.complete, failed_calls.take, journal.check_there, connection.check_answered,
+                lambda: journal.records, lambda job: connection.ended((job.datapoint.id, job.number)),
+            )  # fmt: skip
 
     def _sent(self, request: Request) -> Sequence[ChatMessage]:
         return as_sent(self.costs.groups[request.group], request.messages)
@@ -130,8 +147,9 @@ class Wiring:
 
     async def journal(self, closing: AsyncExitStack) -> Journal:
         """The run's journal, with what an earlier process left in flight counted in it."""
-        run = self.plan.identity
-        journal = Journal(self.folder.journal, first=begun(run, self.folder.run_id), run=run, durable=self.is_durable)
+        run, shard = self.plan.identity, self.plan.shard
+        first = begun(run, self.folder.run_id, None if shard is None else shard.pair)
+        journal = Journal(self.folder.journal, first=first, run=run, durable=self.is_durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
@@ -163,6 +181,8 @@ class Wiring:
         answered: Collection[str],
     ) -> Connection:
         """A whole replay alone; or live models, with a replay before them where there is one."""
+        if self.recorded_only:
+            return Connection(_not_recorded)
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
         self.note_few_files()
@@ -182,7 +202,7 @@ class Wiring:
         if replayed is None or self._until_round is None:
             return live
         both = ReplayThenLive(replayed, live, self._until_round)
-        return Connection(both.complete, (both.close,), live.check_answered)
+        return Connection(both.complete, (both.close,), live.check_answered, live.ended)
 
     def note_few_files(self) -> None:
         limited = self.shared.few_files
@@ -192,7 +212,7 @@ class Wiring:
 
     def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """The groups that are asked by batch; they write to the journal themselves."""
-        if self.replay is not None and self._until_round is None:
+        if self.recorded_only or (self.replay is not None and self._until_round is None):
             return {}
         batched = {name: s for name, s in self.costs.groups.items() if s.batched}
         if not batched:
@@ -207,7 +227,7 @@ class Wiring:
                 settings, name, write, recorded.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
-                tell=partial(events.server_down, settings.base_url or BASE_URL),
+                tell=partial(events.server_down, settings.address or BASE_URL),
             )
             for name, settings in batched.items()
         }  # fmt: skip
@@ -221,6 +241,15 @@ class Wiring:
             return [failed_call(record, groups[self.plan.group_of(record.sample)].name) for record in failed]
 
         return earlier
+
+
+async def _not_recorded(request: Request) -> Completion:
+    """Where all is to be in the journal, what is asked is missing there."""
+    sample = request.sample
+    raise JournalError(
+        f"the journal has no answer to {sample.agent} in round {sample.round} of datapoint {sample.datapoint!r}, play "
+        f"{sample.repeat}: the game was not finished, or its records are gone"
+    )
 
 
 def parameters_hash(settings: ModelSettings) -> str:

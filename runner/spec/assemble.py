@@ -12,6 +12,7 @@ from typing import Any
 from runner import builtin
 from runner.datasets.load import HUB, Dataset, load_dataset
 from runner.datasets.settings import DatasetSettings, limits_of_saved
+from runner.datasets.shards import Shard
 from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
 from runner.documents.layered import Layered, RenamedKey
@@ -91,6 +92,8 @@ class Spec:
     """The files that it was written in, and those that it names."""
     components: Mapping[str, ComponentUse] = field(default_factory=dict)
     """By slot, such as `prompts` and `agents.verifier`: the installed release that is named there."""
+    shard: Shard | None = None
+    """Which of several parts of the run is played; None: all of it."""
     as_recorded: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier manifest has of the files that this spec names copies of, and its own is to have, too."""
 

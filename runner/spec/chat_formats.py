@@ -57,8 +57,9 @@ def default_chat_format(settings: ModelSettings) -> ChatFormat:
     """The chat format of a group whose spec gives none: by whether it is at OpenAI's own address."""
     if not settings.traits.remote or settings.base_url is None:
         return "openai"
-    host = urlsplit(settings.base_url).hostname or ""
-    return "openai" if host == OPENAI or host.endswith("." + OPENAI) else "alternating"  # us. and eu. are OpenAI's too
+    hosts = [urlsplit(address or "").hostname or "" for address in settings.addresses]
+    theirs = all(host == OPENAI or host.endswith("." + OPENAI) for host in hosts)  # us. and eu. are OpenAI's too
+    return "openai" if theirs else "alternating"
 
 
 def default_role(chat_format: ChatFormat) -> SystemRole:

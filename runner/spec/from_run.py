@@ -27,7 +27,7 @@ from runner.storage.log_lines import read_journal
 from runner.text import comma_join, did_you_mean
 
 FROM_RUN, FROM_GROUP = "from_run", "from_group"
-_LATER = ("base_url", "api_key_env", "chat_format", "system_role", "send_name", "price")
+_LATER = ("base_url", "api_key_env", "headers", "session_id", "chat_format", "system_role", "send_name", "price")
 """What is that run's, too, where the spec does not say it: where the model is served, and in which form it is asked."""
 
 _STEP = frozenset(field.name for field in fields(FineTuneStep))
@@ -224,7 +224,7 @@ def _put(
 
 def _without_server(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a run from elsewhere: whom a key is sent to is for whoever plays it to say."""
-    kept = {key: value for key, value in theirs.items() if key not in ("base_url", "api_key_env")}
+    kept = {key: value for key, value in theirs.items() if key not in ("base_url", "api_key_env", "headers")}
     return {**kept, "base_url": NOT_PUBLISHED} if theirs.get("base_url") is not None else kept
 
 

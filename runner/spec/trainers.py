@@ -96,6 +96,11 @@ class TrainerSettings:
         example=["python", "train.py", "--data", "{dataset}", "--model", "{base_model}", "--out", "{output}"],
         minItems=1,
     )
+    load_lora: bool = option(
+        "`command`: what it leaves in {output} is a LoRA adapter, which every server of the group is told to load by "
+        "vLLM's `/v1/load_lora_adapter` under the new model's name, and to unload when it is played with no more.",
+        default=False,
+    )
     n_epochs: int | None = option(
         "`openai`: passes over the dataset; null: the provider's default.", default=None, minimum=1, example=3
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.errors import UsageError, Waiting
 from runner.models.tally import Tally
+from runner.results.folder import part_id, split_part
 from runner.results.results import LAST, Results
 from runner.rollouts.plan import Plan
 from runner.runs.as_begun import as_begun
@@ -148,7 +149,8 @@ def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collecti
     name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, given=given)
     if isinstance(plan, TrainingPlan):
         check_run_id(name)
-    return name
+    shard = plan.spec.shard
+    return name if shard is None or split_part(name)[1] is not None else part_id(name, shard)
 
 
 def spent(plan: AnyPlan, results: Results, run_id: str) -> Tally:

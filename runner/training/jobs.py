@@ -18,7 +18,7 @@ from runner.storage.files import make_folder, open_to_read
 from runner.training.backends.base import Backend, FineTuneJob, JobHandle, JobNote, JobState, JobStatus
 from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
-from runner.training.stage_log import StageLog, iteration_folder
+from runner.training.stage_log import OUTPUT, StageLog, iteration_folder, job_folder
 from runner.training.stages import DatasetReport, JobEnded, JobNoted, TrainingEnded, Waited
 from runner.training.weights import recorded_weights
 
@@ -112,6 +112,7 @@ class GroupJob:
     def _trained(self) -> TrainingEnded:
         assert self.status.model is not None
         edited = {} if self.edit is None else self.edit.facts()
+        made = str(self.job.folder.absolute() / OUTPUT) if self.trainer.load_lora else self.status.model
         return TrainingEnded(
             iteration=self.iteration,
             group=self.group,
@@ -119,7 +120,7 @@ class GroupJob:
             model=self.status.model,
             dataset_sha256=self.job.dataset_sha256,
             handle=dict(self._handle),
-            facts={**self.status.facts, **edited, **recorded_weights(self.status.model)},
+            facts={**self.status.facts, **edited, **recorded_weights(made)},
         )
 
     def _ended(self) -> JobEnded:
@@ -202,7 +203,7 @@ class JobStage:
             base_model=self.plan.base_model(group, models),
             dataset=dataset,
             dataset_sha256=sha256,
-            folder=dataset.parent / f"{group}.job",
+            folder=job_folder(self.folder, iteration, group),
             seed=derived_seed("job", self.plan.identity, iteration, group),
             name=self.plan.spec.experiment.name,
             earlier_models=self._models_before(iteration, models, group),

@@ -31,6 +31,7 @@ from runner.runs.troubles import troubles_of
 from runner.spec.load import Spec
 from runner.storage.atomic import atomic_write, read_json
 from runner.text import comma_join, did_you_mean
+from runner.training.adapters import Adapters
 from runner.training.backends.base import Backend
 from runner.training.backends.connect import backend_for
 from runner.training.lineage import state_of
@@ -111,6 +112,7 @@ class _Work:
     options: RunOptions
     sleep: Callable[[float], None]
     _notes: list[str] = field(default_factory=list)
+    _adapters: Adapters = field(init=False)
 
     def complete(self) -> None:
         """All that is left to do; see `train` for what it raises."""
@@ -121,7 +123,11 @@ class _Work:
             stage_log(self.folder, self.plan.identity) as stages,
         ):
             loop = self._loop(stages)
-            loop.run()
+            self._adapters = Adapters(self.plan.training.trainers, self.folder, stages, lambda line: self.note([line]))
+            try:
+                loop.run()
+            finally:
+                self._adapters.end(self.plan.training.iterations, self.plan.spec.experiment.models)
             self._finish(stages, loop.models)
 
     def _loop(self, stages: StageLog) -> Loop | Rerun:
@@ -145,7 +151,8 @@ class _Work:
         part = TrainingPart(self.folder.run_id, iteration, kind)
         given = self.options
         watch = self._watch_of(kind, iteration)
-        options = RunOptions(budget=given.budget, watch=watch, on_rollout=given.on_rollout)
+        adapters = self._adapters.use(iteration, games.experiment.models)
+        options = RunOptions(budget=given.budget, watch=watch, on_rollout=given.on_rollout, adapters=adapters)
         # All parts have the hash that their run began with, which an earlier version made otherwise, and its sources.
         recorded = {
             **games.as_recorded,
@@ -157,9 +164,7 @@ class _Work:
             played = run_games(Plan(games), self.results, part_id, options, part)
         except Interrupted as error:
             whole = Interrupted(f"run {self.folder.run_id} was interrupted in {part_id}; what was paid for is kept")
-            for line in getattr(error, "__notes__", ()):
-                whole.add_note(line)
-            raise whole from None
+            raise whole.with_notes(error.lines()[1:]) from None
         if played.manifest.status != Status.DONE:
             # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
             unanswered = [str(trouble) for trouble in troubles_of(played.folder) if trouble.kind == "transport_failed"]

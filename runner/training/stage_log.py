@@ -20,11 +20,23 @@ from runner.training.stages import RECORDS, Begun, StageRecord, Stages
 
 ITERATIONS = "iterations"
 """The folder of the datasets and of what trainers leave, in a folder for each iteration."""
+OUTPUT = "output"
+"""The folder of what a job has made, in its own."""
 
 
 def iteration_folder(folder: RunFolder, iteration: int) -> Path:
     """Where an iteration's datasets are, and what trainers leave."""
     return folder.path / ITERATIONS / str(iteration)
+
+
+def job_folder(folder: RunFolder, iteration: int, group: str) -> Path:
+    """The folder of a group's job, whichever of an iteration it is."""
+    return iteration_folder(folder, iteration) / f"{group}.job"
+
+
+def output_of(folder: RunFolder, iteration: int, group: str) -> Path:
+    """Where a trainer of one's own leaves what it made."""
+    return job_folder(folder, iteration, group).absolute() / OUTPUT
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ class StageKind(StrEnum):
     JOB_ENDED = "ended"
     TRAINED = "trained"
     SWITCHED = "switched"
+    ADAPTER = "adapter"
 
 
 class ModelState(TypedDict):
@@ -219,9 +220,30 @@ class Switched(StageRecord):
     outcomes: Mapping[str, GroupOutcome]
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdapterNoted(GroupRecord):
+    """A server is about to be told to load a group's adapter, or has unloaded it."""
+
+    kind = StageKind.ADAPTER
+    name: str
+    base_url: str
+    is_loaded: bool
+
+
 RECORDS: Mapping[str, type[StageRecord]] = {
     record.kind: record
-    for record in (Begun, GamesPlayed, TestPlayed, DatasetsBuilt, JobNoted, Waited, JobEnded, TrainingEnded, Switched)
+    for record in (
+        Begun,
+        GamesPlayed,
+        TestPlayed,
+        DatasetsBuilt,
+        JobNoted,
+        Waited,
+        JobEnded,
+        TrainingEnded,
+        Switched,
+        AdapterNoted,
+    )
 }
 """The record of each stage."""
 

@@ -38,7 +38,7 @@ def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Resul
     allow_open_files(len(runs))
     with ExitStack() as locks:
         for key, plan, run_id in runs:
-            settings = plan.spec.experiment.budget
+            settings = plan.games.share.budget
             if not settings.limited:
                 continue
             budget = budgets.setdefault(key, Budget(settings))

@@ -67,7 +67,7 @@ def _asked(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
 
 def missing_addresses(plan: AnyPlan) -> list[str]:
     """The keys that say where a model is served, of the groups that are asked, where that was left out."""
-    return [f"models.{group}.base_url" for group, model in _asked(plan) if model.base_url == NOT_PUBLISHED]
+    return [f"models.{group}.base_url" for group, model in _asked(plan) if model.is_unserved]
 
 
 def _check_addresses(plan: AnyPlan, override: str) -> None:

@@ -118,6 +118,7 @@ def test_its_errors_have_the_names_and_the_tree_of_the_contract() -> None:
 # What it says
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("on_server", [False, True])
 def test_forward_gives_every_key_in_the_shape_of_the_batch(
@@ -193,6 +194,7 @@ def test_several_channels_have_a_message_each(tmp_path: Path) -> None:
         assert second.startswith("Question for Expert_2:")
 
 
+@pytest.mark.full
 def test_retries_and_token_limits_are_reported_where_it_speaks(tmp_path: Path) -> None:
     with serving(kind="bad_decision") as server:
         spec = spec_of(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 3}})
@@ -204,6 +206,7 @@ def test_retries_and_token_limits_are_reported_where_it_speaks(tmp_path: Path) -
     assert out["token_limit"].tolist() == [True]
 
 
+@pytest.mark.full
 def test_failures_are_raised_by_the_names_of_the_field(tmp_path: Path) -> None:
     for kind, then, expected in (
         ("content_filter", "abort_rollout", ContentFilterError),

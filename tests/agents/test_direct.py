@@ -64,6 +64,7 @@ def test_a_provider_without_a_server_has_no_client(tmp_path: Path) -> None:
         _ = agent_of(spec_of(tmp_path, models={"m": openai_})).client
 
 
+@pytest.mark.full
 def test_a_call_is_the_runners_own(tmp_path: Path) -> None:
     with serving(text="Decision: accept", faults={"rate_limit": 1.0}, max_faults=2) as server:
         agent = agent_of(spec_of(tmp_path, server.base_url))

@@ -26,6 +26,7 @@ def test_altair_takes_every_figure_by_its_own_schema(result: RunResult, name: st
     assert str(next(iter(chart.get("datasets", {0: chart.get("data")}).values())))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FIGURES)
 def test_matplotlib_draws_every_figure(
     result: RunResult, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

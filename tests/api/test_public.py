@@ -60,6 +60,7 @@ def test_every_public_function_has_an_example(name: str) -> None:
     assert name in EXAMPLES
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_in_a_docstring_runs(name: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed, tried = doctest.DocTestRunner().run(EXAMPLES[name])
@@ -181,6 +182,7 @@ def test_a_result_is_shown_in_a_line(result: RunResult) -> None:
     assert f"(n={result.accuracy.n}, clusters={result.accuracy.clusters})" in repr(result.accuracy)
 
 
+@pytest.mark.full
 def test_the_tables_of_a_result_read_their_own_file_and_write_none(result: RunResult, tmp_path: Path) -> None:
     import duckdb
 
@@ -206,6 +208,7 @@ def test_a_transcript_is_what_was_delivered(result: RunResult) -> None:
         result.transcript("no such rollout")
 
 
+@pytest.mark.full
 def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Path) -> None:
     spec = runner.load_spec(spec_file(tmp_path, size=2))
 

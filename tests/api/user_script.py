@@ -20,6 +20,7 @@ from runner import (
     Interrupted,
     LeaderboardError,
     Measured,
+    MergeError,
     Needed,
     NestedArrayDict,
     NipRunError,
@@ -46,6 +47,7 @@ from runner import (
     load_protocol,
     load_spec,
     load_specs,
+    merge,
     open_run,
     query,
     rejudge,
@@ -117,6 +119,19 @@ def stepped(spec: Spec) -> MutableMapping[Any, Any]:
     return step.arrays
 
 
+def in_shards(spec: Spec, folder: Path) -> None:
+    part = run(spec, folder, shard="1/2")
+    problems: tuple[str, ...] = ()
+    try:
+        merge(part.run_id, folder)
+    except MergeError as error:
+        problems = error.problems
+    assert problems
+    other = run(spec, folder, shard="2/2")
+    merged: RunResult = merge(Plan(spec).run_id, folder, parts=[part, other])
+    assert merged.manifest.rollouts == 4
+
+
 def main(folder: Path) -> None:
     overrides = {"dataset.limit": 2, "models": {"offline": {"provider": "dummy"}}}
     spec = load_spec({"extends": "specs/quickstart.yaml", "name": "mine"}, overrides)
@@ -124,6 +139,7 @@ def main(folder: Path) -> None:
     rows: list[SweepRow] = sweep_table(run_sweep(specs, folder / "swept"), ["accuracy", "recall"])
     value: SweepValue = rows[0].metrics["accuracy"]
     assert (len(specs), len(rows), value.n) == (2, 1, 4)
+    in_shards(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "in-shards"}), folder / "shards")
     print(looked_at(spec), asked(played(spec, folder), folder), len(stepped(spec)), runner.__version__)
     try:
         load_spec("specs/quickstart.yaml", {"dataset.splitt": "test"})

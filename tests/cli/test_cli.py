@@ -84,6 +84,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_prints_one_json_document_where_it_is_asked_to(folder: Path, name: str) -> None:
     done = called(*COMMANDS[name], "--json", cwd=folder)
@@ -92,7 +93,7 @@ def test_every_command_prints_one_json_document_where_it_is_asked_to(folder: Pat
     assert ESC not in done.stdout + done.stderr
 
 
-@pytest.mark.sample(5)
+@pytest.mark.full
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_says_something_to_a_person(folder: Path, name: str) -> None:
     done = nip_run(*COMMANDS[name], cwd=folder)
@@ -204,6 +205,7 @@ def test_check_writes_nothing_and_plans_everything(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.full
 def test_results_go_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None:
     spec_file(tmp_path, size=3)
     done = called("spec.yaml", "--json", cwd=tmp_path)
@@ -214,6 +216,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None:
     assert "accuracy" in quiet.stdout
 
 
+@pytest.mark.full
 def test_a_run_says_where_everything_is(tmp_path: Path) -> None:
     spec_file(tmp_path, size=3)
     done = called("spec.yaml", "--results", "my results", cwd=tmp_path)
@@ -223,6 +226,7 @@ def test_a_run_says_where_everything_is(tmp_path: Path) -> None:
     assert advice == f"transcripts: nip-run show {run.name} --results 'my results'"
 
 
+@pytest.mark.full
 def test_several_specs_are_played_one_after_the_other(tmp_path: Path) -> None:
     spec_file(tmp_path, size=2)
     shutil.copy(tmp_path / "spec.yaml", tmp_path / "second.yaml")
@@ -231,6 +235,7 @@ def test_several_specs_are_played_one_after_the_other(tmp_path: Path) -> None:
     assert {row["run_id"] for row in json.loads(done.stdout)} == {only_run(tmp_path / "results").name}
 
 
+@pytest.mark.full
 def test_render_shows_exactly_what_goes_on_the_wire(tmp_path: Path) -> None:
     with serving(record=9) as server:
         spec_file(tmp_path, server.base_url, size=1, models={"m": {"temperature": 0.5, "system_role": "developer"}})
@@ -258,6 +263,7 @@ def test_runs_can_be_chosen_by_their_status(folder: Path, status: str) -> None:
     assert len(found) == (status == "done")
 
 
+@pytest.mark.full
 def test_old_names_still_work_with_a_note(tmp_path: Path) -> None:
     spec_file(tmp_path, size=2, cache="cache.sqlite")
     assert called("spec.yaml", cwd=tmp_path).returncode == 0
@@ -314,6 +320,7 @@ def test_a_damaged_run_folder_is_an_error_without_a_traceback(folder: Path, tmp_
         assert name in done.stderr
 
 
+@pytest.mark.full
 def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     process = subprocess.Popen(
         command("sql", "SELECT repeat('x', 140) FROM range(2000)"), cwd=folder, env=environment(),
@@ -329,6 +336,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     assert said == ""
 
 
+@pytest.mark.full
 def test_the_shipped_quickstart_plays_from_any_folder(tmp_path: Path) -> None:
     done = called(str(ROOT / "specs" / "quickstart.yaml"), "dataset.limit=6", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

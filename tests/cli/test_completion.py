@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 CASES = [
     (("",), {*COMMANDS, "mine.yaml", "specs/", "results/", "other/"}),
     (("sh",), {"show"}),
-    (("m",), {"mine.yaml"}),
+    (("m",), {"merge", "mine.yaml"}),
     (("check", "specs/"), {"specs/a spec.yaml"}),
     (("run", "mine.yaml", "--re"), {"--replay", "--results"}),
     (("run", "mine.yaml", "--replay", ""), {"alpha-1", "beta-2"}),

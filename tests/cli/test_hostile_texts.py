@@ -93,7 +93,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.full
 @pytest.mark.parametrize("words", COMMANDS)
 def test_no_command_lets_a_hostile_text_through(folder: Path, words: tuple[str, ...]) -> None:
     named = [a_run(folder) if word == "RUN" else word for word in words]
@@ -157,7 +157,7 @@ def test_no_message_of_a_mistake_lets_a_hostile_word_through(folder: Path, words
         assert json.loads(done.stdout)["ok"] is False
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "words", [(b"\xff\xfe.yaml",), (b"spec.yaml", b"description=\xed\xa0\x80\xff"), (b"show", b"\x9b2J\xff")]
 )
@@ -217,6 +217,7 @@ def test_a_damaged_manifest_with_hostile_bytes_is_only_named(forged: Path) -> No
         check_harmless(nip_run_here(*words, cwd=forged), 0, 1, 2)
 
 
+@pytest.mark.full
 def test_a_character_that_the_terminal_lacks_is_no_error(tmp_path: Path) -> None:
     spec_file(tmp_path)
     done = nip_run("check", "spec.yaml", "ü=1", cwd=tmp_path, PYTHONIOENCODING="ascii")

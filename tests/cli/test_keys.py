@@ -69,6 +69,7 @@ def test_a_pair_that_is_none_is_a_usage_error(word: str, tmp_path: Path) -> None
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.full
 def test_check_and_run_show_which_variable_goes_where(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_with_key(tmp_path, server.base_url, fetched=False)
@@ -118,6 +119,7 @@ def test_from_python_a_spec_from_elsewhere_is_asked_about_too(tmp_path: Path, mo
         assert run(spec, tmp_path / "results", allow_keys=[pair]).manifest.status == "done"
 
 
+@pytest.mark.full
 def test_a_spec_from_elsewhere_asks_no_server_that_is_not_allowed_even_without_a_key(tmp_path: Path) -> None:
     with serving() as server:
         (tmp_path / "fetched").mkdir()

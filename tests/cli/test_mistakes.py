@@ -335,6 +335,7 @@ def checked(folder: Path, *words: str) -> Said:
     return Said(code, err.getvalue().splitlines(), said["errors"])
 
 
+@pytest.mark.sample(44)
 @pytest.mark.parametrize(
     "name",
     [

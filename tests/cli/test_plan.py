@@ -39,6 +39,7 @@ def planned(folder: Path, *words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_without_a_run_the_variance_is_the_most_there_may_be(folder: Path) -> None:
     found = planned(folder, "--detect", "0.15")
     (row,) = found["rows"]
@@ -67,6 +68,7 @@ def test_two_runs_give_the_variance_of_their_differences(folder: Path) -> None:
     assert "differences of s1 and s2" in found["variance"]["source"]
 
 
+@pytest.mark.full
 def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> None:
     """As metrics.json has it: each was played once, and what is measured is the mean over a datapoint's plays."""
     path = spec_file(
@@ -88,6 +90,7 @@ def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> No
     assert found["fixed"] == pytest.approx(2 * with_one_more(variance(means), len(means), furthest))
 
 
+@pytest.mark.full
 def test_a_run_that_is_right_everywhere_has_some_variance(folder: Path, tmp_path: Path) -> None:
     """One datapoint in so many may be wrong all the same, and no plan is for fewer groups than the test needs."""
     data = dataset_file(tmp_path, 12)

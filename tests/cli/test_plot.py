@@ -67,7 +67,7 @@ def test_help_names_the_figures_that_there_are() -> None:
     assert tuple(FIGURES) == NAMED
 
 
-@pytest.mark.sample(3)
+@pytest.mark.full
 @pytest.mark.parametrize("figure", [name for name in NAMED if name != "learning_curve"])
 def test_every_figure_of_one_system_is_an_image_and_the_same_one_again(
     results: Path, tmp_path: Path, figure: str
@@ -127,6 +127,7 @@ def test_what_runs_lack_is_said_with_their_names(
     assert not (tmp_path / "f.svg").exists()
 
 
+@pytest.mark.full
 def test_a_share_that_depends_on_the_number_of_plays_is_not_shown_beside_one_of_others(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

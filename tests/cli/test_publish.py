@@ -81,6 +81,7 @@ def all_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.full
 def test_it_says_what_was_published_and_what_others_type(player: Player, published: tuple[int, str, str]) -> None:
     code, out, err = published
     assert code == 0, err
@@ -93,6 +94,7 @@ def test_it_says_what_was_published_and_what_others_type(player: Player, publish
         assert said in err
 
 
+@pytest.mark.full
 def test_no_byte_of_the_registry_tells_of_the_machine_and_the_journal_replays(
     player: Player, published: tuple[int, str, str]
 ) -> None:
@@ -127,6 +129,7 @@ def test_the_run_here_and_its_release_are_one_session(player: Player, published:
     assert release["identity"]["run"] != json.loads((player.run / "manifest.json").read_bytes())["identity"]
 
 
+@pytest.mark.full
 def test_the_same_again_is_nothing(player: Player, published: tuple[int, str, str]) -> None:
     assert published[0] == 0
     before = all_files(player.where)
@@ -190,6 +193,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_everything_that_hinders_it_is_told_at_once_by_place_alone(plain: Path) -> None:
     done = nip_run_here("publish", "last", "--to", "registry", "--as", "acme", cwd=plain, HOME=FORD, USER="ford")
     assert done.returncode == 1
@@ -214,6 +218,7 @@ def test_a_run_that_is_being_played_is_not_published(plain: Path) -> None:
     assert not (plain / "registry").exists()
 
 
+@pytest.mark.full
 def test_where_nothing_can_be_written_nothing_is_published(player: Player, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     code, _, err = publish(player, *AS, "--to", tmp_path / "file" / "registry")
@@ -279,6 +284,7 @@ def test_the_release_that_it_was_made_from_is_named_as_get_names_it_and_linked_b
     assert (link["role"], link["release"], link["sha256"]) == ("child_of", "prompts/acme/terse@1.0", sha256)
 
 
+@pytest.mark.full
 def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: Path) -> None:
     done = nip_run_here("status", "--json", cwd=plain)
     (row,) = json.loads(done.stdout)
@@ -306,6 +312,7 @@ def old(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_a_run_of_0_1_0_is_published_as_not_pinned_with_what_it_counted(old: Path) -> None:
     done = nip_run_here("publish", "served", "--to", "registry", *AS, "--json", cwd=old)
     (shown,) = json.loads(done.stdout)["releases"]

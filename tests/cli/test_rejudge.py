@@ -196,6 +196,7 @@ PAIRED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("design", [pytest.param("stances", marks=pytest.mark.full), "seats"])
 def test_each_debate_of_a_block_is_judged_once_as_it_was_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, design: str

@@ -65,6 +65,7 @@ def test_edited_inputs_of_the_source_are_refused(
     assert ("dataset.jsonl is not what was played" in err.getvalue()) == (edited == "dataset")
 
 
+@pytest.mark.full
 def test_what_was_never_asked_has_no_rates(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied(source, tmp_path, monkeypatch)
     with serving(text="What about the empty input?") as server:
@@ -105,6 +106,7 @@ def test_a_folder_without_the_judges_templates_is_refused(
     assert [line for line in warnings_of(by_id) if "taken from" in line] == [taken]
 
 
+@pytest.mark.full
 def test_what_was_judged_so_is_named_and_the_sources_prefix_means_it(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

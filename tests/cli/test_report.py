@@ -57,6 +57,7 @@ def pieces(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "data").glob("*.json.gz"))
 
 
+@pytest.mark.full
 def test_a_run_is_one_page_and_what_it_was_made_of_is_told(folder: Path) -> None:
     done = nip_run_here("report", "last", "-o", "x.html", "--json", cwd=folder)
     assert done.returncode == 0
@@ -65,6 +66,7 @@ def test_a_run_is_one_page_and_what_it_was_made_of_is_told(folder: Path) -> None
     assert routes(folder / "x.html") == [f"run/{run_id(folder)}"]
 
 
+@pytest.mark.full
 def test_a_board_is_a_page_and_runs_beside_it_are_linked(folder: Path) -> None:
     alone = nip_run_here("report", "--board", "-o", "alone.html", "--json", cwd=folder)
     assert alone.returncode == 0
@@ -76,6 +78,7 @@ def test_a_board_is_a_page_and_runs_beside_it_are_linked(folder: Path) -> None:
     assert links.count(f"#/run/{run_id(folder)}") == 2  # the navigation's, and the row's
 
 
+@pytest.mark.full
 def test_a_published_board_is_a_page_and_a_release_that_was_changed_is_refused_there(folder: Path) -> None:
     words = ("report", "--board", "--from", "registry", "-o", "x.html")
     cache = {"XDG_CACHE_HOME": str(folder / "cache")}
@@ -142,6 +145,7 @@ def test_a_board_that_another_process_is_adding_to_is_read_as_it_was(folder: Pat
     assert run_id(folder) in read((folder / "x.html").read_bytes()).text
 
 
+@pytest.mark.full
 def test_a_board_of_0_1_0_is_a_page(tmp_path: Path) -> None:
     opened(tmp_path)
     listed = json.loads(nip_run_here("leaderboard", "--json", cwd=tmp_path).stdout)
@@ -153,6 +157,7 @@ def test_a_board_of_0_1_0_is_a_page(tmp_path: Path) -> None:
     assert len(listed) > 4
 
 
+@pytest.mark.full
 def test_a_second_report_into_a_folder_leaves_nothing_of_the_first_and_all_that_is_others(folder: Path) -> None:
     site = folder / "site"
     assert nip_run_here("report", "last", "--board", "--dir", "site", cwd=folder).returncode == 0
@@ -196,6 +201,7 @@ def test_where_nothing_can_be_written_is_said(folder: Path, option: str) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("option", ["-o", "--dir"])
 def test_a_disk_that_is_full_leaves_the_old_page(folder: Path, option: str) -> None:
     name, path = ("x.html", folder / "x.html") if option == "-o" else ("site", folder / "site" / "index.html")
@@ -212,6 +218,7 @@ def test_a_disk_that_is_full_leaves_the_old_page(folder: Path, option: str) -> N
     assert path.read_bytes() == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("board", [pytest.param("there", marks=pytest.mark.full), "gone", "locked"])
 def test_a_report_and_a_figure_only_read_the_results(tmp_path: Path, board: str) -> None:
     opened(tmp_path)
@@ -235,6 +242,7 @@ def test_a_report_and_a_figure_only_read_the_results(tmp_path: Path, board: str)
 KEY = "sk-proj-0123456789abcdef"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [("-o", "x.html"), ("--dir", "site")])
 def test_a_key_that_stands_in_the_texts_of_a_run_is_not_reported(words: tuple[str, str], tmp_path: Path) -> None:
     """A report is mailed; who wrote a key into a dataset or a name need not have noticed."""

@@ -69,6 +69,7 @@ def retries(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(name for (name, _, _), attempts in turns.items() for _ in range(len(attempts) - 1))
 
 
+@pytest.mark.full
 def test_a_run_lists_its_rollouts_with_what_became_of_each(served: Shown) -> None:
     again, rows = retries(served.rows("completions")), served.rows("rollouts")
     failed = Counter(row["rollout_id"] for row in served.rows("completions") if row["latency_ms"] is None)
@@ -105,6 +106,7 @@ def test_rollouts_are_wrong_or_undecided_or_right(served: Shown) -> None:
     assert ids("--repeat", "1") == {row["rollout_id"] for row in rows if row["repeat"] == 1}
 
 
+@pytest.mark.full
 def test_a_run_that_is_not_finished_lists_what_is_in_its_journal(served: Shown, tmp_path: Path) -> None:
     copy = Shown(tmp_path, tmp_path / "results" / "runs" / served.run.name, [])
     shutil.copytree(served.folder, tmp_path, dirs_exist_ok=True)
@@ -148,6 +150,7 @@ def test_every_answer_is_shown_with_why_it_could_not_be_used(served: Shown) -> N
         ]
 
 
+@pytest.mark.full
 def test_what_stands_under_a_channel_is_what_was_delivered_there(tmp_path: Path) -> None:
     with serving(text="Decision: maybe") as server:
         path = spec_file(
@@ -173,6 +176,7 @@ def test_calls_that_failed_are_shown_with_what_the_server_said(served: Shown) ->
 # What was sent
 
 
+@pytest.mark.full
 def test_a_prompt_is_byte_for_byte_what_the_server_got(served: Shown) -> None:
     sent = Counter(served.bodies)
     shown: Counter[bytes] = Counter()
@@ -258,6 +262,7 @@ def test_letters_of_two_columns_are_counted_as_two() -> None:
     assert list(wrapped("日本 日本 日本", NARROWEST // 2)) == ["日本 日本", "日本"]
 
 
+@pytest.mark.full
 def test_no_line_is_wider_than_the_terminal_and_each_agent_has_its_colour(served: Shown) -> None:
     row = max(served.rows("rollouts"), key=lambda one: one["rounds"])
     code, seen = in_terminal("show", "last", row["rollout_id"], cwd=served.folder, COLUMNS="50")

@@ -35,6 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
+@pytest.mark.full
 def test_alone_it_lists_the_tables_with_their_columns_comments_and_examples(results: Path) -> None:
     said = told(results)
     for table in ("leaderboard", "runs", "agents", "metrics", "rollouts", "datapoints", "messages", "completions"):
@@ -46,6 +47,7 @@ def test_alone_it_lists_the_tables_with_their_columns_comments_and_examples(resu
     assert [column["name"] for column in listed["messages"]] == list(COLUMNS["messages"])
 
 
+@pytest.mark.full
 def test_the_notes_of_runs_are_rows_which_say_their_runs_and_games(results: Path) -> None:
     run = RunFolder(only_run(results))
     notes, asking = (
@@ -69,6 +71,7 @@ def test_the_notes_of_runs_are_rows_which_say_their_runs_and_games(results: Path
     notes.path.unlink()
 
 
+@pytest.mark.full
 def test_every_example_can_be_asked_of_a_run_and_of_an_empty_folder(results: Path, tmp_path: Path) -> None:
     for example in EXAMPLES:
         told(results, example)
@@ -98,6 +101,7 @@ def test_every_kind_of_question_is_answered(results: Path, question: str, first:
     assert first in rows[1]
 
 
+@pytest.mark.full
 def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_path: Path) -> None:
     question = "-- how many\nSELECT count(*) AS n FROM rollouts"
     (tmp_path / "q.sql").write_text(question)
@@ -120,6 +124,7 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
 VALUES = "SELECT 1 AS a, 'x,\"|\n' AS a, NULL AS n, [1, 2] AS l, 0.5::DECIMAL(3, 1) AS d, true AS t"
 
 
+@pytest.mark.full
 def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path) -> None:
     assert told(results, VALUES, "--format", "csv") == 'a,a,n,l,d,t\n1,"x,""|\n",,"[1, 2]",0.5,true\n'
     expected = [{"a": 1, "a_1": 'x,"|\n', "n": None, "l": [1, 2], "d": 0.5, "t": True}]
@@ -144,6 +149,7 @@ def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.json", "a.md", "a.parquet", "p.parquet"]
 
 
+@pytest.mark.full
 def test_two_answers_for_one_folder_at_once_keep_apart_and_touch_no_other_file(results: Path, tmp_path: Path) -> None:
     names = [f"{number}.{ending}" for number in range(2) for ending in ("csv", "parquet")]
     for name in (".answer.new", ".answer.parquet.new"):
@@ -165,6 +171,7 @@ def test_two_answers_for_one_folder_at_once_keep_apart_and_touch_no_other_file(r
     assert {(tmp_path / name).read_text() for name in (".answer.new", ".answer.parquet.new")} == {"mine"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_an_answer_takes_the_place_of_a_file_only(results: Path, tmp_path: Path, ending: str) -> None:
     (tmp_path / f"folder.{ending}").mkdir()
@@ -190,6 +197,7 @@ UNLIKE_PYTHON = """SELECT '2026-01-02 03:04:05+00'::TIMESTAMPTZ = x.t AS same, x
     encode('\\ä') AS b, 'infinity'::DATE AS d, ';' AS j) x; -- it ends ; here"""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["table", "csv", "json", "markdown"])
 def test_values_that_python_has_no_equal_for_are_texts(results: Path, tmp_path: Path, form: str) -> None:
     said = told(results, UNLIKE_PYTHON, "--format", form)
@@ -211,6 +219,7 @@ def test_values_that_python_has_no_equal_for_are_texts(results: Path, tmp_path: 
     ]
 
 
+@pytest.mark.full
 def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results: Path, tmp_path: Path) -> None:
     question = "SELECT chr(27) || '[2J' AS x"
     assert "\\x1b[2J" in told(results, question, "--format", "csv")
@@ -238,6 +247,7 @@ def test_an_answer_that_can_go_nowhere_is_refused(
     assert said.format(tmp_path) in done.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("question", "quoted", "place"),
     [
@@ -263,6 +273,7 @@ def test_a_mistake_is_shown_in_the_users_own_lines(
         assert "Did you mean" in error["hint"]
 
 
+@pytest.mark.full
 def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_what_is(
     results: Path, tmp_path: Path
 ) -> None:
@@ -284,6 +295,7 @@ def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_
     assert board(tmp_path, name["b"]) == (2, f"no benchmark {name['b']!r} in {tmp_path}; {again}")
 
 
+@pytest.mark.full
 def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
     lines = told(results, f"FROM range({TABLE_ROWS + 1})").splitlines()
     assert len(lines) == TABLE_ROWS + 2
@@ -291,6 +303,7 @@ def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
     assert len(told(results, f"FROM range({TABLE_ROWS})").splitlines()) == TABLE_ROWS + 1
 
 
+@pytest.mark.full
 def test_a_table_shows_the_beginning_of_a_cell_that_is_too_long(results: Path) -> None:
     question = "SELECT repeat('x', 2_000_000) AS x, 'y' AS y"
     begun = time.monotonic()

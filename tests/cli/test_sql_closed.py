@@ -61,7 +61,7 @@ HOSTILE = (
 """Files of others, and those that the tables are views of: the board's, its log, the runs' Parquet files."""
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["argument", "file", "standard input"])
 def test_no_question_reads_or_writes_a_file_however_it_comes(results: Path, tmp_path: Path, way: str) -> None:
     (tmp_path / "secret.csv").write_text("a,b\n1,TOPSECRET\n")

@@ -32,6 +32,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     "words",
     [
@@ -69,6 +70,7 @@ def test_markup_of_rich_in_the_words_of_a_model_is_text(hostile: Path) -> None:
     assert "[bold]x[/bold] [link=http://x]y[/link]" in done.stdout
 
 
+@pytest.mark.full
 def test_on_a_terminal_there_is_colour_and_with_no_color_there_is_none(tmp_path: Path) -> None:
     with serving(latency=0.05) as server:
         spec_file(tmp_path, server.base_url)

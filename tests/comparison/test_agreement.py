@@ -35,6 +35,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
+@pytest.mark.full
 def test_compare_and_sql_and_both_tables_of_ranks_make_one_test(uneven: Path) -> None:
     (pair,) = compare("x", "y", results=uneven).pairs
     columns = "difference, ci_low, ci_high, p, groups, differing"
@@ -61,6 +62,7 @@ def test_the_order_in_which_pooled_runs_are_named_changes_nothing(uneven: Path) 
     assert (one.difference, one.ci_low, one.ci_high) == (other.difference, other.ci_low, other.ci_high)
 
 
+@pytest.mark.full
 def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -> None:
     """It stopped when it was decided, so that no test of a fixed number of games holds: neither says so of another."""
     path = uneven.parent / "spec.yaml"

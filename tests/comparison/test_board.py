@@ -51,6 +51,7 @@ def test_ranks_in_sql_are_those_on_the_screen(results: Path) -> None:
         assert [str(first) if first == last else f"{first}-{last}", run] in table
 
 
+@pytest.mark.full
 def test_a_plain_duckdb_reads_the_file_with_its_views(results: Path) -> None:
     with duckdb.connect(str(results / FILE), read_only=True) as plain:
         names = {

@@ -56,6 +56,7 @@ def test_json_has_all_of_it(results: Path) -> None:
     assert found["verdict"] == pair["verdict"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("expressions", "code", "words"),
     [
@@ -74,6 +75,7 @@ def test_an_assertion_ends_with_its_exit_code(results: Path, expressions: list[s
     assert words in done.stdout
 
 
+@pytest.mark.full
 def test_one_run_is_judged_by_itself_and_a_damaged_one_is_no_failed_assertion(tmp_path: Path) -> None:
     planted(solo_spec(tmp_path, size=8), tmp_path / "results", "alone", lambda _, __: True)
     done = said(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
@@ -99,6 +101,7 @@ def test_one_run_is_judged_by_itself_and_a_damaged_one_is_no_failed_assertion(tm
         table.unlink(missing_ok=True)
 
 
+@pytest.mark.full
 def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) -> None:
     done = said(results, "compare", "good", "fair", "same", "--worst", "--flips", "0")
     found = json.loads(said(results, "compare", "good", "fair", "same", "--worst", "--json").stdout)["worst"]

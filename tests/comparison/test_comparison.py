@@ -46,6 +46,7 @@ def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> No
     assert "too few datapoints to see 10 points: it takes 1" in pair.verdict
 
 
+@pytest.mark.full
 def test_flips_are_listed_with_a_rollout_of_each_run(results: Path) -> None:
     found = compare("good", "same", results=results)
     assert [(flip.datapoint, flip.right_in) for flip in found.flips] == [("p0", "good"), ("p36", "same")]
@@ -120,6 +121,7 @@ def test_alike_datapoints_are_paired_once_each(folder: Path, results: Path) -> N
     assert (pair.datapoints, pair.only_base, pair.only_other) == (2, ("a",), ())
 
 
+@pytest.mark.full
 def test_runs_that_share_nothing_are_compared_unpaired(folder: Path, results: Path) -> None:
     (folder / "elsewhere").mkdir()
     path = solo_spec(folder / "elsewhere", size=SIZE)
@@ -183,6 +185,7 @@ def test_a_replay_is_no_new_sample(tmp_path: Path) -> None:
         compare(["first", "again"], baseline="first", results=results)
 
 
+@pytest.mark.full
 def test_who_leads_is_told_by_datapoints_that_all_have(results: Path) -> None:
     assert {pair.base for pair in compare("half", "often", "good", results=results).pairs} == {"good"}
     with pytest.raises(UsageError, match=r"no leader: all these share 0 groups of datapoints \(each has: good 40"):
@@ -223,6 +226,7 @@ def test_less_is_better_where_a_metric_says_so(results: Path) -> None:
     assert (pair.ci_high or 0) < 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("metric", "value"),
     [("accuracy_0", 0.6), ("completeness", 0.6), ("balanced_accuracy", 0.6), ("decided", 1.0),
@@ -316,6 +320,7 @@ def test_runs_of_0_1_0_can_be_compared(tmp_path: Path) -> None:
     assert (pair.difference, pair.p) == (difference, p)
 
 
+@pytest.mark.full
 def test_sql_says_the_same(results: Path) -> None:
     pair = only(compare("fair", "good", results=results))
     columns = ", ".join(name for name in COMPARISON_COLUMNS if name not in ("run_a", "run_b", "task"))

@@ -258,6 +258,7 @@ def holds(new: Any, old: Any) -> bool:
 
 ADDED = (
     "      from_scratch: null\n",  # of each trainer
+    "      load_lora: false\n",
     "  chat_format: null\n",
     "  breaker:\n    failures: 16\n    probes: 7\n",
     "  limits:\n    bytes: 268435456\n    rows: 1000000\n",
@@ -265,6 +266,7 @@ ADDED = (
     "max_sweep_points: 1000\n",
     "  max_transport_failed: 0.0\n",
     "    chat_format: openai\n",
+    "    headers: null\n    session_id: null\n",
     "    from_run: null\n    from_group: null\n",
     "  rerun_tests: null\n",
     "    logprobs: null\n    top_logprobs: null\n",

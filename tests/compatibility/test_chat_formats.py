@@ -47,6 +47,7 @@ def test_a_spec_that_says_its_format_and_one_without_a_run_are_of_the_address(fo
     assert "\n\nVerifier: " in rendered.out or "---\nVerifier: " in rendered.out
 
 
+@pytest.mark.full
 def test_a_saved_spec_keeps_its_format_at_any_address(folder: Path) -> None:
     saved = str(run_folder(folder, "served") / "spec.yaml")
     elsewhere = "models.m.base_url=http://127.0.0.1:9999/v1"

@@ -33,6 +33,7 @@ def cache_format(path: Path) -> int:
         connection.close()
 
 
+@pytest.mark.full
 def test_everything_new_says_its_format(folder: Path) -> None:
     words = ("models.m={provider: dummy}", "cache=own.sqlite")
     (played,) = called("run", "specs/finished.yaml", *words, "--json", "--results", "new", cwd=folder).json
@@ -51,6 +52,7 @@ def test_everything_new_says_its_format(folder: Path) -> None:
     assert board_format(folder / "new" / "leaderboard.duckdb") == 3
 
 
+@pytest.mark.full
 def test_what_0_1_0_began_goes_on_as_it_was_begun(folder: Path) -> None:
     """The logs are only appended to; a manifest and a board are written anew, and so in the format of today."""
     run, board = run_folder(folder, "finished"), folder / "results" / "leaderboard.duckdb"
@@ -141,6 +143,7 @@ def test_what_is_newer_is_refused_and_nothing_is_changed(folder: Path, name: str
     assert contents(folder) == before
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("make", "spec"), [(newer_cache, "served"), (newer_board, "sweep")])
 def test_what_a_run_shares_with_others_is_left_as_it_is(folder: Path, make: Callable[[Path], Path], spec: str) -> None:
     """The run fails, or its rows are not on the board; its own records are kept."""
@@ -153,6 +156,7 @@ def test_what_a_run_shares_with_others_is_left_as_it_is(folder: Path, make: Call
     assert path.read_bytes() == before
 
 
+@pytest.mark.full
 def test_a_newer_run_is_left_out_of_lists_with_a_word(folder: Path) -> None:
     path = newer_manifest(folder)
     for words in (("runs", "--json"), ("leaderboard", "--rebuild", "--json")):

@@ -65,7 +65,7 @@ def test_a_finished_run_is_shown_by_its_folder(folder: Path) -> None:
     assert contents(folder) == before
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["finished", "served", "trees", "replayed"])
 def test_a_finished_run_is_derived_again_from_its_journal(folder: Path, name: str) -> None:
     """Another concurrency makes no other run, but has every file made again: nobody is asked, and nothing differs."""
@@ -98,6 +98,7 @@ def test_a_replay_gives_the_same_bytes_and_asks_nobody(folder: Path) -> None:
     assert differing_results(folder / result["folder"], folder / source) == []
 
 
+@pytest.mark.full
 def test_a_replay_by_0_1_0_can_be_replayed(folder: Path) -> None:
     source = RUNS["served"] + "-replay"
     with serving() as server:
@@ -132,6 +133,7 @@ def test_the_old_cache_answers_every_request_again(folder: Path) -> None:
     assert differing_results(new, old, "rollouts", "messages") == []
 
 
+@pytest.mark.full
 def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> None:
     with serving() as server:
         where = f"models.m.base_url={server.base_url}"
@@ -143,6 +145,7 @@ def test_what_the_old_cache_lacks_is_explained_by_what_it_has(folder: Path) -> N
     assert first == {"base_url": f"http://127.0.0.1:{PORT}/v1", "temperature": 1.0}
 
 
+@pytest.mark.full
 def test_by_its_folder_a_replay_asks_nobody_and_a_part_is_left_to_its_training_run(folder: Path) -> None:
     replay, part = (f"results/runs/{name}" for name in (RUNS["served"] + "-replay", RUNS["learning"] + "-i0"))
     with serving() as server:

@@ -115,7 +115,7 @@ def board_rows(results: Path, name: str, columns: tuple[str, ...] = ()) -> tuple
         return names, json.loads(json.dumps(found.fetchall(), default=str))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.full
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_sql_finds_the_rows_that_stand_there(folder: Path, name: str) -> None:
     columns, expected = board_rows(folder / "results", name)
@@ -125,6 +125,7 @@ def test_sql_finds_the_rows_that_stand_there(folder: Path, name: str) -> None:
     assert [[row[column] for column in columns] for row in found] == expected
 
 
+@pytest.mark.full
 def test_columns_that_came_since_are_null_there(folder: Path) -> None:
     question = "SELECT count(*) AS n, count(reasoning) AS r, count(verdict_logprobs) AS v FROM completions"
     ((found),) = called("sql", question, "--json", cwd=folder).json
@@ -132,6 +133,7 @@ def test_columns_that_came_since_are_null_there(folder: Path) -> None:
     assert (found["r"], found["v"]) == (0, 0)
 
 
+@pytest.mark.full
 def test_the_leaderboard_ranks_the_runs_it_has(folder: Path) -> None:
     columns = ("run_id", "accuracy", "ci_low", "ci_high", "n", "cost_usd", "models")
     _, expected = board_rows(folder / "results", "leaderboard", columns)
@@ -141,6 +143,7 @@ def test_the_leaderboard_ranks_the_runs_it_has(folder: Path) -> None:
     assert RUNS["served"] in called("leaderboard", "sums/v1", cwd=folder).out
 
 
+@pytest.mark.full
 def test_a_rebuilt_leaderboard_has_the_rows_of_the_old_one(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     tables = ("runs", "agents", "metrics", "rollouts", "leaderboard")
@@ -169,6 +172,7 @@ def test_an_export_is_the_files_that_0_1_0_exported(folder: Path, tmp_path: Path
     assert differing(FIXTURES / "exports" / name, tmp_path / "out") == ["report.json"]  # which 0.1.0 did not write
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["finished", "served", "trees"])
 def test_exports_are_the_files_that_came_with_the_run(folder: Path, tmp_path: Path, name: str) -> None:
     own = run_folder(folder, name) / "fine_tune"
@@ -203,6 +207,7 @@ def test_every_spec_makes_the_run_that_it_made(folder: Path) -> None:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["finished", "trees"])
 def test_a_saved_spec_plays_the_same_games(folder: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(run_folder(folder, name), tmp_path / "run")

@@ -43,6 +43,7 @@ def test_its_spec_goes_on_with_it_and_says_so(folder: Path) -> None:
     assert called("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
 
 
+@pytest.mark.full
 def test_a_new_run_starts_as_the_cycle_is_written(folder: Path) -> None:
     old = only_run(folder / "results")
     assert called("run", "spec.yaml", "--again", cwd=folder).code == 0

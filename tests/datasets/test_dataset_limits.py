@@ -36,13 +36,14 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_in_little_memory(tmp_path:
     assert int(peak.split()[0]) < 700
 
 
+@pytest.mark.full
 def test_lists_in_parquet_count_as_what_they_hold(tmp_path: Path) -> None:
     many = "SELECT 'r' || range AS id, 0 AS label, [repeat('y', 900000)] AS l FROM range(9)"
     parquet(tmp_path, many)
     assert "dataset.limits.bytes (1,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=1_000_000))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.full
 @pytest.mark.parametrize("value", ["{'a': 1}", "[]::INT[]", "MAP {1: 2}", "[1]"])
 def test_nested_values_in_parquet_count_as_what_python_makes_of_them(tmp_path: Path, value: str) -> None:
     values = f"list_transform(range(50000), lambda x: {value})"
@@ -50,6 +51,7 @@ def test_nested_values_in_parquet_count_as_what_python_makes_of_them(tmp_path: P
     assert "dataset.limits.bytes (20,000,000)" in refusal(tmp_path, None, "d.parquet", **limits(bytes=20_000_000))
 
 
+@pytest.mark.full
 def test_commas_in_a_text_of_a_nested_value_are_no_values(tmp_path: Path) -> None:
     text = r"""repeat('x, "y", [{\" ', 3000)"""
     parquet(tmp_path, f"SELECT 'r' AS id, 0 AS label, [{{'role': 'user', 'content': {text}}}] AS messages")
@@ -63,6 +65,7 @@ def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
         assert "raise it" in said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
 def test_more_rows_than_the_bound_are_refused(tmp_path: Path, name: str) -> None:
     parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
@@ -92,6 +95,7 @@ def test_a_packed_file_is_not_unpacked(tmp_path: Path, name: str) -> None:
 # The filter
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "condition",
     [
@@ -106,6 +110,7 @@ def test_a_filter_that_takes_too_long_is_ended(tmp_path: Path, condition: str) -
     assert time.monotonic() - started < 15
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "condition",
     [
@@ -119,12 +124,13 @@ def test_a_filter_that_takes_too_much_memory_is_ended(tmp_path: Path, condition:
     assert "dataset.filter: the filter, in bytes of memory, took more than dataset.limits.memory (536,870,912)" in said
 
 
+@pytest.mark.full
 def test_a_filter_reaches_no_file(tmp_path: Path) -> None:
     for condition in (f"(SELECT count(*) FROM read_csv('{tmp_path}/d.csv')) > 0", "(SELECT 1 FROM 'x.parquet') > 0"):
         assert "dataset.filter" in refusal(tmp_path, CSV, "d.csv", filter=condition)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.full
 @pytest.mark.parametrize("number", ["1", "[1]", "1.5::DECIMAL(3, 1)", "'x'::BLOB", "{'a': 1}", "2 ** 63"])
 def test_a_filter_closes_no_bracket_of_ours(tmp_path: Path, number: str) -> None:
     for rest in ("", " WHERE false"):
@@ -132,6 +138,7 @@ def test_a_filter_closes_no_bracket_of_ours(tmp_path: Path, number: str) -> None
         assert "one SQL condition belongs here" in refusal(tmp_path, jsonl(A, B), filter=condition)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "condition", ["label = 1 -- the second", "(label = 1)", "label IN (SELECT 1)", "NOT (label=0)"]
 )
@@ -139,6 +146,7 @@ def test_a_filter_has_brackets_and_comments_of_its_own(tmp_path: Path, condition
     assert ids(load(tmp_path, jsonl(A, B), filter=condition)) == ["b"]
 
 
+@pytest.mark.full
 def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

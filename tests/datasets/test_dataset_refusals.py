@@ -71,6 +71,7 @@ def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path: Path, line: i
     assert f"line {line}" in message or f"d.jsonl:{line}" in message
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -53,7 +53,7 @@ def test_a_filter_is_sql_on_our_names(tmp_path: Path) -> None:
     assert ids(load(tmp_path, jsonl(A, B), filter="solution LIKE 'sec%'", columns={"solution": "text"})) == ["b"]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "condition",
     [
@@ -79,6 +79,7 @@ def test_a_bad_filter_is_refused_at_its_key(tmp_path: Path, condition: str) -> N
     assert refusal(tmp_path, jsonl(A, B), filter=condition).startswith("dataset.filter: ")
 
 
+@pytest.mark.full
 def test_a_filter_cannot_undo_the_split(tmp_path: Path) -> None:
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
     assert ids(load(tmp_path, content, split="test", filter="label = 0 OR label = 1")) == ["b"]
@@ -86,6 +87,7 @@ def test_a_filter_cannot_undo_the_split(tmp_path: Path) -> None:
     assert said == "dataset.filter: one SQL condition belongs here"
 
 
+@pytest.mark.full
 def test_a_filter_gives_the_same_rows_each_time(tmp_path: Path) -> None:
     rows = [{"id": str(i), "label": i % 2} for i in range(200)]
     chosen = {tuple(ids(load(tmp_path, jsonl(*rows), filter="random() < 0.5"))) for _ in range(3)}
@@ -122,6 +124,7 @@ def test_a_shuffle_depends_on_the_seed_and_not_on_the_order_of_the_file(tmp_path
     assert ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=4)) != shuffled
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_a_shuffle_is_the_same_in_every_process(tmp_path: Path, hash_seed: str) -> None:
     shuffled = ids(load(tmp_path, jsonl(*MANY), shuffle=True, seed=3))

@@ -14,6 +14,7 @@ from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
 # Formats
 
 
+@pytest.mark.full
 def test_jsonl_csv_tsv_and_parquet_give_the_same_datapoints(tmp_path: Path) -> None:
     wanted = load(tmp_path, jsonl(A, B)).datapoints
     assert load(tmp_path, "id,label,text\na,0,first\nb,1,second\n", "d.csv").datapoints == wanted
@@ -94,6 +95,7 @@ def test_a_megabyte_of_text_is_read(tmp_path: Path) -> None:
     assert load(tmp_path, jsonl({**A, "text": text}, B)).datapoints[0].columns["text"] == text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "value",
     [
@@ -109,6 +111,7 @@ def test_types_of_parquet_that_can_be_written_as_text_are_usable(tmp_path: Path,
     assert dataset.sha256
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("value", ["'inf'::DOUBLE", "'\\x00'::BLOB", "MAP {1: 'x'}"])
 def test_what_no_prompt_can_show_is_refused_with_its_column(tmp_path: Path, value: Any) -> None:
     parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
@@ -135,6 +138,7 @@ def test_a_stance_is_the_parity_of_the_solutions_hash(tmp_path: Path) -> None:
     assert stances == [point.prover_stance for point in load(tmp_path, jsonl(*renamed)).datapoints]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.csv", "d.parquet"])
 def test_the_name_of_a_folder_is_no_column_of_the_files_in_it(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "label=1" / "lr=2"

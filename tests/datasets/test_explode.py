@@ -72,6 +72,7 @@ def test_each_element_becomes_a_datapoint_with_the_rows_other_columns(tmp_path: 
     }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
 def test_lists_may_be_json_texts_in_any_kind_of_file(tmp_path: Path, name: str) -> None:
     plain = load(tmp_path, jsonl(*ROWS), "plain.jsonl", columns=COLUMNS, explode=LISTS)

@@ -222,6 +222,7 @@ def test_a_group_is_not_trained_and_tested_on(tmp_path: Path) -> None:
 # A run
 
 
+@pytest.mark.full
 def test_a_finished_run_is_counted_by_groups_without_playing_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, fine_tune={"validation_share": 0.5}, rollouts={"per_datapoint": 2})
     (tmp_path / "data.jsonl").write_text(jsonl(*SHARED), "utf-8")

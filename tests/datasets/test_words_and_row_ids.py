@@ -28,6 +28,7 @@ def test_booleans_are_labels_in_parquet(tmp_path: Path) -> None:
     assert labels(tmp_path, name="d.parquet") == [1, 0]
 
 
+@pytest.mark.full
 def test_whole_numbers_are_labels_however_they_are_written(tmp_path: Path) -> None:
     assert labels(tmp_path, '{"id": 1, "label": 1.0}\n{"id": 2, "label": 0.0}\n') == [1, 0]
     assert labels(tmp_path, "id,label\na,1.0\nb,0\n", "d.csv") == [1, 0]

@@ -38,6 +38,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("title", ALL)
 def test_every_schema_is_valid_draft_2020_12(title: str) -> None:
     assert ALL[title]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -56,6 +57,7 @@ def test_every_key_has_what_an_editor_shows(
         assert "default" in node
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(("document", "owner", "name", "node", "optional"), KEYS)
 def test_every_example_and_default_is_accepted_by_its_own_key(
     document: dict[str, Any], owner: str, name: str, node: dict[str, Any], optional: bool
@@ -78,6 +80,7 @@ def test_an_editor_asks_for_nothing_that_a_base_may_give(title: str) -> None:
     assert list(Draft202012Validator(ALL[title]).iter_errors({"exends": "base.yaml"}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["experiment", "protocol"])
 def test_the_schema_that_ships_is_the_one_that_is_printed(name: str) -> None:
     printed = nip_run("schema", name, cwd=ROOT).stdout

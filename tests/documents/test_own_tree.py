@@ -60,6 +60,7 @@ def foreign_spec(project: Path, **changes: Any) -> Path:
     return spec
 
 
+@pytest.mark.sample(23)
 @pytest.mark.parametrize("linked", [False, True])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_no_text_of_another_file_is_in_a_message(elsewhere: Path, name: str, linked: bool) -> None:
@@ -100,6 +101,7 @@ def test_a_name_from_another_file_is_no_hint(elsewhere: Path) -> None:
         assert SECRET not in "\n".join(str(p) for p in problems(spec, override)).replace(override, "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "changes",
     [
@@ -163,6 +165,7 @@ def test_a_protocol_from_elsewhere_is_not_quoted(elsewhere: Path) -> None:
     assert any("unknown key; what stands there is not shown" in problem.message for problem in found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text",
     [f'{{"{SECRET}": 1}}\n', f"{SECRET}\n", f'{{"id": "{SECRET}", "label": 7, "question": "", "solution": ""}}\n'],

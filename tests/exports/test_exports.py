@@ -42,6 +42,7 @@ def record(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return json.loads(whole.read_text()), rows
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("subject", ["verifier", "prover"])
 def test_a_record_of_every_eval_ever_is_valid_and_carries_n(result: RunResult, tmp_path: Path, subject: str) -> None:
     assert export(result, tmp_path, "every-eval-ever", "--subject", subject, *WHO) == 0
@@ -73,6 +74,7 @@ def test_the_rows_of_a_record_hold_what_the_subject_was_sent(result: RunResult, 
         assert f"Decision: {attributed['extracted_value']}" in said["content"]
 
 
+@pytest.mark.full
 def test_the_same_run_is_exported_to_the_same_bytes(result: RunResult, tmp_path: Path) -> None:
     def exported(folder: Path) -> dict[str, bytes]:
         export(result, folder, "every-eval-ever", "--subject", "verifier", *WHO)
@@ -141,6 +143,7 @@ def test_scout_gets_each_agents_chat_and_the_whole_game(result: RunResult, tmp_p
         assert (row["model"] is None) == (row["agent"] == "all agents")
 
 
+@pytest.mark.full
 def test_runs_without_games_of_their_own_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trees = played(SPEC, tmp_path / "results", "dataset.limit=1", "rollouts.num_responses_per_timestep=2")
     assert export(trees, tmp_path / "out", "inspect") == 2

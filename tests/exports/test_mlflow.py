@@ -53,6 +53,7 @@ def curve(points: list[Point]) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in points if point.key == "accuracy"]
 
 
+@pytest.mark.full
 def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_the_last(result: RunResult) -> None:
     record = record_of(result.path)
     steps = curve(list(record.metrics))
@@ -66,6 +67,7 @@ def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_
     assert record.notes == ()
 
 
+@pytest.mark.full
 def test_each_point_stands_once(result: RunResult, trained: RunFolder) -> None:
     for record in (record_of(result.path), training_record(trained, journal=False)):
         counts = Counter((point.key, point.step) for point in record.metrics)

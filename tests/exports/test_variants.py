@@ -53,6 +53,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
         return played(spec, folder / "results")
 
 
+@pytest.mark.full
 def test_the_model_that_played_stands_in_each_row(blocks: RunResult, tmp_path: Path) -> None:
     answered = {(r["rollout_id"], r["agent"]): r["model"] for r in table(blocks.path, "completions")}
     assert export(blocks, tmp_path, "scout") == 0
@@ -116,6 +117,7 @@ def test_plays_of_a_block_can_be_told_apart_in_each_format(blocks: RunResult, tm
     assert {m["rollout_id"]: (m["stance"], m["swapped"]) for m in logged} == played_
 
 
+@pytest.mark.full
 def test_a_chat_ends_with_the_vote_that_was_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = played(spec_file(tmp_path, size=8), tmp_path / "results", "votes=3", "seed=1")
     decided = {r["rollout_id"]: (json.loads(r["votes"]), r["decision"]) for r in table(result.path, "rollouts")}
@@ -131,6 +133,7 @@ def test_a_chat_ends_with_the_vote_that_was_taken(tmp_path: Path, capsys: pytest
         assert json.loads(row["metadata"]["votes"]) == votes
 
 
+@pytest.mark.full
 def test_debates_judged_again_are_said_to_be_anothers(tmp_path: Path) -> None:
     first = played(spec_file(tmp_path, size=4), tmp_path / "results")
     judge = ("+models.judge={provider: dummy, model: wise}", "agents.verifier.model=judge")

@@ -117,7 +117,7 @@ def matrix(*sample: tuple[str, str]) -> list[Any]:
     return [pytest.param(*pair, marks=() if pair in sample else pytest.mark.full) for pair in pairs]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("protocol", "chat_format"), matrix(("nip", "openai"), ("debate", "alternating")))
 def test_every_turn_is_learnt_after_the_chat_that_was_sent(tmp_path: Path, protocol: str, chat_format: str) -> None:
     own = merged(changes(protocol, chat_format), {"fine_tune": {"formats": FORMATS}})
@@ -136,6 +136,7 @@ def test_every_turn_is_learnt_after_the_chat_that_was_sent(tmp_path: Path, proto
             assert found == turns_said or (found < turns_said and left_out["duplicate line"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("protocol", "chat_format"), matrix(("mnip", "openai")))
 def test_answers_are_preferred_after_the_chat_that_was_sent(tmp_path: Path, protocol: str, chat_format: str) -> None:
     own = changes(protocol, chat_format)
@@ -151,6 +152,7 @@ def test_answers_are_preferred_after_the_chat_that_was_sent(tmp_path: Path, prot
         assert asked.check(run / "fine_tune" / f"m.{kind}") == report[f"m.{kind}"]["examples"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("chat_format", ["openai", pytest.param("alternating", marks=pytest.mark.full)])
 def test_what_the_wire_changes_is_learnt_as_the_server_got_it(tmp_path: Path, chat_format: str) -> None:
     model = {"chat_format": chat_format, "send_name": False, "system_role": "developer"}
@@ -184,6 +186,7 @@ def test_a_chat_that_goes_on_is_one_example_and_one_that_changes_is_several(tmp_
         assert all([*chat.rounds.values()] == [chat.round] for chat in apart)
 
 
+@pytest.mark.full
 def test_what_must_not_be_learnt_is_in_the_chats_of_later_turns_alone(tmp_path: Path) -> None:
     folder = played(spec_file(tmp_path, size=4), tmp_path / "results").folder
     reconstructor = Reconstructor(folder, saved_plan(folder))

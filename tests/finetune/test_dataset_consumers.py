@@ -134,6 +134,7 @@ def selected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 # Hugging Face datasets
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "name", ["m.sft.jsonl", "m.sft.trl.jsonl", "m.sft.validation.jsonl", "m.sft.trl.validation.jsonl"]
 )
@@ -144,6 +145,7 @@ def test_datasets_loads_supervised_files(tmp_path: Path, folder: RunFolder, name
     assert all(example[data.column_names[0]][0]["content"] for example in data)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("consumer", ["openai", "trl"])
 def test_datasets_loads_the_preferences_of_malt(
     tmp_path: Path, preferred: dict[str, list[Path]], consumer: str
@@ -155,6 +157,7 @@ def test_datasets_loads_the_preferences_of_malt(
         assert len(data) == len(path.read_bytes().splitlines()) > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("consumer", ["openai", "trl"])
 def test_datasets_loads_what_expert_iteration_selected_with_every_repeat(
     tmp_path: Path, selected: dict[str, list[Path]], consumer: str
@@ -197,6 +200,7 @@ def learns_the_completion_alone(trl: Any, example: dict[str, Any], tokenizer: An
     return before and text["prompt"].endswith("[assistant] ") and text["completion"] == f"{answer['content']} [end]"
 
 
+@pytest.mark.full
 def test_that_template_refuses_the_chat_of_a_debate_as_it_was_played(
     tmp_path: Path, as_played: RunFolder, tokenizer: Any, trl: Any
 ) -> None:

@@ -38,6 +38,7 @@ def turns(example: dict[str, Any]) -> list[dict[str, Any]]:
 # What may be learnt
 
 
+@pytest.mark.full
 def test_an_answer_that_could_not_be_parsed_is_not_learnt(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"retry": {"invalid_response": {"attempts": 1}}}
     with serving(faults={"bad_decision": 0.3}, decide=0.2) as server:
@@ -55,6 +56,7 @@ def test_an_answer_that_could_not_be_parsed_is_not_learnt(tmp_path: Path) -> Non
     assert not any("weight" in turn for turn in provers)
 
 
+@pytest.mark.full
 def test_an_answer_cut_at_the_token_limit_is_not_learnt(tmp_path: Path) -> None:
     with serving(faults={"length": 0.3}) as server:
         run = played(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
@@ -65,6 +67,7 @@ def test_an_answer_cut_at_the_token_limit_is_not_learnt(tmp_path: Path) -> None:
         assert all(turn.get("weight") == 0 for turn in found if turn["content"] in cut)
 
 
+@pytest.mark.full
 def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "retry": {"invalid_response": {"attempts": 1}},
@@ -83,6 +86,7 @@ def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> N
 # Debates
 
 
+@pytest.mark.full
 def test_roles_alternate_where_a_debate_is_written_so(tmp_path: Path) -> None:
     path = spec_file(tmp_path, fine_tune={"chat_format": "alternating"}, **DEBATE)
     run = played(path, tmp_path / "results").folder.path
@@ -102,6 +106,7 @@ def test_roles_alternate_where_a_debate_is_written_so(tmp_path: Path) -> None:
 # Rows for RL
 
 
+@pytest.mark.full
 def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: Path) -> None:
     with serving(faults={"bad_decision": 0.1, "length": 0.1}) as server:
         named = {"m": {"chat_format": "openai"}}
@@ -132,6 +137,7 @@ def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: 
             assert (info["run_id"], info["agent"], info["split"]) == (folder.run_id, agent, "train")
 
 
+@pytest.mark.full
 def test_failed_games_have_no_rows_for_rl(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"retry": {"transient": {"attempts": 1}}, "fine_tune": {"formats": ["verl"]}}
     with serving(kind="refusal") as server:
@@ -143,7 +149,7 @@ def test_failed_games_have_no_rows_for_rl(tmp_path: Path) -> None:
 # Traces
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_every_line_of_a_file_is_traced_to_its_rollout(tmp_path: Path, share: float) -> None:
     settings = {"formats": ["openai", "trl", "verl"], "validation_share": share}
@@ -169,6 +175,7 @@ def test_every_line_of_a_file_is_traced_to_its_rollout(tmp_path: Path, share: fl
 # Splits
 
 
+@pytest.mark.full
 def test_a_datapoint_is_in_one_split_with_all_its_repeats(tmp_path: Path) -> None:
     settings = {"formats": ["openai", "verl"], "validation_share": 0.4}
     path = spec_file(tmp_path, size=20, fine_tune=settings)
@@ -196,6 +203,7 @@ def test_a_smaller_share_takes_datapoints_away_and_adds_none() -> None:
     assert not any(in_validation(p, 0.0) for p in ids)
 
 
+@pytest.mark.full
 def test_a_run_without_a_share_has_no_validation_file(tmp_path: Path) -> None:
     spec_file(tmp_path, fine_tune={"validation_share": 0.4})
     assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
@@ -238,6 +246,7 @@ def test_any_finished_run_gives_the_same_bytes_in_any_process(tmp_path: Path, fo
     assert set(found[0]) == names | {name + ".trace.jsonl" for name in names} | {"report.json"}
 
 
+@pytest.mark.full
 def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
     run = played(spec_file(tmp_path, fine_tune={"formats": ["verl"]}), tmp_path / "results").folder
     done = nip_run_here("export", "tiny", "--format", "verl", "--method", "rl", cwd=tmp_path)

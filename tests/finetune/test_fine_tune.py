@@ -33,6 +33,7 @@ def report(run: Path) -> dict[str, dict[str, Any]]:
     return {row["file"]: row for row in json.loads((run / "fine_tune" / "report.json").read_text())}
 
 
+@pytest.mark.full
 def test_each_agent_and_each_model_group_has_a_file_in_each_format(tmp_path: Path) -> None:
     path = spec_file(
         tmp_path, models={"other": {"provider": "dummy"}}, agents={"prover": {"model": "other"}},
@@ -64,6 +65,7 @@ def test_only_the_agents_that_the_spec_names_have_files(tmp_path: Path) -> None:
     assert {p.name for p in datasets(fine_tune)} == {"m.sft.jsonl", "verifier.sft.jsonl"}
 
 
+@pytest.mark.full
 def test_the_openai_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url, models={"m": {"chat_format": "openai"}})
@@ -82,6 +84,7 @@ def test_the_openai_format_is_the_chat_as_the_model_got_it(tmp_path: Path) -> No
         assert [m.get("weight") for m in messages if m["role"] == "assistant"][-1] is None
 
 
+@pytest.mark.full
 def test_an_export_in_another_chat_format_says_the_sender_in_the_text(tmp_path: Path) -> None:
     run = played(spec_file(tmp_path, fine_tune=None), tmp_path / "results").folder.path
     written = {}
@@ -151,7 +154,7 @@ def test_only_right_verdicts_where_the_spec_says_so(tmp_path: Path) -> None:
     assert len({line["rollout_id"] for line in trace}) == right
 
 
-@pytest.mark.sample(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -170,12 +173,14 @@ def test_games_that_failed_are_left_out_by_their_outcome(tmp_path: Path, kind: s
     assert not (result.folder.path / "fine_tune" / "agents" / "verifier.sft.jsonl").exists()
 
 
+@pytest.mark.full
 def test_an_empty_answer_is_left_out(tmp_path: Path) -> None:
     with serving(text=" ") as server:
         result = played(spec_file(tmp_path, server.base_url, size=3, **SOLO), tmp_path / "results")
     assert report(result.folder.path)["agents/verifier.sft.jsonl"]["left_out"] == {"empty content": 3}
 
 
+@pytest.mark.full
 def test_an_agent_that_said_nothing_has_no_example(tmp_path: Path) -> None:
     with serving(text="I am sure.\n\nDecision: accept") as server:
         result = played(spec_file(tmp_path, server.base_url, size=3), tmp_path / "results")
@@ -184,6 +189,7 @@ def test_an_agent_that_said_nothing_has_no_example(tmp_path: Path) -> None:
     assert found["agents/verifier.sft.jsonl"]["examples"] == 3
 
 
+@pytest.mark.full
 def test_the_same_line_is_written_once(tmp_path: Path) -> None:
     # The server's answer follows from the request, so repeats of a datapoint are the same game.
     with serving() as server:
@@ -208,12 +214,13 @@ def test_too_few_examples_are_no_file_and_the_run_says_why(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.full
 def test_no_fine_tune_section_means_no_files(tmp_path: Path) -> None:
     result = played(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
     assert not (result.folder.path / "fine_tune").exists()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("format_", ["openai", "trl"])
 def test_an_export_equals_the_files_of_the_run_and_asks_nothing(tmp_path: Path, format_: str) -> None:
     with serving(faults={"bad_decision": 0.2, "null_content": 0.05}) as server:
@@ -236,6 +243,7 @@ def test_an_export_equals_the_files_of_the_run_and_asks_nothing(tmp_path: Path, 
     }
 
 
+@pytest.mark.full
 def test_an_export_can_be_another_choice_than_that_of_the_run(tmp_path: Path) -> None:
     played(spec_file(tmp_path, fine_tune=None), tmp_path / "results")
     done = nip_run_here(
@@ -247,6 +255,7 @@ def test_an_export_can_be_another_choice_than_that_of_the_run(tmp_path: Path) ->
     assert f"{wrong} wrong verdict" in done.stdout
 
 
+@pytest.mark.full
 def test_a_new_export_replaces_the_old_one_and_leaves_foreign_files_alone(tmp_path: Path) -> None:
     played(spec_file(tmp_path), tmp_path / "results")
     out = tmp_path / "out"
@@ -259,6 +268,7 @@ def test_a_new_export_replaces_the_old_one_and_leaves_foreign_files_alone(tmp_pa
     assert (out / "mine.jsonl").exists()
 
 
+@pytest.mark.full
 def test_an_export_of_an_agent_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     played(spec_file(tmp_path, size=2), tmp_path / "results")
     done = nip_run_here("export", "tiny", "--format", "openai", "--agent", "verifyer", "--out", "out", cwd=tmp_path)

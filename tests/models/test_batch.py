@@ -48,6 +48,7 @@ def calls(run: Path) -> list[tuple[Any, ...]]:
 # Whole runs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options", [{"shuffle": True}, *(pytest.param(more, marks=pytest.mark.full) for more in ({}, {"delay": 0.0}))]
 )
@@ -115,6 +116,7 @@ def test_a_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: P
     assert "batch_0" in done.stderr
 
 
+@pytest.mark.full
 def test_after_a_failed_batch_the_same_command_sends_its_lines_again(tmp_path: Path, live: Path) -> None:
     with providing(invalid_batches=1) as provider:
         path = batch_spec(tmp_path, provider)
@@ -176,6 +178,7 @@ def test_calls_that_cannot_be_sent_are_transport_failures_in_the_end(tmp_path: P
     assert result.metrics["outcomes"]["transport_failed"] == 2
 
 
+@pytest.mark.full
 def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path) -> None:
     """How a model is asked is no part of what a rollout is: the run goes on by the other way."""
     with providing() as provider:

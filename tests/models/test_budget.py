@@ -63,7 +63,7 @@ def test_an_exhausted_budget_exits_3_and_says_how_to_go_on(tmp_path: Path) -> No
     assert json.loads((only_run(tmp_path / "results") / "manifest.json").read_text())["status"] == "interrupted"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "small", "large"), [("usd", 1.0, 50.0), ("tokens", 9_000, 10**7), ("completions", 11, 999)]
 )
@@ -83,6 +83,7 @@ def test_raising_the_budget_goes_on_and_pays_for_the_difference_alone(
     assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
 
 
+@pytest.mark.full
 def test_a_run_that_its_budget_stopped_says_so_and_with_which_command_it_goes_on(tmp_path: Path) -> None:
     with providing() as provider:
         spec_file(tmp_path, provider.base_url, size=4)

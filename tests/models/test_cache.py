@@ -179,6 +179,7 @@ def test_shared_prompts_are_answered_from_the_cache_too(tmp_path: Path, server: 
 # explain-misses
 
 
+@pytest.mark.full
 def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     played(path, tmp_path / "results")
@@ -195,6 +196,7 @@ def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: Loo
     assert difference == {"field": "temperature", "asked": 0.5, "nearest": None}
 
 
+@pytest.mark.full
 def test_explain_misses_says_that_nothing_was_missed(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     played(path, tmp_path / "results")

@@ -192,6 +192,7 @@ def test_a_429_holds_the_whole_group_back_for_as_long_as_the_server_asks() -> No
     assert again == 0
 
 
+@pytest.mark.full
 def test_what_it_did_is_in_the_log_of_the_run(tmp_path: Path) -> None:
     with serving(faults={"rate_limit": 0.3}, max_faults=1, latency=0.01) as server:
         result = played(spec_file(tmp_path, server.base_url, rollouts={"concurrency": 12}), tmp_path / "results")
@@ -202,6 +203,7 @@ def test_what_it_did_is_in_the_log_of_the_run(tmp_path: Path) -> None:
 # Over a real server
 
 
+@pytest.mark.full
 def test_a_server_that_takes_few_calls_at_once_is_learnt_and_answers_all(tmp_path: Path) -> None:
     with providing(most_at_once=5, latency=0.01) as provider:
         path = spec_file(

@@ -28,6 +28,7 @@ def relents(provider: Provider, after: int) -> threading.Thread:
     return thread
 
 
+@pytest.mark.full
 def test_the_rate_that_only_a_429_names_is_kept(tmp_path: Path) -> None:
     with providing(most_at_once=0, headers={"x-ratelimit-limit-requests": "300"}) as provider:
         path = spec_file(tmp_path, provider.base_url, size=12, retry=PATIENT)
@@ -52,7 +53,7 @@ def test_the_rate_is_learnt_though_no_call_is_ever_answered(tmp_path: Path, kind
     assert f"allows 60000 {kind} a minute" in (only_run(tmp_path / "results") / "run.log").read_text()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["requests", "tokens"])
 def test_a_429_that_names_its_reset_holds_the_whole_group_until_then(tmp_path: Path, kind: str) -> None:
     empty = {f"x-ratelimit-remaining-{kind}": "0", f"x-ratelimit-reset-{kind}": "1500ms"}

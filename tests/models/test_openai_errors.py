@@ -27,7 +27,7 @@ def failure(**options: Any) -> NipRunError:
 # Every class of failure
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "expected", "status"),
     [

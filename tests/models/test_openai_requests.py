@@ -127,6 +127,7 @@ def test_no_redirect_is_followed() -> None:
         assert server.stats()["paths"] == {"/v1/chat/completions": 1}
 
 
+@pytest.mark.full
 def test_each_call_is_made_once_whatever_comes_back() -> None:
     """The client's own retries are off: the spec's policy is the only one."""
     for kind in ("server_error", "rate_limit", "drop"):
@@ -160,6 +161,7 @@ def test_a_key_that_cannot_be_sent_is_refused_by_the_name_of_its_variable(
     assert "0123" not in str(caught.value)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("odd", ["a\nb", "a\u200bb"])
 def test_a_call_that_cannot_be_sent_is_not_tried_again(odd: str) -> None:
     async def go(chosen: ModelSettings) -> None:

@@ -146,6 +146,7 @@ def test_another_prompt_is_refused_with_the_place_where_it_differs(tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_until_round_replays_the_first_rounds_and_asks_the_rest(tmp_path: Path, server: Loopback) -> None:
     server.change(decide=0.0)
     path = spec_file(tmp_path, server.base_url)
@@ -194,6 +195,7 @@ def test_the_live_rounds_are_retried_once_by_the_policy_and_no_more(tmp_path: Pa
     assert server.requests - asked == 3
 
 
+@pytest.mark.full
 def test_a_partial_replay_spends_only_what_is_asked_live(tmp_path: Path, server: Loopback) -> None:
     server.change(decide=0.0)
     path = spec_file(tmp_path, server.base_url)
@@ -205,6 +207,7 @@ def test_a_partial_replay_spends_only_what_is_asked_live(tmp_path: Path, server:
     assert server.requests - asked == live
 
 
+@pytest.mark.full
 def test_an_interrupted_partial_replay_goes_on_and_pays_for_nothing_twice(tmp_path: Path, server: Loopback) -> None:
     server.change(decide=0.0)
     path = spec_file(tmp_path, server.base_url)
@@ -224,6 +227,7 @@ def test_an_interrupted_partial_replay_goes_on_and_pays_for_nothing_twice(tmp_pa
     assert server.requests - asked - refused == live
 
 
+@pytest.mark.full
 def test_the_provider_replay_plays_a_run_by_its_folder(tmp_path: Path, server: Loopback) -> None:
     first = played(spec_file(tmp_path, server.base_url), tmp_path / "results")
     asked = server.requests
@@ -279,6 +283,7 @@ def test_a_sweep_over_replayed_runs_plays_each_of_them(tmp_path: Path, server: L
     assert said_in(runs[0]) != said_in(runs[1])
 
 
+@pytest.mark.full
 def test_under_one_run_id_another_run_cannot_be_replayed(tmp_path: Path, server: Loopback) -> None:
     for source, code in zip(two_sources(tmp_path, server), (0, 1), strict=True):
         spec_file(tmp_path, size=4, models={"m": {"provider": "replay", "run": str(source)}})
@@ -287,6 +292,7 @@ def test_under_one_run_id_another_run_cannot_be_replayed(tmp_path: Path, server:
     assert "these keys differ: models.m.run." in done.stderr
 
 
+@pytest.mark.full
 def test_a_replay_of_a_run_that_was_moved_is_the_same_run(tmp_path: Path, server: Loopback) -> None:
     source, _ = two_sources(tmp_path, server)
     moved = tmp_path / "elsewhere"
@@ -325,6 +331,7 @@ def test_a_replay_can_be_replayed(tmp_path: Path, server: Loopback) -> None:
     same_bytes(first.folder.path, third.folder.path)
 
 
+@pytest.mark.full
 def test_one_model_can_be_replayed_while_another_is_asked(tmp_path: Path, server: Loopback) -> None:
     two = {"v": {"provider": "openai", "model": "tiny", "base_url": server.base_url, "timeout": 5.0}}
     seats = {"verifier": {"model": "v"}}

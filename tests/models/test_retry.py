@@ -185,6 +185,7 @@ def test_a_run_waits_as_long_as_the_server_says_and_records_it(tmp_path: Path) -
     assert result.metrics["outcomes"]["decided"] == 4
 
 
+@pytest.mark.full
 def test_a_server_that_asks_for_an_hour_does_not_outlast_the_total_time(tmp_path: Path) -> None:
     """Also the calls that wait behind the first are given up: none of them could be made in time."""
 

@@ -71,6 +71,7 @@ def test_the_tokens_in_the_records_are_those_of_the_bill(tmp_path: Path) -> None
     assert sum(row["prompt_tokens"] for row in table(result.folder.path, "completions")) == billed["prompt_tokens"]
 
 
+@pytest.mark.full
 def test_the_records_are_those_without_sharing_apart_from_tokens(tmp_path: Path) -> None:
     """With a server whose answers do not depend on how many are asked for."""
     found = []
@@ -103,7 +104,7 @@ def test_a_server_that_refuses_n_is_asked_one_by_one(tmp_path: Path) -> None:
     assert set(samples(result.folder.path).values()) == {1}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.full
 @pytest.mark.parametrize(("share", "ns"), [(None, {3}), (False, {1}), (True, {3})])
 def test_answers_to_one_step_of_a_tree_are_one_call_unless_switched_off(
     tmp_path: Path, share: bool | None, ns: set[int]
@@ -177,6 +178,7 @@ def test_a_server_that_gives_too_few_answers_is_asked_for_the_rest(tmp_path: Pat
     assert result.manifest.completion_tokens == billed["completion_tokens"]
 
 
+@pytest.mark.full
 def test_a_failed_call_is_asked_again_for_all(tmp_path: Path) -> None:
     with providing(faults={"server_error": 0.3, "drop": 0.2}, max_faults=2) as provider:
         result = played(shared(tmp_path, provider), tmp_path / "results")
@@ -184,6 +186,7 @@ def test_a_failed_call_is_asked_again_for_all(tmp_path: Path) -> None:
     assert set(samples(result.folder.path).values()) == {1}
 
 
+@pytest.mark.full
 def test_more_repeats_pay_for_the_difference_alone(tmp_path: Path) -> None:
     with providing() as provider:
         path = shared(tmp_path, provider)

@@ -70,6 +70,7 @@ def recorded(run: Path, *samples: SampleKey) -> Iterator[Completion]:
     reader.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["vllm", pytest.param("openai", marks=pytest.mark.full)])
 def test_an_answer_is_whole_in_the_journal_after_a_resume_a_replay_and_from_the_cache(
     tmp_path: Path, name: str

@@ -43,6 +43,7 @@ def lists(board: Board) -> list[list[str]]:
     return [[row.values["run"] for row in listed.rows] for listed in board.lists]
 
 
+@pytest.mark.full
 def test_the_lists_have_the_rows_of_the_leaderboard_in_its_order(results: Results) -> None:
     rows = local_rows(results)
     board = local_board(results)

@@ -68,6 +68,7 @@ def texts(svg: str) -> list[str]:
 NUMBERS = (0.25, None, math.nan, math.inf, -math.inf, 1e308, -1e-300, 0.0)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CHARTS)
 def test_any_number_makes_a_chart_that_is_xml_with_a_title_and_a_description(name: str) -> None:
     for look, value in product(LOOKS, NUMBERS):
@@ -109,6 +110,7 @@ def test_a_key_tells_two_charts_of_the_same_numbers_apart() -> None:
     assert charts[0] != charts[1]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("count", [0, 1, 200])
 def test_no_point_one_and_two_hundred_make_sense(count: int) -> None:
     estimates = [Estimate(f"system {at}", at / 200, at / 200 - 0.01, at / 200 + 0.01) for at in range(count)]

@@ -36,6 +36,7 @@ def pieces(runs: list[RunFolder]) -> tuple[Any, dict[str, Any]]:
     return made, {name: json.loads(gzip.decompress(piece)) for name, piece in kept.items()}
 
 
+@pytest.mark.full
 def test_the_page_says_what_compare_says(runs: list[RunFolder]) -> None:
     made, _ = pieces(runs[:2])
     said = compare_systems([[one.path] for one in runs[:2]], Results.of(runs[0]))
@@ -46,6 +47,7 @@ def test_the_page_says_what_compare_says(runs: list[RunFolder]) -> None:
         assert f"/pair/{flip.base_rollout}/{flip.other_rollout}" in section.html
 
 
+@pytest.mark.full
 def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[RunFolder]) -> None:
     made, data = pieces(runs[:2])
     columns = data[made.about[0]["pairs"]]["columns"]
@@ -85,6 +87,7 @@ def test_what_cannot_be_compared_has_a_page_that_says_why(runs: list[RunFolder],
     assert "They cannot be compared" in made.sections[0].html
 
 
+@pytest.mark.full
 def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFolder]) -> None:
     kept: dict[str, bytes] = {}
     site = runs_site(runs[:2], kept.__setitem__)
@@ -94,6 +97,7 @@ def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFo
     assert not runs_site(runs[:1], kept.__setitem__).about["compares"]
 
 
+@pytest.mark.full
 def test_every_metric_of_the_page_is_what_compare_says_of_it_alone(runs: list[RunFolder]) -> None:
     reading = Reading(metrics=METRICS)
     base, other = map(reading.system, runs[:2])

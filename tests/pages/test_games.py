@@ -49,6 +49,7 @@ def kept(games: Iterator[Game]) -> tuple[dict[str, Any], dict[str, Any]]:
     return data.about(), {name: json.loads(gzip.decompress(piece)) for name, piece in pieces.items()}
 
 
+@pytest.mark.full
 def test_every_attempt_and_failed_call_of_the_journal_is_there(faulty: RunFolder) -> None:
     games = list(games_of(faulty))
     _, pieces = kept(iter(games))
@@ -109,6 +110,7 @@ def test_a_row_begins_with_the_first_column_that_is_more_than_a_word(tmp_path: P
     }
 
 
+@pytest.mark.full
 def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFolder) -> None:
     game = next(games_of(faulty))
     about, pieces = kept(iter([game] * (ROWS + 1)))
@@ -119,6 +121,7 @@ def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFol
     assert sum(len(piece["games"]) for name, piece in pieces.items() if "-games-" in name) == ROWS + 1
 
 
+@pytest.mark.full
 def test_a_piece_ends_once_it_is_full(tmp_path: Path) -> None:
     with serving(prose=60_000) as server:
         path = spec_file(

@@ -107,6 +107,7 @@ def faults(page: Read) -> list[str]:
     return [*found, *page.unclosed, *([] if counts == [1, 1, 1, 1] else [f"elements there is one of: {counts}"])]
 
 
+@pytest.mark.full
 def test_the_page_of_a_real_run_of_a_stranger_has_our_elements_alone(of_a_stranger: Path) -> None:
     page = read(report(of_a_stranger))
     assert faults(page) == []
@@ -115,7 +116,7 @@ def test_the_page_of_a_real_run_of_a_stranger_has_our_elements_alone(of_a_strang
         assert as_shown(f"p{number} {in_file(text)[:60]}") in page.text
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_every_place_of_a_manifest_is_text(payload: str, of_a_stranger: Path, tmp_path: Path) -> None:
     text = PAYLOADS[payload]

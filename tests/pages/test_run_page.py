@@ -55,6 +55,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(only_run(folder / "results"))
 
 
+@pytest.mark.full
 def test_a_page_has_every_metric_that_show_prints(ours: RunFolder) -> None:
     metrics, found = json.loads(ours.metrics.read_text("utf-8")), summary(ours)
     shown = [*found.table("Metrics with"), *found.table("More metrics")]
@@ -107,6 +108,7 @@ def test_the_rules_are_told_in_tables_too(results: Path) -> None:
     assert "svg" in found.tags
 
 
+@pytest.mark.full
 def test_headings_go_down_one_at_a_time_and_nothing_is_styled_inline(results: Path) -> None:
     runs = [results / "runs" / name for name in (SERVED, "trees-9c3a6124d5", "sweep-3942dc58ea")]
     for found in (page for run in runs for page in summaries(run).values()):
@@ -139,6 +141,7 @@ def test_a_run_without_a_game_has_a_page(results: Path, tmp_path: Path) -> None:
     assert not [caption for caption in found.tables if caption.startswith(("Verdicts", "Metrics"))]
 
 
+@pytest.mark.full
 def test_a_replay_leads_to_the_run_whose_answers_it_has(results: Path) -> None:
     replay = results / "runs" / f"{SERVED}-replay"
     assert f"#/run/{SERVED}" not in summary(replay).links
@@ -155,6 +158,7 @@ def test_a_damaged_file_is_named(results: Path, tmp_path: Path) -> None:
         site_of(run)
 
 
+@pytest.mark.full
 def test_commands_are_quoted_for_a_shell_and_name_no_folder_of_this_machine(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results / "runs" / SERVED, tmp_path / "my $(runs)" / "runs" / SERVED)
     with chdir(tmp_path):
@@ -165,6 +169,7 @@ def test_commands_are_quoted_for_a_shell_and_name_no_folder_of_this_machine(resu
     assert str(tmp_path) not in far.text
 
 
+@pytest.mark.full
 def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(ours: RunFolder, tmp_path: Path) -> None:
     results = Results.of(ours)
     made = draft_of(ours, results, Naming("shy", licence="MIT", dataset_licence="none"))
@@ -180,6 +185,7 @@ def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(o
 # Several
 
 
+@pytest.mark.full
 def test_runs_stand_side_by_side_and_the_seeds_of_a_sweep_as_one(results: Path) -> None:
     names = ("sweep-3942dc58ea", "sweep-838e83c049")
     for name in names:

@@ -48,10 +48,12 @@ def page(run: Path | RunFolder) -> Summary:
     return Summary(str(site.sections[0].html))
 
 
+@pytest.mark.full
 def test_a_run_that_until_stopped_says_after_how_many_games(results: Path) -> None:
     assert "Until it is decided: stopped after 12 of 50 games" in page(results / "runs" / "decided").text
 
 
+@pytest.mark.full
 def test_a_run_that_its_budget_stopped_says_so_and_its_command_raises_it(tmp_path: Path) -> None:
     with serving() as server, pytest.raises(NipRunError, match="used up"):
         path = spec_file(
@@ -74,6 +76,7 @@ def test_a_run_all_of_whose_games_failed_has_its_games_and_no_verdict(tmp_path: 
     assert [row["No verdict"] for row in found.table("Verdicts beside labels")] == ["1 100.0 %"] * 2
 
 
+@pytest.mark.full
 def test_a_judging_says_whose_debates_it_judges_and_its_copy_has_the_same_page(results: Path, tmp_path: Path) -> None:
     words = ("rejudge", "decided", "+models.j={provider: dummy}", "agents.verifier.model=j", "--run-id", "judged", "-q")
     mine = Path(shutil.copytree(results, tmp_path / "results"))
@@ -89,6 +92,7 @@ def test_a_judging_says_whose_debates_it_judges_and_its_copy_has_the_same_page(r
     assert copied.text.replace("other/runs", "results/runs") == found.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rows", [True, False])
 def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path: Path, rows: bool) -> None:
     played(spec_file(tmp_path / "spec", size=1, fine_tune=None), tmp_path / "results")

@@ -25,6 +25,7 @@ def pages(results: Path) -> dict[str, Summary]:
     return summaries(results / "runs" / RUN)
 
 
+@pytest.mark.full
 def test_a_training_run_brings_the_pages_of_its_parts(pages: dict[str, Summary], results: Path) -> None:
     parts = sorted(path.name for path in (results / "runs").glob(f"{RUN}-*"))
     assert list(pages) == [f"run/{RUN}", *(f"run/{row['Run']}" for row in pages[f"run/{RUN}"].table("The runs that"))]
@@ -56,6 +57,7 @@ def test_what_became_of_each_model_and_what_it_was_trained_on_is_told(pages: dic
         assert all(step["dataset_sha256"] in page.text for step in state["lineage"])
 
 
+@pytest.mark.full
 def test_a_training_run_that_stopped_says_what_comes_next(results: Path, tmp_path: Path) -> None:
     """Its stage log is cut off after the games of its first iteration."""
     shutil.copytree(results, tmp_path / "results")

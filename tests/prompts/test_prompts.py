@@ -157,6 +157,7 @@ BOMBS = [
 ]
 
 
+@pytest.mark.full
 def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RENDER, str(tmp_path)], input=json.dumps(BOMBS), env=environment(), cwd=tmp_path,

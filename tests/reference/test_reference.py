@@ -72,6 +72,7 @@ def test_stance_is_the_parity_of_the_solutions_hash(case: dict[str, Any]) -> Non
     assert hash_parity(case["solution"]) == case["expected"]
 
 
+@pytest.mark.full
 @each("protocol_tables")
 def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
     protocol, want = protocol_of(case["config"]), case["expected"]
@@ -125,6 +126,7 @@ def test_answers_are_parsed_as_the_original_does(case: dict[str, Any]) -> None:
         assert parsed.messages == {c: text for c, text in want["messages"].items() if text is not None}
 
 
+@pytest.mark.full
 @each("rewards")
 def test_rounds_end_and_pay_as_in_the_original(case: dict[str, Any]) -> None:
     protocol, state, want = protocol_of(case["config"]), case["state"], case["expected"]
@@ -143,6 +145,7 @@ def test_rounds_end_and_pay_as_in_the_original(case: dict[str, Any]) -> None:
     assert pay.rewards == pytest.approx(want["reward"], abs=1e-5)
 
 
+@pytest.mark.sample(6)
 @each("prompts")
 def test_chats_are_the_originals(case: dict[str, Any]) -> None:
     agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
@@ -181,6 +184,7 @@ def test_chats_are_the_originals(case: dict[str, Any]) -> None:
         assert chat() == want["chat_messages"]
 
 
+@pytest.mark.full
 @each("rollouts")
 def test_scripted_games_go_as_in_the_original(case: dict[str, Any]) -> None:
     protocol, want = protocol_of(case["config"]), case["expected"]
@@ -263,6 +267,7 @@ def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
     assert agent.build_fine_tune_dataset(data, *flags) == want["dataset"]
 
 
+@pytest.mark.full
 @each("timesteps_sft")
 def test_timesteps_give_the_originals_examples(case: dict[str, Any]) -> None:
     agents, point, step = agents_of(case["config"]), case["datapoint"], case["timestep"]

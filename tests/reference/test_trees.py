@@ -69,6 +69,7 @@ def test_statistics_of_a_tree_are_the_originals(case: dict[str, Any]) -> None:
     _check_statistics(case, [case])
 
 
+@pytest.mark.sample(5)
 @each("malt_stats")
 def test_statistics_of_several_trees_are_the_originals(case: dict[str, Any]) -> None:
     _check_statistics(case, [{**case, **tree} for tree in case["trees"]])

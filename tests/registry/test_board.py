@@ -36,6 +36,7 @@ def edited(results: Path, name: str, place: Path, file: str, change: Any) -> Run
     return RunFolder(path.parent)
 
 
+@pytest.mark.full
 def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs_do_not(
     registry: Registry, cache: Path
 ) -> None:
@@ -63,6 +64,7 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
     ]
 
 
+@pytest.mark.full
 def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cache: Path, trained_results: Path) -> None:
     watched = registry._transport
     assert isinstance(watched, Watched)
@@ -82,6 +84,7 @@ def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cach
     assert all(path.startswith("run/other/before/1/") for path in read)
 
 
+@pytest.mark.full
 def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Path, trained_results: Path) -> None:
     publish(registry, release(trained_results, "before", owner="other"))
     rollouts = bytes(release(trained_results, "before").contents["data/rollouts.jsonl"])
@@ -102,6 +105,7 @@ def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Pat
     assert theirs["marks"][0] == "the same rollouts as run/acme/before@1"
 
 
+@pytest.mark.full
 def test_private_yanked_and_older_releases_are_left_out_and_counted(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:
@@ -149,7 +153,7 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
     return release_of(edited(results, "before", place, "metrics.json", change), here, what)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("what", "why"),
     [
@@ -201,7 +205,7 @@ def _narrower(said: dict[str, Any]) -> None:
     row |= {"ci_low": 0.5, "ci_high": 0.5}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "file", ["data/inputs/dataset.jsonl", "data/metrics.json", "data/rollouts.jsonl", "release.json"]
 )
@@ -259,6 +263,7 @@ def test_a_spec_that_plays_more_than_it_brings_takes_no_time(
     assert "its spec plays 18,000,000,000" in left[1]
 
 
+@pytest.mark.full
 def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
     registry: Registry, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
     return replace(made, contents={**made.contents, PIN: changed}).bundle()
 
 
+@pytest.mark.full
 def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_told_apart(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:

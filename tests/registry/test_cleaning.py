@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from yaml import safe_load as read_yaml
 
 from runner.registry.clean import clean
 from runner.registry.draft import Draft, Naming
@@ -61,6 +62,7 @@ def cleaned(run: Path, work: Path) -> Draft:
     return draft
 
 
+@pytest.mark.full
 def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     draft = cleaned(on_vllm[0], tmp_path)
     assert list(unreadable_spec(as_got(draft.release, draft.contents, tmp_path / "honest"))) == []
@@ -141,6 +143,7 @@ def test_what_a_model_said_and_how_a_call_failed_stay(on_vllm: tuple[Path, str],
             assert {**old, "error": new["error"]} == new
 
 
+@pytest.mark.full
 def test_it_is_the_same_wherever_the_run_lies_and_cleaning_again_changes_nothing(
     on_vllm: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -154,6 +157,7 @@ def test_it_is_the_same_wherever_the_run_lies_and_cleaning_again_changes_nothing
     assert again.bundle().sha256 == one.bundle().sha256
 
 
+@pytest.mark.full
 def test_a_journal_that_tells_nothing_leaves_byte_for_byte(tmp_path: Path) -> None:
     result = played(spec_file(tmp_path, size=4), tmp_path / "results")
     raw = draft_by_hand(result.folder.path)
@@ -214,9 +218,25 @@ def test_an_address_under_its_key_goes_whatever_it_is() -> None:
     assert Rules({}, ("http://localhost/v1", "http://queen/v1")).addresses == [
         "http://localhost/v1", "http://queen/v1"
     ]  # fmt: skip
+    several = {"m": {"base_url": ["https://models.example.com/v1", "http://gpu8:1/v1"]}}
+    assert rules.value(several) == {"m": {"base_url": ["???", "???"]}}
+    assert rules.written("models.m.base_url=[http://gpu7:1/v1, http://gpu8:1/v1]\n") == "models.m.base_url=???\n"
     assert rules.value({"see": "https://models.example.com/v1"}) == {"see": "https://models.example.com/v1"}
 
 
+def test_a_run_at_several_servers_leaves_none_of_their_addresses_and_says_so(tmp_path: Path) -> None:
+    with serving() as server:
+        other = server.base_url.replace("127.0.0.1", "localhost")
+        spec = spec_file(tmp_path, server.base_url, size=2)
+        given = f"models.m.base_url=[{server.base_url},{other}]"
+        run = played(spec, tmp_path / "results", given).path
+    draft = cleaned(run, tmp_path / "work")
+    assert [word for word in (server.base_url, other, f":{server.port}") if word.encode() in all_bytes(draft)] == []
+    with opened(draft.contents["data/spec.yaml"]) as file:
+        assert read_yaml(file)["models"]["m"]["base_url"] == ["???", "???"]
+
+
+@pytest.mark.full
 def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
     from runner.releases.manifest import Source
 
@@ -272,16 +292,14 @@ models:
 
 
 def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_of_its_hashes() -> None:
-    import yaml
-
     from runner.registry.clean_yaml import clean_yaml
     from runner.registry.rules import Rules, renamed_models
 
     rules = Rules(renamed_models(["/a/tiny", "/b/tiny/", "/b/tiny"]), ())
     text = clean_yaml(SPEC, rules, comments=False)
-    assert yaml.safe_load(text) == rules.value(yaml.safe_load(SPEC))
+    assert read_yaml(text) == rules.value(read_yaml(SPEC))
     body = {"node": "???", "url": "???", "note": "see ??? and ???", "think": "/no_think"}
-    models = yaml.safe_load(text)["models"]
+    models = read_yaml(text)["models"]
     assert models["n"] == {"extra_body": body, "stop": "no # comment, ???\n"}
     assert models["m"]["model"] != "tiny" != rules.models["/b/tiny"] == rules.models["/b/tiny/"]
     assert [word for word in ("plan", "10.1", "mine", "/a/", "raid") if word in text] == []

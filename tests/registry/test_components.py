@@ -147,6 +147,19 @@ def test_a_served_spec_leaves_its_addresses_and_is_asked_in_the_same_format(tmp_
     assert (models["m"].base_url, models["m"].chat_format, models["m"].model) == ("???", "alternating", "Llama-3")
 
 
+def test_of_a_list_of_servers_no_address_is_left_in_a_swept_spec_nor_in_an_agent(tmp_path: Path) -> None:
+    at = [f"http://gpu{number}.lab:8000/v1" for number in (7, 8)]
+    model = {"provider": "openai", "model": "tiny", "base_url": at, "headers": {"X-Team": "$TEAM_ID"}}
+    path = spec_file(tmp_path / "s", models={"m": model}, sweep={"models.m.base_url": [at, at[:1], at[1]]})
+    made = bundle(path, Kind.SPEC)
+    assert not any(word in every_byte(made) for word in (b"gpu7", b"gpu8", b"8000"))
+    specs = load_specs(unpacked(made, tmp_path / "out") / "spec.yaml")
+    assert {one.experiment.models["m"].base_url for one in specs} == {"???"}
+    draft = component_draft(spec_file(tmp_path / "a", models={"m": model}), Kind.AGENT, naming("one"), "verifier")
+    said = read(unpacked(draft.bundle(), tmp_path / "agent") / "agent.yaml").data["model_group"]
+    assert (said["base_url"], said["headers"]) == ("???", {"X-Team": "$TEAM_ID"})
+
+
 def test_a_model_is_described_by_hand_with_what_is_known_of_its_weights(tmp_path: Path) -> None:
     sha256 = tagged_hash("weights", "w")
     text = f"model: tiny\nbase_model: big\nbase_url: http://h:1/v1\nweights: {{sha256: {sha256}, address: 'hf:a/b'}}\n"

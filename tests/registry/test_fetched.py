@@ -43,6 +43,7 @@ def got(published: tuple[Path, str, Path], folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_what_is_got_says_where_it_came_from_and_has_the_published_bytes(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
@@ -54,12 +55,14 @@ def test_what_is_got_says_where_it_came_from_and_has_the_published_bytes(
     assert [path.name for path in folder.parent.iterdir()] == ["got"], "nothing is left beside it"
 
 
+@pytest.mark.full
 def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     folder = got(published, tmp_path / "got")
     for name in ("rollouts", "messages", "completions"):
         assert table(folder / "data", name) == table(published[2], name)
 
 
+@pytest.mark.full
 def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
     assert (exported.returncode, any((tmp_path / "out").iterdir())) == (0, True), exported.stderr
 
 
+@pytest.mark.full
 def test_a_new_run_of_it_says_what_it_was_got_from_and_is_of_the_same_task(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
@@ -220,6 +224,7 @@ def test_a_yanked_release_is_got_and_its_reason_is_shown(published: tuple[Path, 
     assert (done.returncode, "was yanked: the labels are wrong" in done.stderr) == (0, True), done.stderr
 
 
+@pytest.mark.full
 def test_get_tells_what_it_is_and_what_playing_it_takes(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     done = nip_run_here("get", published[1].removeprefix("run/"), "mine", "--from", published[0], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -235,6 +240,7 @@ def test_get_tells_what_it_is_and_what_playing_it_takes(published: tuple[Path, s
     assert (said["release"], said["play"]["calls"], said["facts"]["rollouts"]) == (published[1], [12, 72], 12)
 
 
+@pytest.mark.full
 def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

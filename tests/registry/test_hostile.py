@@ -52,6 +52,7 @@ def refusal(row: Row, folder: Path, home: Path) -> str | None:
     return "it was taken"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("group", ["path", "manifest", "checksum", "tree", "yank"])
 def test_a_hostile_release_is_refused_in_words_and_leaves_nothing(tmp_path: Path, group: str) -> None:
     rows = [row for row in ROWS if row.name.startswith(f"{group}")]

@@ -62,6 +62,7 @@ def chosen(kind: str, *, slow: bool) -> list[Row]:
     return [row for row in rows if slow or not row.name.startswith(SLOW)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "slow"),
     [

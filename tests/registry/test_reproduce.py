@@ -65,6 +65,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(run, tmp_path / "mine" / run.name)
 
 
+@pytest.mark.full
 def test_what_was_published_follows_from_its_transcripts(run: Path, unedited: Got, tmp_path: Path) -> None:
     done = nip_run_here("reproduce", unedited.folder, cwd=tmp_path)
     assert (done.returncode, "follows from the transcripts" in done.stdout) == (0, True), done.stdout + done.stderr
@@ -75,6 +76,7 @@ def test_what_was_published_follows_from_its_transcripts(run: Path, unedited: Go
     assert found.replay_of.run_id == run.name
 
 
+@pytest.mark.full
 def test_by_its_reference_it_is_got_into_the_results_and_once(run: Path, tmp_path: Path) -> None:
     reference = publish(tmp_path / "registry", bundle_of(run))
     for _ in range(2):
@@ -89,6 +91,7 @@ def test_a_run_of_ones_own_is_said_to_be_one(run: Path, tmp_path: Path) -> None:
     assert (done.returncode, f"nip-run verify {run.name} --results {results}" in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.full
 def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(run: Path, tmp_path: Path) -> None:
     reference = publish(tmp_path / "registry", bundle_of(run))
     results = Results(tmp_path / "my results")
@@ -130,6 +133,7 @@ def test_what_does_not_follow_is_named_with_both_values(name: str, copy: Path, t
     assert (done.returncode, "does not follow" in done.stdout, said in done.stdout) == (1, True, True), done.stdout
 
 
+@pytest.mark.full
 def test_a_missing_rollout_is_told_by_its_id_and_no_other(run: Path, tmp_path: Path) -> None:
     lines = bytes(bundle_of(run).contents["data/rollouts.jsonl"]).splitlines()
     gone = json.loads(lines.pop(1))["rollout_id"]
@@ -155,6 +159,7 @@ def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tm
     assert [line for line in different if line.startswith("manifest.json says completions")], different
 
 
+@pytest.mark.full
 def test_a_run_of_another_version_is_recomputed_and_that_is_said(copy: Path, tmp_path: Path) -> None:
     said = json.loads((copy / "manifest.json").read_text())
     (copy / "manifest.json").write_text(json.dumps({**said, "version": "0.0.9"}))
@@ -184,7 +189,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("shape", SHAPES)
 def test_runs_of_every_shape_follow(shape: str, tmp_path: Path) -> None:
     result = played(spec_file(tmp_path, size=8, fine_tune=None, **SHAPES[shape]), tmp_path / "results")
@@ -192,6 +197,7 @@ def test_runs_of_every_shape_follow(shape: str, tmp_path: Path) -> None:
     assert not found.different
 
 
+@pytest.mark.full
 def test_a_rejudged_run_follows(run: Path, tmp_path: Path) -> None:
     done = nip_run_here("rejudge", run, "votes=3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -199,6 +205,7 @@ def test_a_rejudged_run_follows(run: Path, tmp_path: Path) -> None:
     assert not replayed(got_of(judged, tmp_path), Results(tmp_path / "results")).different
 
 
+@pytest.mark.full
 def test_failed_calls_and_lost_games_follow_too(tmp_path: Path) -> None:
     with serving(faults={"drop": 0.3}, seed=3) as server:
         spec = spec_file(
@@ -224,6 +231,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return training_release(tmp_path_factory.mktemp("training"))
 
 
+@pytest.mark.full
 def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
     training: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -301,6 +309,7 @@ def anew(got: Path, folder: Path, sensitivity: float, seed: int, *options: str) 
         )
 
 
+@pytest.mark.full
 def test_a_model_that_drifted_is_told_with_an_interval_that_holds_it(seer: tuple[Path, float], tmp_path: Path) -> None:
     """Accuracies of d' 3 and of d' 0.6 are about 0.93 and 0.62."""
     done = anew(seer[0], tmp_path, 0.6, 2, "--json")
@@ -316,6 +325,7 @@ def test_a_model_that_drifted_is_told_with_an_interval_that_holds_it(seer: tuple
     assert "nip-run show" in shown.stdout
 
 
+@pytest.mark.full
 def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_margin(
     seer: tuple[Path, float], tmp_path: Path
 ) -> None:
@@ -331,6 +341,7 @@ def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_m
     assert narrower.verdict.endswith("and within 1 point would be reproduced")
 
 
+@pytest.mark.full
 def test_a_got_run_played_unedited_has_the_identity_of_the_published_one_and_edited_another(
     copy: Path, tmp_path: Path
 ) -> None:
@@ -345,6 +356,7 @@ def test_a_got_run_played_unedited_has_the_identity_of_the_published_one_and_edi
     assert as_published(plan_of(load_spec(folder / "spec.yaml"))).identity != manifest.identity
 
 
+@pytest.mark.full
 def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(unedited: Got, tmp_path: Path) -> None:
     """Four datapoints, and the very same answers again."""
     done = nip_run_here("reproduce", unedited.folder, "--fresh", cwd=tmp_path)

@@ -102,6 +102,7 @@ FORGED = (
 )  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("forge", FORGED)
 def test_what_was_done_to_published_rows_is_told_once(
     forge: Callable[[Rows], list[str]], run: RunFolder, tmp_path: Path

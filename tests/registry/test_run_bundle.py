@@ -66,6 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return played(spec, folder / "results", "seed=9").folder.path
 
 
+@pytest.mark.full
 def test_notes_are_in_no_release_and_change_none(run: Path) -> None:
     before = draft(run)
     notes = Notes(RunFolder(run))
@@ -167,7 +168,7 @@ def test_rollouts_are_lines_with_the_columns_of_the_table_in_its_order(run: Path
             assert row[name] == (json.loads(value) if nested else value)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("changes", [{}, {"votes": 3, "stances": "both", "seats": None}])
 def test_the_tables_made_again_from_a_release_are_those_of_the_run(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = played(spec_file(tmp_path, size=4, fine_tune=None, **changes), tmp_path / "results").folder.path
@@ -199,7 +200,7 @@ SPECS = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.full
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_the_parameters_of_every_shipped_spec_are_those_of_its_resolved_spec(path: Path, tmp_path: Path) -> None:
     point = load_specs(path)[0]
@@ -250,6 +251,7 @@ def test_what_is_edited_in_the_parameters_wins(run: Path, tmp_path: Path, at: tu
     assert value.items() <= found.items() if isinstance(value, dict) else found == value
 
 
+@pytest.mark.full
 def test_every_trainer_and_how_it_trains_can_be_edited(tmp_path: Path) -> None:
     folder = trained(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
     made = draft(folder.path)
@@ -316,6 +318,7 @@ def test_the_readme_tells_the_result_and_the_commands(run: Path) -> None:
         assert f"nip-run {command}" in text
 
 
+@pytest.mark.full
 def test_what_others_wrote_is_no_markup_in_the_readme(tmp_path: Path) -> None:
     hostile = "x`</code><img src=x onerror=alert(1)>|[a](javascript:b)\n# Title"
     spec = spec_file(tmp_path, size=2, fine_tune=None, benchmark=hostile, models={"m": {"model": hostile}})
@@ -337,6 +340,7 @@ def test_no_word_of_a_model_or_of_the_dataset_is_in_the_readme(run: Path) -> Non
 # Training runs, replays, and runs of 0.1.0
 
 
+@pytest.mark.full
 def test_a_training_run_goes_with_its_parts_and_its_models_before_it(tmp_path: Path) -> None:
     folder = trained(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
     drafts = drafts_of(folder, Results(tmp_path / "results"), NAMING)
@@ -353,6 +357,7 @@ def test_a_training_run_goes_with_its_parts_and_its_models_before_it(tmp_path: P
         Release.from_bytes(one.bundle().manifest)
 
 
+@pytest.mark.full
 def test_a_replayed_model_needs_no_other_run_to_be_read(tmp_path: Path) -> None:
     first = played(spec_file(tmp_path, size=3, fine_tune=None), tmp_path / "results").folder
     again = {"provider": "replay", "run": str(first.path)}

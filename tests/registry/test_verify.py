@@ -138,6 +138,7 @@ def test_a_missing_file_is_named(copy: Path) -> None:
     assert any("metrics.json" in line for line in wrong_of(copy / "registry", reference_in(copy)))
 
 
+@pytest.mark.full
 def test_files_that_were_changed_or_added_in_a_got_folder_are_named(copy: Path) -> None:
     got = copy / "got"
     (got / "parameters.yaml").write_text("seed: 9\n")
@@ -181,6 +182,7 @@ def test_a_lock_that_pip_would_obey_more_of_is_refused(line: str, there: Path, t
     assert [one for one in wrong_of(tmp_path / "registry", reference) if "environment.lock:3" in one]
 
 
+@pytest.mark.full
 def test_a_run_whose_spec_was_saved_before_a_key_existed_is_not_called_changed(copy: Path) -> None:
     run = run_in(copy)
     said = yaml.safe_load((run / "spec.yaml").read_text())
@@ -292,7 +294,7 @@ def _table(run: Path) -> str:
     return "rollouts.parquet, row"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "forge",
     [
@@ -309,6 +311,7 @@ def test_what_was_changed_in_a_run_is_named(forge: Callable[[Path], str], copy: 
     assert contents(run) == before
 
 
+@pytest.mark.full
 def test_a_score_that_its_records_do_not_bear_is_named_in_a_release_whose_hashes_are_all_right(
     there: Path, tmp_path: Path
 ) -> None:
@@ -319,6 +322,7 @@ def test_a_score_that_its_records_do_not_bear_is_named_in_a_release_whose_hashes
     assert any("metric accuracy, value: recorded 0.9999, recomputed" in line for line in wrong), wrong
 
 
+@pytest.mark.full
 def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: Path) -> None:
     bundle = bundle_of(run_in(there))
     accuracy = {**bundle.release.facts["accuracy"], "value": 0.9999}
@@ -327,6 +331,7 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
     assert [line for line in wrong if "its facts say accuracy.value 0.9999" in line], wrong
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "before", "after", "told"),
     [

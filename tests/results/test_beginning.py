@@ -94,6 +94,7 @@ def test_a_mapping_given_in_python_has_no_file_and_no_source(tmp_path: Path, mon
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_run_says_which_commit_each_part_is_in_and_keeps_it_when_it_goes_on(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=4, fine_tune=None)
     prompts = shutil.copytree("prompts/code_validation/nip", tmp_path / "prompts" / "mine")
@@ -115,6 +116,7 @@ def test_a_run_says_which_commit_each_part_is_in_and_keeps_it_when_it_goes_on(tm
     assert (again["spec"]["why"], again["prompts"]["clean"]) == (CHANGED, True)
 
 
+@pytest.mark.full
 def test_nothing_of_it_is_part_of_what_a_run_is(tmp_path: Path) -> None:
     hashes = []
     for name in ("plain", "in_git", "split"):
@@ -132,6 +134,7 @@ def test_nothing_of_it_is_part_of_what_a_run_is(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1] == hashes[2]
 
 
+@pytest.mark.full
 def test_the_parts_of_a_training_run_have_what_it_began_with(tmp_path: Path) -> None:
     spec = training_spec(tmp_path, training={"iterations": 1})
     pushed(tmp_path, "spec.yaml", "data.jsonl")
@@ -142,6 +145,7 @@ def test_the_parts_of_a_training_run_have_what_it_began_with(tmp_path: Path) -> 
     assert kept(part)["spec.yaml"] == kept(folder.path)["spec.yaml"] == spec.read_bytes()
 
 
+@pytest.mark.full
 def test_a_run_that_was_begun_without_any_goes_on_without_any(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=4, fine_tune=None)
     folder = played(spec, tmp_path / "results", "dataset.limit=2", run_id="mine").folder.path

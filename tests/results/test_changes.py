@@ -54,7 +54,7 @@ def test_a_finished_training_run_that_knew_fewer_defaults_is_too(tmp_path: Path)
     assert contents(folder) == before
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("override", ["rollouts.per_datapoint=2", "fine_tune.min_examples=3"])
 def test_a_changed_key_is_seen_whatever_the_defaults(tmp_path: Path, override: str) -> None:
     path = spec_file(tmp_path, size=2)
@@ -71,6 +71,7 @@ def test_what_an_earlier_version_did_not_know_is_no_changed_key(tmp_path: Path) 
         played(path, tmp_path / "results", "seed=8", run_id=folder.run_id)
 
 
+@pytest.mark.full
 def test_a_saved_spec_that_cannot_be_read_is_written_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     folder = played(path, tmp_path / "results").folder
@@ -87,6 +88,7 @@ def test_a_saved_spec_under_its_own_hash_is_not_even_read(tmp_path: Path) -> Non
     assert played(path, tmp_path / "results").was_finished
 
 
+@pytest.mark.full
 def test_where_a_replayed_run_stands_is_no_change(tmp_path: Path) -> None:
     first = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
     models = {"m": {"provider": "replay", "run": str(first.path)}}

@@ -68,6 +68,7 @@ def test_a_copied_dataset_that_was_changed_is_another_one(tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.full
 def test_a_protocol_by_name_and_a_copy_of_its_file_are_one(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2, fine_tune=None)
     run = played(path, tmp_path / "results").folder

@@ -60,6 +60,7 @@ def rows(results: Path) -> dict[str, list[tuple[Any, ...]]]:
         connection.close()
 
 
+@pytest.mark.full
 def test_each_run_has_its_rows_once_however_often_it_is_appended(results: Path) -> None:
     for folder in (*folders(results), *folders(results)):
         Results(results).board.append(folder)
@@ -70,6 +71,7 @@ def test_each_run_has_its_rows_once_however_often_it_is_appended(results: Path) 
     assert len(found["metrics"]) == sum(len(json.loads(f.metrics.read_text())["metrics"]) for f in folders(results))
 
 
+@pytest.mark.full
 def test_appending_a_run_that_has_grown_replaces_its_rows(three: Path, tmp_path: Path) -> None:
     del three
     path = spec_file(tmp_path, size=4)
@@ -79,6 +81,7 @@ def test_appending_a_run_that_has_grown_replaces_its_rows(three: Path, tmp_path:
     assert (len(found["runs"]), len(found["rollouts"])) == (1, 4)
 
 
+@pytest.mark.full
 def test_a_board_made_again_has_the_same_rows(results: Path) -> None:
     for folder in folders(results):
         Results(results).board.append(folder)
@@ -202,6 +205,7 @@ def test_the_view_ranks_benchmark_runs_by_accuracy(results: Path) -> None:
         assert record["models"] == "prover=dummy, verifier=dummy"
 
 
+@pytest.mark.full
 def test_messages_and_completions_of_all_runs_can_be_asked(results: Path) -> None:
     Results(results).board.rebuild()
     _, found = Results(results).board.query("SELECT count(DISTINCT run_id), count(*) FROM messages")
@@ -287,6 +291,7 @@ def test_the_name_of_a_folder_is_no_sql(tmp_path: Path, three: Path) -> None:
     assert Results(results).board.query("SELECT count(*) FROM messages")[1][0][0] > 0
 
 
+@pytest.mark.full
 def test_the_name_of_a_folder_is_no_column(tmp_path: Path) -> None:
     """DuckDB takes `key=value` in a path for a column of the files below it."""
     (tmp_path / "lr=1").mkdir()

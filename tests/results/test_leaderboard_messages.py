@@ -44,6 +44,7 @@ def said(results: Path, action: str) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 def test_an_append_without_room_names_the_later_command_once(results: Path) -> None:
     message = said(results, "append")
     assert "cannot write" in message
@@ -59,6 +60,7 @@ def test_a_rebuild_that_finds_no_room_does_not_advise_itself(results: Path) -> N
     assert "damaged" not in message
 
 
+@pytest.mark.full
 def test_a_question_without_a_temporary_folder_says_what_to_set(results: Path) -> None:
     code = "import tempfile; tempfile.tempdir = sys.argv[1] + '/none'\n"
     asked = "try:\n    board.query('SELECT 1')\nexcept LeaderboardError as error:\n    print(error)\n"

@@ -102,6 +102,7 @@ def test_one_huge_answer_among_short_ones_is_sealed_whole(tmp_path: Path, name: 
     assert [row["raw_message"] == text for row, text in zip(found["completions"], said, strict=True)] == [True] * 5
 
 
+@pytest.mark.full
 def test_rows_of_many_parts_have_the_order_types_and_texts_that_they_had(tmp_path: Path) -> None:
     """NUL, quotes, line ends and what is beyond the basic plane; parts of a few long rows and of many short ones."""
     strange = ["", "\0", 'a"b\\c\n\r\t', "\U0001f600\u2028", "\x7f\x1b[31m", "{}", "null"]
@@ -118,6 +119,7 @@ def test_rows_of_many_parts_have_the_order_types_and_texts_that_they_had(tmp_pat
             assert {row[0]: row[1] for row in described} == columns
 
 
+@pytest.mark.full
 def test_a_run_whose_tables_could_not_be_made_seals_on_the_next_try(tmp_path: Path) -> None:
     """As the journals stand that an earlier version paid for and could not finish."""
     with serving(length=60_000) as server:
@@ -167,6 +169,7 @@ def test_no_call_is_made_where_a_newer_version_has_the_board(tmp_path: Path) -> 
     assert "was written by a newer nip-run" in done.stderr
 
 
+@pytest.mark.full
 def test_a_board_takes_errors_as_long_as_answers(tmp_path: Path) -> None:
     """A refusal is kept whole as a rollout's error, and is as long as the server likes."""
     with serving(kind="refusal") as server:

@@ -128,6 +128,7 @@ def test_a_run_that_goes_on_keeps_what_began_it(tmp_path: Path) -> None:
     assert again.spec_sha256 != began.spec_sha256
 
 
+@pytest.mark.full
 def test_runs_of_both_kinds_write_their_facts_in_the_order_of_old(tmp_path: Path) -> None:
     games = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
     assert written(games) == ["format", *DONE]

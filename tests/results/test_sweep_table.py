@@ -33,6 +33,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> list[RunResult]:
     return list(run_sweep(load_specs(spec_file(folder, size=10, sweep=SWEEP, fine_tune=None)), folder / "results"))
 
 
+@pytest.mark.full
 def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swept: list[RunResult]) -> None:
     rows = sweep_table(swept, ["accuracy", "recall"])
     assert [dict(row.point) for row in rows] == [{"protocol.max_message_rounds": rounds} for rounds in (4, 6)]
@@ -105,6 +106,7 @@ def test_who_is_not_told_apart_from_the_leader_is_tied_with_it(swept: list[RunRe
     assert (ranks[0] == ranks[1]) or (accuracies[0] != accuracies[1])
 
 
+@pytest.mark.full
 def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(swept: list[RunResult], tmp_path: Path) -> None:
     results = Results(swept[0].path.parents[1])
     points = [SweepPoint("tiny", run.run_id, run.manifest.point, run.manifest.seed) for run in swept]
@@ -122,6 +124,7 @@ def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(swept: l
     assert {row.reason for row in alone} == {"alone with its task: the other rows were asked other datapoints"}
 
 
+@pytest.mark.full
 def test_the_table_stands_at_the_end_of_a_sweep_and_is_shown_again(tmp_path: Path) -> None:
     spec_file(tmp_path, size=3, sweep={"protocol.max_message_rounds": [4, 6]}, fine_tune=None)
     before = nip_run_here("sweep", "spec.yaml", cwd=tmp_path)

@@ -61,6 +61,7 @@ def in_two_splits(folder: Path, base_url: str) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_only_comparable_runs_rank_and_each_other_one_has_its_reason(
     tmp_path: Path, served: Loopback, losing: Loopback
 ) -> None:
@@ -159,6 +160,7 @@ def test_another_list_begins_where_two_runs_have_another_task(tmp_path: Path) ->
 # Datapoints
 
 
+@pytest.mark.full
 def test_datapoints_are_sliced_by_any_column_and_an_added_one_breaks_no_match(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4, dataset={"group_by": "program"}, fine_tune=None)
     data = tmp_path / "data.jsonl"

@@ -56,6 +56,7 @@ def expected(run: Path) -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.full
 def test_a_server_s_confidences_are_recorded_and_replayed_byte_by_byte(tmp_path: Path) -> None:
     with serving(logprobs=True, decide=1.0) as server:
         path = spec_file(tmp_path, server.base_url, size=4, **BOTH)
@@ -161,6 +162,7 @@ def test_shared_calls_and_the_first_of_several_answers_keep_their_log_probabilit
         assert [row[:2] for row in confidences(run)] == [pytest.approx(pair) for pair in taken]
 
 
+@pytest.mark.full
 def test_a_verdict_without_a_confidence_is_asked_again_stands_and_is_counted(tmp_path: Path) -> None:
     result, calls = unreadable(tmp_path, "empty_message")
     assert calls == 6

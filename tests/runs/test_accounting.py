@@ -34,7 +34,7 @@ def test_tallies_add_up_and_are_taken_away_again() -> None:
     assert one == Tally(46e-6, 17, 1, 11, 6, 4)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("share", [False, True])
 def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, share: bool) -> None:
     seen: list[Progress] = []

@@ -102,6 +102,7 @@ def test_each_stance_is_told_to_provers_and_paid(tmp_path: Path) -> None:
             assert json.loads(row["rewards"])["prover0"] == float(row["decision"] == row["stance"])
 
 
+@pytest.mark.full
 def test_opposed_provers_exchange_their_stances_and_nothing_else(tmp_path: Path) -> None:
     protocol = {"use": "debate", "max_message_rounds": 4, "verifier_first": False}  # provers speak in every game
     path = two_players(tmp_path, **{**OPPOSED, "protocol": protocol}, seats=None, fine_tune=None)

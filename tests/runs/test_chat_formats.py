@@ -65,6 +65,7 @@ def test_a_replay_asks_as_the_run_was_asked(tmp_path: Path, role: str) -> None:
     assert f"system_role: {role}" in saved
 
 
+@pytest.mark.full
 def test_a_replay_in_another_format_is_refused_before_it_has_a_folder(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url, size=2)

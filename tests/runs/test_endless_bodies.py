@@ -103,6 +103,10 @@ except NipRunError as error:
 
 def test_a_process_without_memory_ends_its_run_and_says_so(server: Loopback, tmp_path: Path) -> None:
     path = spec_file(tmp_path, f"{server.root}/endless%20body/v1", size=8, models={"m": {"timeout": 60.0}})
-    done = python(WITH_40_MIB, path, tmp_path / "r", cwd=tmp_path)
+    for number in range(5):
+        results = tmp_path / f"r{number}"
+        done = python(WITH_40_MIB, path, results, cwd=tmp_path)
+        if "cannot allocate memory for thread-local data" not in done.stderr:
+            break  # else the C library itself ended it, in a thread that began in the wrong moment
     assert (done.returncode, "out of memory; what was paid for is kept" in done.stdout) == (1, True), done.stderr
-    assert json.loads((only_run(tmp_path / "r") / "manifest.json").read_bytes())["status"] == "failed"
+    assert json.loads((only_run(results) / "manifest.json").read_bytes())["status"] == "failed"

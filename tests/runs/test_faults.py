@@ -100,6 +100,7 @@ def test_a_fatal_answer_to_the_first_call_ends_the_run_at_once(tmp_path: Path, k
     assert "Traceback" not in said
 
 
+@pytest.mark.full
 def test_a_fatal_answer_ends_the_run_while_other_calls_hang(tmp_path: Path) -> None:
     with serving(kind="unauthorized", after=5, latency=0.02) as server, serving(kind="hang", hang=60.0) as slow:
         spec_file(
@@ -224,6 +225,7 @@ def trickling() -> Any:
     return server()
 
 
+@pytest.mark.full
 def test_after_the_first_ctrl_c_no_call_starts(tmp_path: Path) -> None:
     """Games that wait for a place have not asked yet; only what the server holds may come in."""
     with serving(latency=0.4) as server:

@@ -62,6 +62,7 @@ def clean_files(folder: Path, server: Loopback) -> tuple[dict[str, str], int]:
     return derived_files(run), server.requests - before
 
 
+@pytest.mark.full
 def test_a_moved_folder_stops_the_run_which_goes_on_there(tmp_path: Path) -> None:
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
     with serving(latency=0.01) as server:

@@ -31,6 +31,7 @@ def answer(tokens: int, *, cached: int = 0, estimated: bool = False, from_cache:
     return Completion((), "tiny", Usage(tokens, 1, cached, estimated), from_cache=from_cache)
 
 
+@pytest.mark.full
 def test_a_dropped_message_is_noticed_once_and_told_with_what_to_do(tmp_path: Path) -> None:
     with serving(drops_system=True) as server:
         spec_file(tmp_path, server.base_url, size=3, models=OPENAI)

@@ -237,6 +237,7 @@ WHOLE_RUNS = (
 """Of the rows some of each kind; `.ci/full` plays the others, too."""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "row",
     [

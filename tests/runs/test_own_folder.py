@@ -31,6 +31,7 @@ def run(served: Loopback, tmp_path: Path) -> Path:
     return only_run(tmp_path / "results")
 
 
+@pytest.mark.full
 def test_its_folder_shows_it_and_makes_it_longer(run: Path, served: Loopback) -> None:
     results, asked, before = run.parents[1], served.requests, table(run, "rollouts")
     manifest = json.loads((run / "manifest.json").read_bytes())
@@ -69,6 +70,7 @@ def test_it_is_played_anew_where_that_is_asked_for(run: Path, served: Loopback, 
     assert any(f"--results {run.parents[1]}" in line for line in result["notes"]) == ("other" in words)
 
 
+@pytest.mark.full
 def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, served: Loopback) -> None:
     results, asked = run.parents[1], served.requests
     for path, old, new in (

@@ -121,6 +121,7 @@ def test_a_link_to_nothing_makes_no_file(tmp_path: Path, name: str) -> None:
     assert not (outside / "made").exists()
 
 
+@pytest.mark.full
 def test_a_results_folder_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "large disk").mkdir()
     (tmp_path / "results").symlink_to(tmp_path / "large disk")

@@ -113,6 +113,7 @@ asyncio.new_event_loop().run_until_complete(cell())
 """
 
 
+@pytest.mark.full
 def test_one_interrupt_in_a_notebook_keeps_what_was_in_flight(tmp_path: Path) -> None:
     with serving(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, rollouts={"concurrency": 2})

@@ -85,6 +85,7 @@ def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path
     assert "bug in nip-run" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:
     with serving() as server:
         spec_file(tmp_path, server.base_url, models={"m": {"api_key_env": "MY_TEST_KEY"}})

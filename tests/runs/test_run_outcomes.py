@@ -14,7 +14,7 @@ from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "then", "outcome"),
     [
@@ -55,6 +55,7 @@ def test_bad_answers_are_asked_again_up_to_the_number_given(tmp_path: Path) -> N
     assert [row["attempt"] for row in table(result.folder.path, "completions")] == [0, 1, 2, 3]
 
 
+@pytest.mark.full
 def test_a_failure_of_transport_is_never_a_verdict(tmp_path: Path) -> None:
     with serving(faults={"server_error": 0.08}, max_faults=10_000) as server:
         path = spec_file(tmp_path, server.base_url, size=40, retry={"transient": {"attempts": 1}})

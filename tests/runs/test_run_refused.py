@@ -25,7 +25,7 @@ TREES = {"rollouts": {"num_responses_per_timestep": 2, "concurrency": 8}, "proto
 """Every step is answered twice, and all that follows each answer is played at the same time."""
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("game", [{}, DEBATE, TREES], ids=["nip", "debate", "trees"])
 @pytest.mark.parametrize("kind", ["unauthorized", "insufficient_quota"])
 def test_answers_in_flight_when_the_provider_refuses_are_kept(tmp_path: Path, kind: str, game: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def test_again_plays_a_run_of_its_own(tmp_path: Path) -> None:
     assert len({first.folder.run_id, second.folder.run_id, third.folder.run_id}) == 3
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("small", "large"),
     [("rollouts.per_datapoint=1", "rollouts.per_datapoint=2"), ("dataset.limit=5", "dataset.limit=12")],
@@ -163,6 +163,7 @@ def test_a_replay_reads_the_journal_of_the_run_that_it_names_alone(tmp_path: Pat
     assert spending(plan, mine).completions == 0
 
 
+@pytest.mark.full
 def test_the_tail_of_another_play_changes_no_verdict(tmp_path: Path) -> None:
     """The same spec, played again by a server that answers otherwise: its lines have the numbers that belong there."""
     with serving() as server:
@@ -218,6 +219,7 @@ def test_a_second_ctrl_c_stops_now(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.full
 def test_a_run_in_use_is_refused_by_the_name_of_its_process(tmp_path: Path) -> None:
     with serving(latency=1.0) as server:
         path = spec_file(tmp_path, server.base_url)

@@ -35,6 +35,7 @@ def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(tmp_pat
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.full
 def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path) -> None:
     """With the waits that a spec has where it says nothing."""
     spec_file(tmp_path, nobody(), size=100, retry=None, rollouts={"concurrency": 64})

@@ -108,6 +108,7 @@ def test_points_share_a_budget_to_the_cent(tmp_path: Path) -> None:
         assert sum(costs) == pytest.approx(provider.billed_usd(100.0, 400.0), abs=1e-9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("named", ["base", pytest.param("last", marks=pytest.mark.full)])
 def test_a_point_waits_for_the_one_that_it_is_compared_with(tmp_path: Path, named: str) -> None:
     """A point without a rule goes on to its end before the next one reads its scores."""

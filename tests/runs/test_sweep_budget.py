@@ -47,6 +47,7 @@ def asked_in(folder: Path, run_id: str) -> int:
     return len(journal_records(run)) if (run / "journal.jsonl").is_file() else 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "words",
     [

@@ -24,6 +24,7 @@ def test_rollouts_come_as_arrays_in_the_order_of_the_tables(tmp_path: Path) -> N
     assert np.allclose(np.abs(paid).max(axis=1), 1)
 
 
+@pytest.mark.full
 def test_a_run_that_is_shown_again_gives_the_same_arrays(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     first = played(path, tmp_path / "results").timesteps()
@@ -39,6 +40,7 @@ def test_every_branch_of_a_tree_is_a_rollout(tmp_path: Path) -> None:
     assert result.timesteps().batch_size == (result.manifest.rollouts, 3)
 
 
+@pytest.mark.full
 def test_a_training_run_names_the_runs_that_hold_its_games(tmp_path: Path) -> None:
     result = trained(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results")
     with pytest.raises(UsageError, match=f"its games are in runs of their own, {result.folder.run_id}-i0"):

@@ -81,6 +81,7 @@ def test_each_end_of_a_game_that_is_no_verdict_is_told(
     assert "(p0)" in row["example"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_answers_without_content_are_one_trouble_that_blames_no_template(tmp_path: Path, text: str) -> None:
     found = troubles(tmp_path, 4, server={"text": text}, **SOLO, retry=retrying(3))
@@ -96,12 +97,14 @@ def test_answers_without_content_are_one_trouble_that_blames_no_template(tmp_pat
     assert wrong.endswith("has no wrong verdict; 4 without a verdict: --undecided\n")
 
 
+@pytest.mark.full
 def test_what_chance_may_do_is_not_told(tmp_path: Path) -> None:
     server = {"faults": {"bad_decision": 0.02}, "max_faults": 1}
     assert troubles(tmp_path, 20, server=server, retry=retrying(4)) == {}
     assert sum(row["attempt"] for row in table(only_run(tmp_path / "results"), "completions")) > 0
 
 
+@pytest.mark.full
 def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it_again(tmp_path: Path) -> None:
     with serving(kind="bad_decision") as server:
         spec_file(tmp_path, server.base_url, size=4, **SOLO, retry=retrying(2))
@@ -130,6 +133,7 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
     assert json.loads(in_json)["troubles"] == told["troubles"]
 
 
+@pytest.mark.full
 def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_path: Path) -> None:
     with serving(kind="unauthorized", after=3, faults={"bad_decision": 1.0}, max_faults=1) as server:
         changes = {**SOLO, "models": {"m": {"logprobs": True}}, "rollouts": {"concurrency": 1}, "retry": retrying(2)}

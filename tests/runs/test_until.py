@@ -48,6 +48,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return path, played(path, folder / "results").path
 
 
+@pytest.mark.full
 def test_a_run_stops_at_the_first_game_that_makes_the_interval_narrow(decided: tuple[Path, Path]) -> None:
     path, run = decided
     rows = table(run, "rollouts")
@@ -79,6 +80,7 @@ def test_accuracy_has_its_confidence_sequence_and_the_board_a_mark(decided: tupl
     assert note.format(games) in " ".join(shown.stdout.split())
 
 
+@pytest.mark.full
 def test_games_that_another_judge_chose_are_marked(tmp_path: Path, decided: tuple[Path, Path]) -> None:
     """The first judge's verdicts said where to stop, so that only a confidence sequence holds for the second's."""
     _, run = decided

@@ -37,6 +37,7 @@ def outcomes(run: Path) -> dict[str, str]:
     return {row["datapoint_id"]: row["outcome"] for row in table(run, "rollouts")}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.full), 8])
 def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Path, concurrency: int) -> None:
     with serving(malformed=THIRD) as server:
@@ -65,7 +66,7 @@ def test_the_first_datapoint_may_be_the_malformed_one(tmp_path: Path) -> None:
         assert played(path, tmp_path / "r").manifest.transport_failed == 1
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("settings", "options", "changed"),
     [
@@ -117,6 +118,7 @@ def test_a_server_that_takes_no_request_stops_the_run(tmp_path: Path, size: int,
     assert read_json(only_run(tmp_path / "r") / "manifest.json")["status"] == "failed"
 
 
+@pytest.mark.full
 def test_however_many_requests_are_malformed_a_group_that_was_answered_plays_on(tmp_path: Path) -> None:
     with serving(kind="malformed_request", after=2) as server:
         changes = {**SOLO, "rollouts": {"concurrency": 1}, "retry": {"breaker": {"failures": 3}}}
@@ -204,6 +206,7 @@ def test_a_fixed_seed_is_told_of_only_what_was_seen(answers: list[str], told: st
     assert [told is not None and told in note for note in heard] == [True] * (told is not None)
 
 
+@pytest.mark.full
 def test_a_cache_that_answers_samples_one_by_one_is_no_server_that_ignores_n(tmp_path: Path) -> None:
     changes = {**SOLO, "models": {"m": {"share_prompts": True}}, "rollouts": {"per_datapoint": 3}}
     with serving() as server:
@@ -214,6 +217,7 @@ def test_a_cache_that_answers_samples_one_by_one_is_no_server_that_ignores_n(tmp
         assert server.requests == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("repeated", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_one_answer_to_each_repeat_or_retry_under_a_fixed_seed_is_told_once(tmp_path: Path, *, repeated: bool) -> None:
     """The server answers by the request's bytes, as one that heeds the seed does."""

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Annotated
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel
 from starlette.types import Message
 
-from runner.server.web.bodies import Bodies
+from runner.server.people.accounts import Viewer
+from runner.server.web.bodies import Bodies, json_of
 from runner.server.web.faults import handle_faults
 from tests.support.serving import Served
 
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
 
 
-def answered(pieces: list[Message]) -> int:
-    """The status that an echo has for pieces of a body, after which nothing comes."""
+def echoing() -> FastAPI:
+    """An application that takes a list of numbers."""
     app = FastAPI()
     handle_faults(app)
 
@@ -25,6 +28,11 @@ def answered(pieces: list[Message]) -> int:
     def echo(body: list[int]) -> int:
         return len(body)
 
+    return app
+
+
+def answered(app: FastAPI, pieces: list[Message]) -> int:
+    """The status that an application has for pieces of a body, after which nothing comes."""
     bounded = Bodies(app, 100, 0.2)
     sent: list[Message] = []
     waiting = iter(pieces)
@@ -48,7 +56,7 @@ def answered(pieces: list[Message]) -> int:
 
 
 def test_a_body_that_stops_in_its_middle_is_given_up() -> None:
-    assert answered([{"type": "http.request", "body": b"[1", "more_body": True}]) == 408
+    assert answered(echoing(), [{"type": "http.request", "body": b"[1", "more_body": True}]) == 408
 
 
 def test_a_body_that_comes_whole_is_answered() -> None:
@@ -56,7 +64,27 @@ def test_a_body_that_comes_whole_is_answered() -> None:
         {"type": "http.request", "body": b"[1", "more_body": True},
         {"type": "http.request", "body": b",2]", "more_body": False},
     ]
-    assert answered(halves) == 200
+    assert answered(echoing(), halves) == 200
+
+
+class Wanted(BaseModel):
+    number: int
+
+
+def nobody() -> Viewer:
+    raise HTTPException(401)
+
+
+def of_nobody(wanted: Annotated[Wanted, json_of(Wanted, nobody)]) -> int:
+    """An operation that needs its body first."""
+    return wanted.number
+
+
+def test_a_body_waits_for_who_asks_whatever_else_an_operation_needs() -> None:
+    app = FastAPI()
+    app.post("/")(of_nobody)
+    for body in (b"{", b'{"number": 1}'):
+        assert answered(app, [{"type": "http.request", "body": body, "more_body": False}]) == 401
 
 
 OPERATIONS = (

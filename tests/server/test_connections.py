@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from runner.server.people.accounts import Scope
+from runner.server.web.connections import HEAD_SECONDS
 from tests.server.test_uploads import folders, made
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
@@ -79,7 +80,7 @@ def test_all_addresses_have_no_more_connections_than_the_server_takes(small: Ser
             mine[-1].bind((f"127.0.0.{2 + number % 4}", 0))
             mine[-1].connect(("127.0.0.1", small.port))
             time.sleep(0.01)
-        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS)
+        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS, HEAD_SECONDS / 2)
         assert sum(_is_open(one) for one in mine) > CONNECTIONS // 2
 
 

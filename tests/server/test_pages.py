@@ -340,6 +340,7 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
     assert "wrong" not in after.said
 
 
+@pytest.mark.full
 def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path)
     places = Places.of(settings)

@@ -141,7 +141,7 @@ def asked(place: Place, method: str, path: str, body: Any, **options: Any) -> An
 WHO = (None, "mallory", "mallory-reads", "keeper")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("who", WHO)
 def test_no_route_of_the_api_tells_a_stranger_what_is_private(place: Place, who: str | None) -> None:
     token = None if who is None else place.served.tokens[who]
@@ -218,6 +218,7 @@ def test_every_answer_is_kept_from_frames_scripts_other_sites_and_where_private_
     assert re.search("no-store|private", private.headers["cache-control"])
 
 
+@pytest.mark.full
 def test_a_token_that_is_wrong_and_one_that_is_unknown_are_refused_alike(place: Place) -> None:
     served, good = place.served, place.served.tokens["alice"]
     wrong = [good[:-1] + ("A" if good[-1] != "A" else "B"), f"nip_{'z' * 12}_{'z' * 43}", "x", "", good + "a"]

@@ -161,9 +161,12 @@ def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp
     assert "upgrade nip-run" in refused("new", "--port", "0", cwd=tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 def test_it_ends_well_when_it_is_told_to(tmp_path: Path, number: int) -> None:
-    with serving(tmp_path, people=False) as running:
+    with serving(tmp_path) as running:
+        running.publish("alice", bundle("council", kind=Kind.DATASET))
+        time.sleep(1.5)  # a board is being made
         os.kill(running.process.pid, number)
         assert ended_or_killed(running.process, 30) == 0
         assert "trace" not in running.log

@@ -134,6 +134,14 @@ def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(ac
     assert acme.published(folders(made("open", visibility="private", links=(link,))))["state"] == "published"
 
 
+def test_files_that_the_manifest_does_not_list_and_files_that_are_missing_are_refused_by_name(acme: Raw) -> None:
+    ((folder, files),) = folders(made("listed")).items()
+    more = acme.published({folder: {**files, "more.txt": b"more\n"}})
+    assert (more["state"], more["problems"]) == ("refused", [f"{folder}: more.txt is no file of the release"])
+    less = acme.published({folder: {path: data for path, data in files.items() if path != "data.txt"}})
+    assert (less["state"], less["problems"]) == ("refused", [f"{folder}: data.txt is not sent"])
+
+
 def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: Raw) -> None:
     bad = {"dataset/acme/bad/1": {**folders(made("bad"))["dataset/acme/bad/1"], "data.txt": b"other\n"}}
     first, second = acme.published(bad), acme.published(bad)
@@ -165,6 +173,7 @@ def test_a_file_is_read_from_where_it_was_cut_off(server: Served, acme: Raw) -> 
         assert proxy.cuts == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_a_publish_that_is_cut_off_goes_on(server: Served, way: str) -> None:
     data = bytes(range(256)) * 2_000

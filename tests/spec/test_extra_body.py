@@ -124,6 +124,7 @@ def test_what_is_billed_by_the_call_is_refused_at_any_price(tmp_path: Path, name
     assert "billed by the call" in problems(tmp_path, {name: True}, price=PRICE)[0]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "tools",
     [
@@ -167,6 +168,7 @@ def test_every_key_that_goes_on_the_wire_is_refused() -> None:
 # A run that was played before this was refused
 
 
+@pytest.mark.full
 def test_a_run_that_was_played_with_it_is_shown_and_not_gone_on_with(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url, size=2)
@@ -189,6 +191,7 @@ def test_a_run_that_was_played_with_it_is_shown_and_not_gone_on_with(tmp_path: P
         assert server.requests == asked
 
 
+@pytest.mark.full
 def test_a_run_whose_dataset_is_beyond_the_bound_of_today_is_shown(tmp_path: Path) -> None:
     spec = load_spec(spec_file(tmp_path, size=2))
     dataset = replace(spec.experiment.dataset, limits=DatasetLimits(bytes=10, rows=1, columns=1))
@@ -199,6 +202,7 @@ def test_a_run_whose_dataset_is_beyond_the_bound_of_today_is_shown(tmp_path: Pat
         assert shown.returncode == 0, shown.stderr
 
 
+@pytest.mark.full
 def test_a_saved_dataset_has_bounds_too_whatever_is_written_beside_it(tmp_path: Path) -> None:
     run(load_spec(spec_file(tmp_path, size=2)), tmp_path / "results")
     folder = only_run(tmp_path / "results")

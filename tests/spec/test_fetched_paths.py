@@ -186,7 +186,7 @@ NO_PATH = {
     "dataset.columns", "dataset.split", "dataset.filter", "dataset.group_by", "dataset.labels", "dataset.ids",
     "dataset.explode", "dataset.revision", "agents", "decision_format", "verdict", "fine_tune.agents",
     "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model", "models.*.lineage",
-    "models.*.base_url", "models.*.api_key_env", "models.*.stop", "models.*.reasoning_effort",
+    "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop", "models.*.reasoning_effort",
     "training.trainers.*.command", "training.trainers.*.suffix", "training.test.split",
     "training.rerun_tests.models",
 }  # fmt: skip
@@ -202,6 +202,7 @@ def test_every_text_of_a_spec_is_known_as_a_path_or_as_none() -> None:
         assert dotted in named or above & NO_PATH, f"is {dotted} a path?"
 
 
+@pytest.mark.full
 def test_a_run_in_ones_own_results_is_compared_with_only_if_the_user_says_so(fetched: Path) -> None:
     results = fetched.parent / "own" / "results"
     path = spec_file(fetched, size=2, until={"compare": own_run(fetched).name}, fine_tune=None)
@@ -230,6 +231,7 @@ def test_its_env_files_are_never_read(fetched: Path) -> None:
         assert (done.returncode, "holds no key" in done.stderr, server.requests) == (4, True, 0), done.stderr
 
 
+@pytest.mark.full
 def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: Path) -> None:
     command = ["touch", str(fetched / "here"), "{dataset}", "{output}", "x\n  OK"]
     training = {
@@ -254,6 +256,7 @@ def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: P
         allowed_commands([""])
 
 
+@pytest.mark.full
 def test_a_large_bill_needs_the_users_word_and_every_bill_is_shown_before_the_first_call(fetched: Path) -> None:
     with serving() as server:
         path = spec_file(fetched, server.base_url, size=2, rollouts={"per_datapoint": 5000}, fine_tune=None)
@@ -269,6 +272,7 @@ def test_a_large_bill_needs_the_users_word_and_every_bill_is_shown_before_the_fi
         assert (few.returncode, "2 to 12 calls, cost unknown" in few.stderr) == (0, True), few.stderr
 
 
+@pytest.mark.full
 def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> None:
     """Else a replay, which asks nobody, would make a spec of the user's own out of it."""
     with serving() as server:

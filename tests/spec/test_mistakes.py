@@ -33,6 +33,7 @@ def refusal(folder: Path, *overrides: str, **changes: Any) -> str:
     return done.stderr
 
 
+@pytest.mark.full
 def test_a_long_override_is_one(tmp_path: Path) -> None:
     spec_file(tmp_path, size=2)
     numbers = ", ".join(map(str, range(10**9, 10**9 + 25)))
@@ -41,6 +42,7 @@ def test_a_long_override_is_one(tmp_path: Path) -> None:
     assert len(json.loads(done.stdout)) == 25
 
 
+@pytest.mark.full
 def test_a_sweep_over_long_values_has_folders_of_a_bounded_length(tmp_path: Path) -> None:
     spec_file(tmp_path, size=2)
     done = nip_run_here("spec.yaml", f"sweep={{benchmark: [{'a' * 300}, {'b' * 300}]}}", cwd=tmp_path)

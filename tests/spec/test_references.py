@@ -93,7 +93,7 @@ NAMED: dict[str, dict[str, Any]] = {
 SLOTS = {"agent": "agents.verifier", "extends": "extends:0"}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMED)
 def test_a_game_is_the_same_by_reference_and_by_file(tmp_path: Path, project: Project, name: str) -> None:
     by_file = Plan(load_spec(spec_file(tmp_path, size=SIZE)))
@@ -246,6 +246,7 @@ def test_an_address_that_was_taken_out_is_asked_for(project: Project) -> None:
     assert "models.m.base_url" in done.stderr
 
 
+@pytest.mark.full
 def test_a_run_records_the_releases_that_it_was_played_with(project: Project) -> None:
     path = written(project, name="recorded", prompts="acme/terse@latest", dataset={"path": "acme/sums@1"})
     done = project.here(path, "--json")

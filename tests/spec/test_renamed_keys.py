@@ -67,7 +67,7 @@ def test_an_old_name_in_a_saved_spec_is_no_difference(tmp_path: Path) -> None:
     assert "rollouts.max_calls" in MUTABLE_KEYS
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("words", [("check",), ("run",), ("render",)])
 def test_a_command_tells_the_new_name_on_stderr_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
     spec_file(tmp_path, size=2, rollouts={"most_calls": 9})

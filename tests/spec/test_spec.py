@@ -63,6 +63,7 @@ def test_every_shipped_spec_loads(path: Path) -> None:
         assert loaded.experiment.fine_tune is not None
 
 
+@pytest.mark.full
 def test_there_is_a_spec_for_every_protocol_and_for_two_servers() -> None:
     loaded = {path.stem: load_specs(path)[0] for path in SHIPPED}
     protocols = {"nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier"}
@@ -319,6 +320,7 @@ def test_a_protocol_file_is_looked_up_beside_the_spec(spec: Path) -> None:
 # The resolved spec
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -344,7 +346,7 @@ def test_the_resolved_spec_is_a_valid_spec_with_the_same_rollouts(spec: Path, ov
     assert resolved_spec(Plan(again)) == resolved_spec(Plan(first))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.full
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_spec_survives_being_saved(path: Path, tmp_path: Path) -> None:
     first = load_spec(path)
@@ -367,6 +369,7 @@ def test_a_datapoints_text_of_any_kind_survives_being_saved(spec: Path) -> None:
 # Identity
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "override",
     ["seed=1", "protocol.max_message_rounds=4", "agents.prover.max_response_words=9", "models.m.temperature=0.5"],
@@ -375,6 +378,7 @@ def test_what_a_game_depends_on_changes_its_rollouts(spec: Path, override: str) 
     assert not set(rollout_ids(load_spec(spec))) & set(rollout_ids(load_spec(spec, [override])))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "override", ["description=other", "rollouts.concurrency=1", "retry.transient.attempts=2", "dataset.shuffle=true"]
 )

@@ -47,6 +47,7 @@ def refused(folder: Path, results: Path, said: Any, **changes: Any) -> str:
     return problem.message
 
 
+@pytest.mark.full
 def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: RunResult, tmp_path: Path) -> None:
     path = going_on(tmp_path, first.run_id)
     spec = load_spec(path, results=results_of(first))

@@ -100,6 +100,7 @@ def test_templates_that_do_not_say_how_answers_are_read(tmp_path: Path, verifier
     assert [line.partition(": ")[0] for line in lines] == [never + variables for variables in missing]
 
 
+@pytest.mark.full
 def test_warnings_stop_nothing_and_are_said_once(tmp_path: Path) -> None:
     spec_file(tmp_path, size=1, sweep={"seed": [0, 1]})
     checked = called("check", "spec.yaml", cwd=tmp_path)

@@ -49,6 +49,7 @@ def clustered(values: Floats, clusters: Codes) -> tuple[float, float]:
     return float(fit.params[0]), float(fit.bse[0])
 
 
+@pytest.mark.full
 def test_brier_log_score_and_auroc_are_those_of_scikit_learn() -> None:
     from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score  # takes seconds: only for whoever runs this
 
@@ -196,6 +197,7 @@ def test_more_repeats_estimate_the_same_vote_without_bias() -> None:
     assert "majority_accuracy" not in twice  # the majority of one play is that play
 
 
+@pytest.mark.full
 def test_d_prime_c_and_ece_have_the_error_that_repeated_runs_show() -> None:
     rng, told = np.random.default_rng(6), []
     for _ in range(300):

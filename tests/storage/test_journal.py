@@ -159,6 +159,7 @@ def test_a_record_can_be_read_at_its_offset_with_the_journal_open(tmp_path: Path
     asyncio.run(write())
 
 
+@pytest.mark.full
 def test_cut_at_every_byte_exactly_the_whole_records_come_back(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     written(path, 6)
@@ -198,6 +199,7 @@ def test_cut_at_every_byte_records_of_one_append_come_back_whole_or_not(tmp_path
         assert path.stat().st_size == cut - opened.torn_bytes
 
 
+@pytest.mark.full
 def test_no_flipped_bit_is_accepted_in_silence(tmp_path: Path) -> None:
     """All bits of a small journal: the flip is reported, or falls in the last record, which counts as torn."""
     path = tmp_path / "journal.jsonl"

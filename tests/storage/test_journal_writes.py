@@ -106,6 +106,7 @@ async def _appended(path: Path, disk: Disk, first: int, count: int, *, at_once: 
     return acknowledged
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("for_good", [False, True])
 @pytest.mark.parametrize("how", ["ENOSPC", "EIO", "short", "short_then_full", "nothing"])
@@ -154,6 +155,7 @@ def test_a_full_disk_is_named_in_the_error(tmp_path: Path) -> None:
         asyncio.run(write())
 
 
+@pytest.mark.full
 def test_a_long_record_is_read_in_the_time_that_its_bytes_take(tmp_path: Path) -> None:
     """Read in small pieces that are added up, it was copied two thousand times."""
     text = "x" * (32 << 20)

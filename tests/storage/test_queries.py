@@ -27,7 +27,7 @@ MORE_NAMES = (
 )  # fmt: skip
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.full) for name in MORE_NAMES)])
 def test_a_results_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     path = spec_file(tmp_path, size=2, fine_tune={"formats": ["verl"]})
@@ -58,6 +58,7 @@ def test_a_results_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert {one.name for one in tmp_path.iterdir()} == {"home", "spec.yaml", "data.jsonl", Path(name).parts[0]}
 
 
+@pytest.mark.full
 def test_a_folder_that_cannot_be_linked_to_is_refused_before_any_call(tmp_path: Path) -> None:
     aside = tmp_path / "no?place"
     aside.mkdir()

@@ -68,6 +68,7 @@ def test_a_process_that_a_test_starts_reaches_no_other_machine() -> None:
         assert f"do not look up '{AWAY}'" in done.stderr
 
 
+@pytest.mark.full
 def test_a_run_that_asks_another_machine_ends_at_once(tmp_path: Path) -> None:
     spec_file(tmp_path, f"http://{AWAY}/v1", retry={"transient": {"first_wait": 30.0}})
     done = nip_run("spec.yaml", "-q", cwd=tmp_path, timeout=25)

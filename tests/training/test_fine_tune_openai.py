@@ -234,7 +234,7 @@ def _others(server: FineTuner, folder: Path) -> None:
         begun(server, job_in(folder / "others", key=f"other/{index}/m"))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("left", [0, 1, 2])
 @pytest.mark.parametrize("echoes", [True, False])
 def test_after_any_of_its_notes_a_job_is_taken_up(server: FineTuner, tmp_path: Path, left: int, echoes: bool) -> None:
@@ -287,6 +287,7 @@ def test_a_job_on_the_same_file_that_belongs_to_another_is_not_taken(server: Fin
     assert len(server.jobs()) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 @pytest.mark.parametrize("echoes", [True, False])
 def test_a_job_that_ended_badly_is_found_and_one_in_its_place_is_another(

@@ -29,6 +29,7 @@ def refused(server: FineTuner, folder: Path, waits: list[float] | None = None, *
     return raised.value
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["daily", "busy"])
 def test_a_limit_is_waited_for_as_long_as_the_server_asks(server: FineTuner, tmp_path: Path, kind: str) -> None:
     server.change(creates=[kind, kind], asks_to_wait="400")
@@ -38,6 +39,7 @@ def test_a_limit_is_waited_for_as_long_as_the_server_asks(server: FineTuner, tmp
     assert len(server.jobs()) == 1
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", ["daily", "busy"])
 @pytest.mark.parametrize("asked", ["1000", "7200", "1e300", None])
 def test_a_longer_limit_is_an_error_that_says_when_to_come_back(
@@ -79,6 +81,7 @@ def test_after_a_limit_per_day_the_same_command_creates_the_job(server: FineTune
     assert len(server.jobs()) == len(server.files()) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["forbidden", "unknown_model", "no_route"])
 def test_a_provider_that_takes_no_jobs_names_the_other_ways(server: FineTuner, tmp_path: Path, kind: str) -> None:
     server.change(creates=[kind] * 9)
@@ -104,6 +107,7 @@ def test_what_asking_again_does_not_mend_is_asked_once(
     assert len(asked) == (1 if where == "uploads" else 2)
 
 
+@pytest.mark.full
 def test_attempts_are_bounded(server: FineTuner, tmp_path: Path) -> None:
     server.change(creates=["error"] * 20)
     failure = refused(server, tmp_path)

@@ -41,8 +41,9 @@ LINES = {
     "trained": '{"attempt":1,"dataset_sha256":"57f5","facts":{"code":0},"group":"v","handle":{"attempt":2},'
     '"iteration":0,"model":"better","stage":"trained"}',
     "switched": f'{{"iteration":0,"models":{{"p":{MODEL}}},"outcomes":{{"p":{OUTCOME}}},"stage":"switched"}}',
+    "adapter": '{"base_url":"http://h:1/v1","group":"p","is_loaded":true,"iteration":0,"name":"x","stage":"adapter"}',
 }
-"""A record of each stage as 0.1.0 wrote it, without what the journal adds."""
+"""A record of each stage as 0.1.0 wrote it, or the first version that had it, without what the journal adds."""
 
 
 def log_of(folder: Path, *records: dict[str, Any]) -> Path:

@@ -51,6 +51,7 @@ def test_every_iteration_and_every_test_is_a_row_of_its_own(finished: Path) -> N
     ]
 
 
+@pytest.mark.full
 def test_sql_draws_the_learning_curve(finished: Path) -> None:
     sql = (
         "SELECT r.iteration, l.accuracy, l.models FROM leaderboard l JOIN runs r USING (run_id) "
@@ -149,6 +150,7 @@ def test_the_saved_spec_of_a_training_run_is_a_valid_spec_of_the_same_run(finish
     assert [p.id for p in saved.test.datapoints] == [p.id for p in given.test.datapoints]
 
 
+@pytest.mark.full
 def test_what_its_parts_have_to_note_is_noted_with_their_names(tmp_path: Path) -> None:
     path = training_spec(tmp_path, fine_tune={"min_examples": 1000}, training={"test": {"scheme": "none"}})
     result = trained(path, tmp_path / "results")
@@ -220,6 +222,7 @@ def test_provers_that_share_a_model_train_it_once_on_both_agents_examples(tmp_pa
         assert set(agents) == {"prover0", "prover1"}
 
 
+@pytest.mark.full
 def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
     path = training_spec(tmp_path, agents={"verifier": {"freeze": True}}, training={"trainers": {"v": None}})
     folder = trained(path, tmp_path / "results").folder
@@ -294,6 +297,7 @@ def test_from_scratch_each_job_starts_from_the_base_model(tmp_path: Path) -> Non
         assert (step["from_model"], step["iteration"]) == ("dummy", 1)
 
 
+@pytest.mark.full
 def test_a_trainer_says_for_its_group_whether_jobs_start_from_the_base_model(tmp_path: Path) -> None:
     changes = {"from_scratch": True, "trainers": {"v": {"from_scratch": False}}}
     folder = trained(training_spec(tmp_path, training=changes), tmp_path / "results").folder

@@ -22,6 +22,7 @@ from tests.support.processes import nip_run_here
 from tests.support.training import TRAIN, trained, training_spec
 
 
+@pytest.mark.full
 def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
@@ -52,6 +53,7 @@ def three_groups(folder: Path, p: dict[str, Any], q: dict[str, Any], **training:
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_failed_job_is_said_beside_one_that_trained_and_one_that_waits(tmp_path: Path) -> None:
     fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
     path = three_groups(tmp_path, fails, {"backend": "files"})

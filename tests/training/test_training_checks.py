@@ -17,6 +17,7 @@ from tests.support.training import TEST, TRAIN, at_provider, malt, training_spec
 NOWHERE = "http://127.0.0.1:9/v1"
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -70,6 +71,7 @@ def test_check_says_how_many_calls_the_trees_may_take(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", ["none", "all", "last", "first_and_last"])
 def test_check_knows_every_scheme_of_tests(tmp_path: Path, scheme: str) -> None:
     training_spec(tmp_path)

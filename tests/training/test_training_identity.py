@@ -34,19 +34,23 @@ def ids(path: Path, *overrides: str) -> set[str]:
 # Which run it is
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["n_epochs=3", "batch_size=4", "learning_rate_multiplier=0.5"])
 def test_a_hyperparameter_makes_another_run(tmp_path: Path, name: str) -> None:
     path = trained_at_provider(tmp_path)
     assert len(ids(path, "training.iterations=2", f"training.trainers.p.{name}", f"training.trainers.v.{name}")) == 3
 
 
+@pytest.mark.full
 def test_where_the_jobs_of_one_group_start_makes_another_run_unless_all_start_there(tmp_path: Path) -> None:
     path, key = trained_at_provider(tmp_path), "training.trainers.p.from_scratch"
     assert len(ids(path, "training.iterations=2", f"{key}=false")) == 1
     assert len(ids(path, "training.from_scratch=true", f"{key}=true", f"{key}=false")) == 3
 
 
-@pytest.mark.parametrize("name", ["suffix=x", "poll_seconds=3", "validating_minutes=3", "format=openai"])
+@pytest.mark.parametrize(
+    "name", ["suffix=x", "poll_seconds=3", "validating_minutes=3", "format=openai", "load_lora=false"]
+)
 def test_by_whom_a_model_is_trained_makes_no_other_run(tmp_path: Path, name: str) -> None:
     assert len(ids(trained_at_provider(tmp_path), "training.iterations=2", f"training.trainers.p.{name}")) == 1
 
@@ -76,6 +80,7 @@ def test_points_of_a_sweep_that_are_one_run_are_refused_at_once(
         assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.full
 def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: Path) -> None:
     path = trained_at_provider(tmp_path)
     plan = TrainingPlan(load_spec(path))
@@ -97,6 +102,7 @@ def provenance(folder: RunFolder) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
+@pytest.mark.full
 def test_a_finished_run_stays_under_other_trainers_and_says_so(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     done = trained(path, tmp_path / "results")

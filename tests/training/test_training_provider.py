@@ -109,6 +109,7 @@ def test_a_failed_job_ends_the_run_and_the_next_command_begins_another(
         assert provider.stats()["chat"] == chats
 
 
+@pytest.mark.full
 def test_a_job_that_failed_unwatched_is_said_before_another_is_paid_for(tmp_path: Path) -> None:
     with fine_tuning(script={"through": ["validating_files"], "end": None}) as provider:
         training = {"iterations": 1, "test": {"scheme": "none"}}

@@ -121,6 +121,7 @@ def test_an_id_too_long_for_its_parts_is_refused_before_any_file(tmp_path: Path)
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.full
 def test_a_log_that_is_gone_or_damaged_begins_no_jobs_anew(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
@@ -144,7 +145,7 @@ def test_a_log_that_is_gone_or_damaged_begins_no_jobs_anew(tmp_path: Path) -> No
     trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("part", "file"), [("i0", "manifest.json"), ("i0", "journal.jsonl"), ("t0", "metrics.json")])
 def test_a_part_that_is_gone_is_named_with_what_it_was(tmp_path: Path, part: str, file: str) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
@@ -185,6 +186,7 @@ def test_a_dataset_gone_or_edited_is_built_again_before_training(tmp_path: Path)
     assert "v.sft.jsonl was edited; it is built again" in (folder / "run.log").read_text("utf-8")
 
 
+@pytest.mark.full
 def test_a_model_keeps_its_dataset_though_the_format_changes(tmp_path: Path) -> None:
     fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
     trainers = {"p": {"backend": "dummy"}, "v": fails}
@@ -201,6 +203,7 @@ def test_a_model_keeps_its_dataset_though_the_format_changes(tmp_path: Path) -> 
     assert {group: one["format"] for group, one in report["groups"].items()} == {"p": "openai", "v": "openai"}
 
 
+@pytest.mark.full
 def test_a_training_run_works_in_a_notebook_whose_loop_is_running(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
 

@@ -173,6 +173,7 @@ def test_what_else_is_in_the_repository_stays_and_is_none_of_the_registry(reposi
         assert list(registry.wrong(entry)) == []
 
 
+@pytest.mark.full
 def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Path, tmp_path: Path) -> None:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
@@ -197,6 +198,7 @@ def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Pa
     assert len(listed(f"git:{repository}")) == 3
 
 
+@pytest.mark.full
 def test_a_pull_requests_name_that_somebody_took_is_not_taken_for_it(repository: Path) -> None:
     def request() -> str:
         with connect(f"git:{repository}", pull_request=True) as registry:
@@ -225,6 +227,7 @@ def test_what_cannot_be_read_to_be_published_adds_nothing(repository: Path, tmp_
 # What is fetched
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [3, pytest.param(200, marks=pytest.mark.full)])
 def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path, size: int) -> None:
     """Neither in ours, nor in git's."""
@@ -245,6 +248,7 @@ def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path,
     assert filecmp.cmp(tmp_path / "got" / "journal.jsonl", large, shallow=False)
 
 
+@pytest.mark.full
 def test_the_large_files_of_a_release_are_fetched_when_it_is_and_those_of_others_are_not(
     tmp_path: Path, own: Path
 ) -> None:
@@ -273,6 +277,7 @@ def test_the_large_files_of_a_release_are_fetched_when_it_is_and_those_of_others
     assert (tmp_path / "got" / "a.bin").stat().st_size == 400_000
 
 
+@pytest.mark.full
 def test_nothing_of_the_history_is_fetched_and_nothing_stays(repository: Path, own: Path) -> None:
     with connect(f"git:{repository}") as registry:
         for version in ("1", "2", "3"):

@@ -47,7 +47,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Row, tmp_path: Path) -> None:
     repository = planted(row, tmp_path)
@@ -75,7 +75,7 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ro
     assert list((tmp_path / "own").iterdir()) == []
 
 
-@pytest.mark.sample(5)
+@pytest.mark.full
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_path: Path) -> None:
     repository = planted(row, tmp_path)
@@ -98,6 +98,7 @@ def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_
     assert list((tmp_path / "own").iterdir()) == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["hooks", "commands in its configuration", "a checkout with filters"])
 def test_what_is_planted_runs_for_who_uses_git_as_it_comes(name: str, tmp_path: Path) -> None:
     """Or the tests above would prove nothing."""

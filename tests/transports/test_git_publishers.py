@@ -59,6 +59,7 @@ def listed(place: str) -> list[str]:
         return [entry.reference.name for entry in entries]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("served", "count", "each"),
     [
@@ -96,6 +97,7 @@ def test_two_with_the_same_release_have_both_published_it(repository: Path) -> N
     assert git.git(repository, "rev-list", "--count", "main") == "1"
 
 
+@pytest.mark.full
 def test_who_comes_second_builds_on_the_first(repository: Path) -> None:
     slept: list[float] = []
     second = GitTransport(str(repository), sleep=slept.append)
@@ -123,6 +125,7 @@ def test_a_branch_that_was_set_back_is_not_brought_forward_again(repository: Pat
     assert listed(f"git:{repository}") == ["council", "third"]
 
 
+@pytest.mark.full
 def test_a_branch_that_moves_for_ever_is_given_up(repository: Path) -> None:
     git.git(repository, "config", "http.receivepack", "true")
     tree = git.write_tree(repository, {b"a": ("100644", b"a")})

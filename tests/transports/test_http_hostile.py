@@ -44,6 +44,7 @@ def page(key: str, *rows: Any, following: Any = None) -> bytes:
     return json.dumps({key: rows, "next": following}).encode()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "answer", "words"),
     [
@@ -85,6 +86,7 @@ def test_a_file_that_is_shorter_than_was_told_is_no_file() -> None:
         read(b"x", "open", headers={"content-length": "100", "connection": "close"})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "answer",
     [
@@ -147,6 +149,7 @@ def published(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[str, list
     return str(raised.value), asked
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -167,6 +167,7 @@ def test_one_server_has_one_address_however_it_is_written() -> None:
     assert place_of("http://[::1]:8080") == "http://[::1]:8080"
 
 
+@pytest.mark.full
 def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tmp_path: Path) -> None:
     with emptied() as server:
         token = server.account("acme")
@@ -191,6 +192,7 @@ def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tm
         assert not any(secret in shown + server.log for secret in secrets)
 
 
+@pytest.mark.full
 def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Path, config: Path) -> None:
     with listening((418, {}, json.dumps({"message": f"you said {SECRET}"}).encode())) as (mine, _):
         keep_token(mine, SECRET)

@@ -19,6 +19,7 @@ from tests.support.servers.client import Loopback
 from tests.support.servers.hub_client import READ, WRITE
 
 
+@pytest.mark.full
 def test_a_release_comes_back_from_the_hub_as_it_was_published_and_has_the_id_that_it_has_in_a_folder(
     hub: Loopback, servers: tuple[Loopback, Loopback], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_version_never_changes_and_a_yank_and_a_signature_are_added_once(hub: 
         assert (entry.yanked, entry.signed, one.signature(entry)) == ("It was wrong", True, {"release.json.sig": b"s"})
 
 
+@pytest.mark.full
 def test_a_registry_of_many_releases_is_listed_page_by_page(hub: Loopback) -> None:
     with registry("acme/many") as one:
         one.publish([bundle(f"run-{n}") for n in range(12)], "Publish many")
@@ -103,6 +105,7 @@ def test_a_private_release_goes_to_a_private_repository_only(hub: Loopback, monk
 # At once, and killed
 
 
+@pytest.mark.full
 def test_publishers_at_once_all_succeed_each_once(hub: Loopback) -> None:
     def publish(n: int) -> None:
         with registry("acme/busy") as one:
@@ -177,6 +180,7 @@ def test_where_the_answer_to_a_commit_is_lost_the_same_call_finds_it_done(hub: L
         assert done.was_there
 
 
+@pytest.mark.full
 def test_a_gitignore_of_the_repository_leaves_no_file_out(hub: Loopback) -> None:
     hub.change(mode="ignore")
     with registry("acme/open") as one:

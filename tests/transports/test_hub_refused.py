@@ -63,7 +63,7 @@ def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: Loopba
             one._transport.open("run/acme/first/1/none")
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -128,6 +128,7 @@ def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: Loopback) -> 
         assert "refused" not in [entry.reference.name for entry in one.entries()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
@@ -193,6 +194,7 @@ def test_a_token_that_a_hub_writes_into_its_error_is_not_shown(hub: Loopback, pu
     assert WRITE not in str(failed.value)
 
 
+@pytest.mark.full
 def test_the_hub_is_told_nothing_of_this_machine_but_versions_and_nothing_is_kept_on_disk(
     hub: Loopback, published: str, tmp_path: Path
 ) -> None:

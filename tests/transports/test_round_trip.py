@@ -36,6 +36,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield where
 
 
+@pytest.mark.full
 def test_a_release_comes_back_byte_by_byte(where: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(CONTENTS["data/journal.jsonl"])
@@ -84,6 +85,7 @@ def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) ->
             registry.find(parse("dataset/acme/bb"))
 
 
+@pytest.mark.sample(1)
 def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
     first, second = (Reference(Kind.DATASET, "acme", "council", version) for version in "12")
     with connect(where) as registry:
@@ -98,6 +100,7 @@ def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
         assert list(registry.wrong(registry.find(second))) == []
 
 
+@pytest.mark.full
 def test_a_signature_stands_beside_the_manifest_and_is_given_once(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")
@@ -122,6 +125,7 @@ def test_what_is_not_there_is_said(where: str) -> None:
             registry.open(registry.find(parse("dataset/acme/council")), "verifier.jinja/deeper")
 
 
+@pytest.mark.sample(1)
 def test_the_place_leads_to_itself_again(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")

@@ -186,6 +186,7 @@ def test_a_run_whose_folder_is_gone_is_told(played: Path, tmp_path: Path, follow
     assert "manifest.json" in state["problem"]
 
 
+@pytest.mark.full
 def test_several_runs_are_viewed_and_one_that_is_damaged_hides_no_other(played: Path, tmp_path: Path) -> None:
     runs = tmp_path / "results" / "runs"
     runs.mkdir(parents=True)

@@ -65,6 +65,7 @@ def test_the_first_games_are_there_before_the_journal_is_read_and_in_the_end_all
         assert games_in(kept, len(one.gathered().about["lists"])) == whole(run)
 
 
+@pytest.mark.full
 def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp_path: Path) -> None:
     for faults in ({"server_error": 0.3}, {}):
         with serving(faults=faults) as server:

@@ -61,6 +61,7 @@ def test_head_is_as_get_without_the_page(view: View) -> None:
     assert head.headers == page.headers
 
 
+@pytest.mark.full
 def test_the_word_is_long_and_another_one_at_each_start(view: View, played: Path) -> None:
     with viewing("tiny", cwd=played) as other:
         assert other.ask().status == view.ask().status == 200
@@ -69,6 +70,7 @@ def test_the_word_is_long_and_another_one_at_each_start(view: View, played: Path
     assert len(view.path.strip("/")) * 6 >= 128
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize(
     "path",
     ["/", "//", "/x/", "/state.json", "/favicon.ico", "TOKEN", "TOKEN/", "/TOKE/", "/TOKENx/", "/%2e/TOKEN/",
@@ -80,6 +82,7 @@ def test_without_the_word_nothing_is_said(view: View, path: str) -> None:
     assert (said.status, said.body) == (404, b"")
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     "name",
     ["../../../etc/passwd", "data/../../tiny/manifest.json", "data/r0-list-0", "data/%2e%2e/x.json.gz", "data//x.gz",
@@ -198,6 +201,7 @@ def test_slow_connections_hinder_nobody_and_too_many_are_turned_away(view: View)
             connection.close()
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_it_as_other_commands(played: Path) -> None:
     process = started("view", "tiny", "--no-open", cwd=played)
     assert process.stdout is not None
@@ -216,6 +220,7 @@ def test_a_port_that_is_taken_or_none_is_told(view: View, played: Path) -> None:
     assert "no run 'none'" in nip_run_here("view", "none", cwd=played).stderr
 
 
+@pytest.mark.full
 def test_a_leaderboard_is_viewed_as_it_is_when_the_page_is_loaded(played: Path) -> None:
     with viewing("--board", cwd=played) as view:
         page = view.ask()

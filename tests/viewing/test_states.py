@@ -42,6 +42,7 @@ def followed(*runs: Path | RunFolder) -> Iterator[LiveRuns]:
         thread.join(10)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", [name if name in CHEAP else pytest.param(name, marks=pytest.mark.full) for name in RUNS]
 )
@@ -104,6 +105,7 @@ def test_a_folder_that_is_not_whole_is_shown_as_far_as_it_goes(
         assert said in read(live.page()).text + live.state().decode()
 
 
+@pytest.mark.full
 def test_the_headline_of_a_run_whose_journal_is_damaged_says_how_many_games_it_had(
     results: Path, tmp_path: Path
 ) -> None:

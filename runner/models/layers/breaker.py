@@ -52,6 +52,9 @@ class Breaker:
         self._probing = False
         self._probes = 0
         self._not_before = 0.0
+        self._next = 0.0
+        """When those who ask several servers may try this one again, while it is open."""
+        self._change: asyncio.Future[None] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def guard(self, complete: Complete, request: Request) -> Completion:
@@ -60,7 +63,11 @@ class Breaker:
         Raises:
             ServerUnreachable: the server was given up.
         """
-        probe = self._open and await self._turn()
+        return await self.ask(complete, request, probe=self._open and await self._turn())
+
+    async def ask(self, complete: Complete, request: Request, *, probe: bool) -> Completion:
+        """Ask at once, whether the breaker is open or not; `probe`: as the one call that tries a server that is."""
+        self._probing = self._probing or probe
         try:
             completion = await complete(request)
         except TransientError as error:
@@ -78,6 +85,37 @@ class Breaker:
             if probe:
                 self._probing = False
                 self._wake()
+                self._changed()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server seems down."""
+        return self._open
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was tried as often as a server is that is down."""
+        return self._probes >= self._policy.probes
+
+    @property
+    def why(self) -> str:
+        """How it was lost, for messages."""
+        return f"{self._server}: {self._failures} calls in a row failed, the last with: {self._last}"
+
+    def next_try(self) -> float | None:
+        """In how many seconds the server, which is down, may be tried; None while a call is trying it."""
+        return None if self._probing else max(self._next - self._clock(), 0.0)
+
+    def change(self) -> asyncio.Future[None]:
+        """Done once the server is up, or what became of a try is known."""
+        if self._change is None:
+            self._change = asyncio.get_running_loop().create_future()
+        return self._change
+
+    def _changed(self) -> None:
+        change, self._change = self._change, None
+        if change is not None and not change.done():
+            change.set_result(None)
 
     def check(self) -> None:
         """Raise where no call goes to this server any more.
@@ -85,11 +123,11 @@ class Breaker:
         Raises:
             ServerUnreachable: the server was given up.
         """
-        if self._probes >= self._policy.probes:
+        if self.is_given_up:
             while self._waiting:
                 self._wake()
             raise ServerUnreachable(
-                f"cannot reach {self._server}: {self._failures} calls in a row failed, the last with: {self._last}\n"
+                f"cannot reach {self.why}\n"
                 "What was paid for is kept; run the same command again when the server is up. Where it is up and "
                 "these calls fail all the same, raise retry.breaker.failures."
             )
@@ -124,6 +162,7 @@ class Breaker:
         if self._open:
             self._open = False
             self._tell(None)
+            self._changed()
             while self._waiting:
                 self._wake()
 
@@ -138,11 +177,15 @@ class Breaker:
         self._samples.add(request.sample)
         wait = min(error.retry_after or 0.0, self._waits.total_seconds)
         self._not_before = max(self._not_before, self._clock() + wait)
+        opens = not self._open and not probe and max(self._sure, len(self._samples)) >= self._policy.failures
         if probe:
             self._probes += 1
-        elif not self._open and max(self._sure, len(self._samples)) >= self._policy.failures:
+        elif opens:
             self._open = True
             self._tell(f"cannot reach {self._server}: {self._failures} calls in a row failed; trying one at a time")
+        if probe or opens:
+            own = own_wait(self._waits, self._probes + 1, self._jitter)
+            self._next = max(self._clock() + own, self._not_before)
 
     def _wake(self) -> None:
         """Give the next who waits its turn."""

@@ -48,10 +48,13 @@ def _in_both(columns: str, where: str) -> str:
 
 
 def asked_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
-    """Everything that tells two requests apart: where it goes, what goes there, and which sample it is for."""
+    """Everything that tells two requests apart: where it goes, what goes there, and which sample it is for.
+
+    A list of servers stands under its first: how many there are, and which of them answered, tells no request apart.
+    """
     sample = request.sample
     return {
-        "base_url": settings.base_url,
+        "base_url": settings.address,
         "provider": settings.provider,
         **orjson.loads(request_body(settings, request.messages)),
         "sample": {

@@ -59,7 +59,9 @@ class JournaledCompleter:
         sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
         events: CallEvents = NO_EVENTS,
         worst_case: Callable[[Request], Tally] = lambda _: Tally(),
+        asks_again: bool = True,
     ) -> None:
+        """`asks_again`: what ended in transport is asked for once more, rather than to have ended."""
         self._complete = complete
         self._journal = journal
         self._recorded = recorded
@@ -68,6 +70,7 @@ class JournaledCompleter:
         self._sent = sent
         self._events = events
         self._worst_case = worst_case
+        self._asks_again = asks_again
         self._ready: dict[SampleKey, Completion] = {}
         self._asking: dict[SampleKey, asyncio.Lock] = {}
         self._written: set[SampleKey] = set()
@@ -115,7 +118,7 @@ class JournaledCompleter:
             )
         if isinstance(record, CallRecord):
             return record.completion
-        if record.is_transient:
+        if record.is_transient and self._asks_again:
             return None  # this process may have more luck
         raise record.as_error()
 

@@ -15,6 +15,19 @@ from runner.models.layers.waits import own_wait
 from runner.models.policy import TransientPolicy
 
 
+def after_failure(
+    policy: TransientPolicy, error: TransientError, attempt: int, elapsed: float, jitter: random.Random
+) -> tuple[float, bool]:
+    """How long to wait after a failed attempt, and whether it was the last; `elapsed`: seconds since the first failed.
+
+    Of a call whose total time is not bounded nothing elapses.
+    """
+    # A server that says `0` says no more than that it does not know.
+    wait = error.retry_after or own_wait(policy, attempt, jitter)
+    late = elapsed + wait > policy.total_seconds
+    return wait, attempt >= min(policy.attempts, error.attempts or policy.attempts) or late
+
+
 def with_retries(
     complete: Complete,
     policy: TransientPolicy,
@@ -43,11 +56,9 @@ def with_retries(
             try:
                 return await (complete(request) if breaker is None else breaker.guard(complete, request))
             except TransientError as error:
-                # A server that says `0` says no more than that it does not know.
-                wait = error.retry_after or own_wait(policy, attempt, jitter)
                 started = started if attempt > 1 else clock()
-                late = timed(request) and clock() - started + wait > policy.total_seconds
-                last = attempt >= min(policy.attempts, error.attempts or policy.attempts) or late
+                elapsed = clock() - started if timed(request) else 0.0
+                wait, last = after_failure(policy, error, attempt, elapsed, jitter)
                 await events.failed(request, attempt, error, -1.0 if last else wait)
                 if breaker is not None:
                     breaker.check()

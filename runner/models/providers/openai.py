@@ -25,11 +25,19 @@ import httpx2
 import openai
 
 from runner.errors import NipRunError, ProviderRefusal, RunError, SeveralRefusedError, TransientError
-from runner.models.base import Completion, Request
+from runner.models.base import Completion, Request, session_of
+from runner.models.headers import SESSION_ID, headers_of
 from runner.models.providers.bodies import OnePlace, Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
-from runner.models.providers.openai_errors import BASE_URL, classified, cut_at_limit, refuses_n, where
+from runner.models.providers.openai_errors import (
+    BASE_URL,
+    classified,
+    cut_at_limit,
+    error_detail,
+    refuses_n,
+    where,
+)
 from runner.models.providers.openai_http import (
     ALTERED,
     CLOSE_SECONDS,
@@ -49,6 +57,9 @@ T = TypeVar("T")
 
 Client = openai.AsyncOpenAI
 
+Reload = Callable[[Client, float], Awaitable[bool]]
+"""Has a server load a model that it lost; whether it has it now."""
+
 SyncClient = openai.OpenAI
 
 
@@ -56,15 +67,16 @@ def make_client(settings: ModelSettings, group: str, connections: int, places: P
     """The official client for one model group, on the edge's transport; the clients of one server share its `places`.
 
     Raises:
-        ProviderRefusal: the environment holds no key.
+        ProviderRefusal: the environment holds no key, or not the value of a header.
     """
+    headers = headers_of(settings, group)
     client = openai.AsyncOpenAI(
         api_key=_key(settings, group),
-        base_url=settings.base_url or BASE_URL,
+        base_url=settings.address or BASE_URL,
         max_retries=0,
         http_client=LeanHttp(settings.timeout, connections, places or Places()),
     )
-    _keep_from_other_servers(client, settings)
+    _set_headers(client, settings, headers)
     return client
 
 
@@ -74,24 +86,29 @@ def make_sync_client(settings: ModelSettings, group: str) -> SyncClient:
     It follows no redirect, and takes of the environment the key alone, as the runner's own.
 
     Raises:
-        ProviderRefusal: the environment holds no key.
+        ProviderRefusal: the environment holds no key, or not the value of a header.
     """
+    headers = headers_of(settings, group)
     client = SyncClient(
         api_key=_key(settings, group),
-        base_url=settings.base_url or BASE_URL,
+        base_url=settings.address or BASE_URL,
         timeout=settings.timeout,
         max_retries=0,
         http_client=openai.DefaultHttpxClient(follow_redirects=False, trust_env=False),
     )
-    _keep_from_other_servers(client, settings)
+    _set_headers(client, settings, headers)
     return client
 
 
-def _keep_from_other_servers(client: Client | SyncClient, settings: ModelSettings) -> None:
-    """What the environment holds for OpenAI (organization, project, headers) is not for any other server."""
+def _set_headers(client: Client | SyncClient, settings: ModelSettings, headers: Mapping[str, str]) -> None:
+    """The group's own headers; what the environment holds for OpenAI (organization, headers) is for no other server."""
+    given: Mapping[str, Any] = client._custom_headers  # noqa: SLF001 - has OPENAI_CUSTOM_HEADERS, with no way to refuse
     if settings.base_url is not None:
         client.organization = client.project = None
-        client._custom_headers = {}  # noqa: SLF001 - filled from OPENAI_CUSTOM_HEADERS, with no public way to refuse
+        given = {}
+    own = {name.lower() for name in headers}
+    kept = {name: value for name, value in given.items() if name.lower() not in own}
+    client._custom_headers = {**kept, **headers}  # noqa: SLF001
 
 
 def _key(settings: ModelSettings, group: str) -> str:
@@ -161,6 +178,14 @@ def is_not_found(error: Exception) -> bool:
     return isinstance(error, openai.APIStatusError) and error.status_code == HTTPStatus.NOT_FOUND
 
 
+def said_by(error: Exception) -> tuple[int | None, str]:
+    """The status and the words of a server that answers with an error; no status where it does not answer."""
+    if not isinstance(error, openai.APIStatusError):
+        return None, str(error)
+    detail = error_detail(error.body)
+    return error.status_code, str(detail.get("message") or detail.get("detail") or error.message)
+
+
 def is_unreadable(error: Exception) -> bool:
     """Whether an answer came that cannot be taken."""
     return isinstance(error.__cause__, UnreadableError)
@@ -215,7 +240,8 @@ def _since(started: float) -> float:
 class OpenAiModel:
     """One model group on one server. `learn` is told the headers of every answer, errors included.
 
-    A `client` that is given is shared with others, and closed by whoever made it.
+    A `client` that is given is shared with others, and closed by whoever made it. `reload` is told that the server
+    says it has no such model, to a call sent when.
     """
 
     def __init__(
@@ -227,30 +253,33 @@ class OpenAiModel:
         places: Places | None = None,
         *,
         client: Client | None = None,
+        reload: Reload | None = None,
     ) -> None:
         self._settings = settings
         self._group = group
         self._learn = learn or (lambda _: None)
         self._places = places or Places(connections)
         self._is_shared = client is not None
+        self._reload = reload
         self._client = client or make_client(settings, group, connections, self._places)
         # An absolute address spares the client the join with its base URL at each call.
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + b"chat/completions"))
         self._key = str(uuid.uuid4())
         self._numbers = itertools.count()
+        self._sends_session = settings.sends_session_id
 
     async def close(self) -> None:
         if not self._is_shared:
             await close_client(self._client)
 
-    def _options(self) -> Any:
+    def _options(self, request: Request) -> Any:
         """What the client would make again for each call: deep copies of its defaults, and a random key.
 
         `security` is what its own `chat.completions.create` gives. The key that tells calls apart is in no header.
         """
         return {
-            "headers": {},
+            "headers": {SESSION_ID: session_of(request.sample)} if self._sends_session else {},
             "params": {},
             "max_retries": 0,
             "timeout": self._client.timeout,
@@ -271,8 +300,8 @@ class OpenAiModel:
         with self._places.one() as place:
             return await self._completed(request, place)
 
-    async def _completed(self, request: Request, place: OnePlace) -> Completion:
-        started = time.perf_counter()
+    async def _completed(self, request: Request, place: OnePlace, *, is_again: bool = False) -> Completion:
+        started, sent = time.perf_counter(), time.monotonic()
         n = request.n if request.n > 1 else None
         body = request_body(self._settings, request.messages, n)
         HELD_PLACE.set(place)
@@ -280,7 +309,7 @@ class OpenAiModel:
             # The client's own timeout starts again with each byte; a call as a whole has one end.
             async with asyncio.timeout(self._settings.timeout):
                 response = await self._client.post(
-                    self._address, content=body, cast_to=httpx2.Response, options=self._options()
+                    self._address, content=body, cast_to=httpx2.Response, options=self._options(request)
                 )
         except TimeoutError as error:
             here = where(self._settings, self._group)
@@ -294,6 +323,9 @@ class OpenAiModel:
                 cut = cut_at_limit(error.status_code, error.body, request, self._settings, _since(started))
                 if cut is not None:
                     return cut
+                lost = is_not_found(error) and self._reload is not None and not is_again
+                if lost and self._reload is not None and await self._reload(self._client, sent):
+                    return await self._completed(request, place, is_again=True)
             raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
         finally:
             HELD_PLACE.set(None)

@@ -70,7 +70,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 def where(settings: ModelSettings, group: str) -> str:
     """A server and model group, for messages."""
-    return f"{settings.base_url or BASE_URL} ({group})"
+    return f"{settings.address or BASE_URL} ({group})"
 
 
 def error_detail(body: object) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Leasing:
             messages.Logged: lambda _, message: logging.getLogger(message.logger).log(
                 message.level, "%s", message.line
             ),
-            messages.Learned: lambda _, message: held.permits.learn(message.group, message.headers),
+            messages.Learned: lambda _, message: held.permits.learn(message.group, message.server, message.headers),
             messages.Rendered: self._rendered,
             messages.Drained: self._drained,
         }

@@ -44,6 +44,8 @@ class Start:
     """The model groups that a server has answered before."""
     concurrency: int
     """The most calls that all workers together have in flight."""
+    adapters: Mapping[str, str]
+    """Models that are LoRA adapters, each with the path that servers load it from."""
 
 
 class Lease(NamedTuple):
@@ -113,6 +115,8 @@ class Ask(NamedTuple):
 
     number: int
     group: str
+    server: str | None
+    """One of several that the group is at; None: its only one."""
     sample: SampleKey
     most: Tally
 
@@ -195,6 +199,7 @@ class Learned(NamedTuple):
     """What a server says of its rates."""
 
     group: str
+    server: str | None
     headers: Mapping[str, str]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from runner.models.headers import remember_secrets
 from runner.models.layers.lost_calls import InFlight
-from runner.redaction import remember
 from runner.runs.server_notes import ServerNotes
 from runner.runs.wiring import Wiring
 from runner.runs.workers.crew import Crew, LocalCrew
@@ -38,8 +37,7 @@ async def leasing(wiring: Wiring, workers: int) -> AsyncIterator[tuple[Leasing, 
         accounting.progress.in_flight = in_flight.count
         wiring.note_few_files()
         for settings in costs.groups.values():
-            if settings.key_variable is not None and (key := os.environ.get(settings.key_variable, "").strip()):
-                remember(key)  # so that nothing that is written here holds it
+            remember_secrets(settings)  # so that nothing that is written here holds one
         permits = Permits(
             costs=costs,
             servers=wiring.shared.servers,
@@ -57,6 +55,7 @@ async def leasing(wiring: Wiring, workers: int) -> AsyncIterator[tuple[Leasing, 
             wiring.budget is not None,
             frozenset(written.answered),
             wiring.shared.servers.concurrency,
+            dict(wiring.shared.servers.adapters),
         )
         held = Held(
             plan, start, journal, written, permits, accounting,

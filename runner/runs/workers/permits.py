@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.errors import TransientError
+from runner.models.admission import OwnAdmission
 from runner.models.base import Completion, Request, SampleKey
 from runner.models.costs import CallCosts
-from runner.models.layers.budget import Budget, within_budget
-from runner.models.layers.limits import within_limits
+from runner.models.layers.budget import Budget
 from runner.models.layers.lost_calls import InFlight
 from runner.models.policy import Retry
 from runner.models.servers import Servers
@@ -49,6 +49,7 @@ class _Wanted(Request):
 
     most: Tally
     number: int
+    server: str | None
     asking: Asking
 
 
@@ -76,31 +77,27 @@ class Permits:
     ) -> None:
         """`records` says how many the journal has."""
         self._costs, self._in_flight, self._stop, self._records = costs, in_flight, stop, records
-        live: Mapping[str, Any] = {name: one for name, one in costs.groups.items() if one.called_live}
-        self._limits = {group: servers.limit(group, settings, policy) for group, settings in live.items()}
-        told = _ToldCosts(costs.groups)
-        complete = within_limits(
-            self._grant, servers.gate, self._limits, lambda request: told.worst_case(request).tokens
-        )
-        self._complete = complete if budget is None else within_budget(complete, budget, told)
+        self._admission = OwnAdmission(_ToldCosts(costs.groups), servers, policy, budget)
+        self._complete = {one: self._admission.around(self._grant, one) for one in self._admission.servers}
 
-    def learn(self, group: str, headers: Mapping[str, str]) -> None:
+    def learn(self, group: str, server: str | None, headers: Mapping[str, str]) -> None:
         """Take the rates that a server says it allows."""
-        if group in self._limits:
-            self._limits[group].learn(headers)
+        learn = self._admission.learns(group, server)
+        if learn is not None:
+            learn(headers)
 
     def ask(self, asking: Asking, message: Ask) -> None:
         """Grant a call once budget and limits allow it, or deny it."""
         call = asking.calls[message.number] = _Call(asyncio.get_running_loop().create_future())
         wanted = _Wanted(
             group=message.group, messages=(), sample=message.sample, most=message.most, number=message.number,
-            asking=asking,
+            server=message.server, asking=asking,
         )  # fmt: skip
         call.task = asyncio.create_task(self._allowed(call, wanted))
 
     async def _allowed(self, call: _Call, wanted: _Wanted) -> None:
         try:
-            await self._complete(wanted)
+            await self._complete[wanted.server](wanted)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the worker has it or must hear of it

@@ -97,6 +97,7 @@ class _Begun:
         if plan.spec.experiment.fine_tune is not None:
             plan.spec.prompts.rendered.tell = self._rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
+        self._servers.adapters = start.adapters
         self._connection = self._connected()
         self._engine = self._engine_of(failed_calls)
         self._actions: Mapping[type, Callable[[Any], None]] = {
@@ -125,7 +126,7 @@ class _Begun:
             labels=labels_for_toys(plan, self._costs.groups),
             sleep=self._stop.sleep,
             servers=self._servers,
-            permits=self._permits,
+            admission=self._permits,
         )
 
     def _engine_of(self, failed_calls: FailedCalls) -> Engine:
@@ -148,6 +149,7 @@ class _Begun:
             plan,
             journaled.complete,
             failed_calls=failed_calls.take,
+            ended=lambda job: self._connection.ended((job.datapoint.id, job.number)),
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.errors import CallError, RunError
+from runner.models.admission import Learn
 from runner.models.base import Complete, Completion, Request, SampleKey
 from runner.models.costs import CallCosts
 from runner.models.events import CallEvents
@@ -118,15 +119,15 @@ class RemotePermits:
         self._link, self._costs, self._budgeted = link, costs, budgeted
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._learned: dict[str, Mapping[str, str]] = {}
+        self._learned: dict[tuple[str, str | None], Mapping[str, str]] = {}
 
-    def around(self, complete: Complete) -> Complete:
+    def around(self, complete: Complete, server: str | None) -> Complete:
         """`complete` for one attempt of one call, which the writer must allow."""
 
         async def permitted(request: Request) -> Completion:
             if not (self._budgeted or self._costs.groups[request.group].called_live):
                 return await complete(request)
-            number = await self._granted(request)
+            number = await self._granted(request, server)
             try:
                 completion = await complete(request)
             except BaseException as error:
@@ -138,10 +139,10 @@ class RemotePermits:
 
         return permitted
 
-    async def _granted(self, request: Request) -> int:
+    async def _granted(self, request: Request, server: str | None) -> int:
         number = next(self._numbers)
         granted = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._link.send(Ask(number, request.group, request.sample, self._costs.worst_case(request)))
+        self._link.send(Ask(number, request.group, server, request.sample, self._costs.worst_case(request)))
         try:
             await granted
         except asyncio.CancelledError:
@@ -160,12 +161,18 @@ class RemotePermits:
         else:
             granted.set_exception(failure.error())
 
-    def learn(self, group: str, headers: Mapping[str, str]) -> None:
-        """Pass on what a server says of its rates, where it says something new."""
-        said = {name: headers[name] for name in _RATES if name in headers}
-        if said and self._learned.get(group) != said:
-            self._learned[group] = said
-            self._link.send(Learned(group, said))
+    def learns(self, group: str, server: str | None) -> Learn | None:
+        """Passes on what a server says of its rates, where it says something new."""
+        if not self._costs.groups[group].called_live:
+            return None
+
+        def learn(headers: Mapping[str, str]) -> None:
+            said = {name: headers[name] for name in _RATES if name in headers}
+            if said and self._learned.get((group, server)) != said:
+                self._learned[group, server] = said
+                self._link.send(Learned(group, server, said))
+
+        return learn
 
 
 class RemoteNotes(ServerNotes):

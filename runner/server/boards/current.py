@@ -90,6 +90,8 @@ class Boards:
                 self._tell_left_out()
                 self._stopping.wait(min(AGAIN_SECONDS, time.monotonic() - begun))  # half of its time is for others
             except Exception:
+                if self._stopping.is_set():
+                    return  # the server ends, and its worker with it; the next one makes the board
                 LOG.exception("the board could not be made")
                 self._end()
                 self._stopping.wait(AGAIN_SECONDS)

@@ -108,10 +108,7 @@ class Declaration:
             if sizes.setdefault(file.sha256, file.size) != file.size:
                 wrong.append(f"file {shortened(file.path)!r}: another file with its hash has another size")
         if wrong:
-            error = ReleaseError("the upload cannot be taken")
-            for message in wrong[:20]:
-                error.add_note(message)
-            raise error
+            raise ReleaseError("the upload cannot be taken").with_notes(wrong[:20])
         return cls(folders)
 
     @classmethod

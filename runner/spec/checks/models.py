@@ -14,6 +14,7 @@ from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.models.costs import answer_limit
 from runner.models.extra_body import extra_body_problems
+from runner.models.headers import header_problems
 from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import price_of
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
@@ -92,10 +93,21 @@ def _sharing_problems(layered: Layered, name: str, settings: Mapping[str, Any]) 
 
 
 def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    url = settings.get("base_url")
-    wrong = address_problem(url) if url not in (None, NOT_PUBLISHED) else None
-    if wrong is not None:
-        yield _of_group(layered, name, "base_url")(wrong)
+    said = settings.get("base_url")
+    problem = _of_group(layered, name, "base_url")
+    urls: list[str] = said if isinstance(said, list) else [] if said is None else [said]
+    seen: set[str] = set()
+    for url in urls:
+        wrong = address_problem(url) if url != NOT_PUBLISHED else None
+        if wrong is not None:
+            yield problem(f"{url}: {wrong}" if len(urls) > 1 else wrong)
+        elif url != NOT_PUBLISHED and url.rstrip("/") in seen:
+            yield problem(f"{url} stands here twice; leave one out")
+        seen.add(url.rstrip("/"))
+    if len(urls) > 1 and settings.get("batch"):
+        yield problem("a batch is sent to one server and found again there; give one address")
+    for header, message in header_problems(settings.get("headers") or {}, name):
+        yield _of_group(layered, name, "headers", header)(message)
 
 
 def _extra_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:

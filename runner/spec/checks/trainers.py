@@ -83,6 +83,15 @@ def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str, a
             f"{key}.backend",
             f"the group's provider is {model.provider}; it has no fine-tuning; take another backend",
         )
+    if trainer.traits.trains_at_server and len(model.addresses) > 1:
+        message = "a server that trains a model serves it alone; give the group one base_url, or take another backend"
+        yield Problem(at(key), f"{key}.backend", message)
+    if trainer.load_lora and trainer.traits is TRAITS["command"]:
+        key = f"{key}.load_lora"
+        if not model.traits.remote or None in model.addresses:
+            yield Problem(at(key), key, "only a server of your own loads adapters; give the group a base_url")
+        elif trainer.command is not None and not any("{output}" in word for word in trainer.command):
+            yield Problem(at(key), key, "the adapter is looked for in {output}; tell the command of it")
     if trainer.traits.names_only and model.traits.remote:
         yield Problem(
             at(key),

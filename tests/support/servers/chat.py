@@ -17,6 +17,7 @@ import orjson
 from tests.support.servers import frame
 from tests.support.servers.completions import Style, completion
 from tests.support.servers.frame import DROPPED, Answer, Request, answered, digest_of, error, run_server
+from tests.support.servers.prefixes import Prefixes
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Options(Style, frame.Options):
     kind: str | None = None
     """One of `ENDS`, `ALTERING` and `ENDING`: what every request after the first `after` ones gets."""
     after: int = 0
+    prefix_block: int = 0
+    """Keep a prefix cache of blocks of so many characters, and count sessions (see `prefixes`); 0: neither."""
     location: str = "/v1/elsewhere"
     malformed: str | None = None
     """Requests with this text in them are refused as malformed."""
@@ -101,9 +104,19 @@ ENDING = ("content_filter", "refusal")
 class Server(frame.Server):
     options: Options
 
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.prefixes = Prefixes(options.prefix_block) if options.prefix_block else None
+
+    def stats(self) -> dict[str, Any]:
+        found = super().stats()
+        return found if self.prefixes is None else {**found, "prefixes": self.prefixes.stats()}
+
     async def complete(self, request: Request) -> Answer:
         options, digest = self.options, digest_of(request.body)
         attempt = self.attempted(digest)
+        if self.prefixes is not None:
+            self.prefixes.add(request)
         kind = options.kind if options.kind is not None and self.requests > options.after else None
         if kind is None:
             kind = self.fault(options.seed, digest, attempt)

@@ -40,6 +40,8 @@ class Options:
     max_faults: int = 3
     """A body that failed so often is answered."""
     hang: float = 30.0
+    port: int = 0
+    """Where it listens: one that comes back after it was down is at its old place. 0: at any."""
     record: int = 0
     """How many requests to keep for GET /requests."""
 
@@ -255,7 +257,8 @@ def run_server(server: type[Server], options: type[Options], about: str | None) 
 
 async def _serve(server: Server) -> None:
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
-    listening = await asyncio.start_server(server.connected, "127.0.0.1", 0, backlog=4096, limit=BUFFERED)
+    port = server.options.port
+    listening = await asyncio.start_server(server.connected, "127.0.0.1", port, backlog=4096, limit=BUFFERED)
     print(listening.sockets[0].getsockname()[1], flush=True)
 
     def until_stdin_closes() -> None:

@@ -1,0 +1,98 @@
+"""`nip-run merge`: the parts of runs that were played in shards into the runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.frugal import one_blas_thread
+from runner.cli.output import note, print_json
+from runner.cli.result import as_json, show_result
+from runner.errors import MergeError, RunError, UsageError
+from runner.exit_codes import ExitCode
+from runner.results.folder import SHARDS, RunFolder, split_part
+from runner.results.results import Results
+from runner.runs.merging import merge
+from runner.statistics.intervals import load_intervals
+
+
+def execute(args: argparse.Namespace) -> int:
+    results = Results(args.results)
+    runs = named(args.runs, results)
+    with one_blas_thread():
+        load_intervals()
+    failed: list[MergeError] = []
+    done = []
+    for run_id, parts in runs.items():
+        try:
+            result = merge(run_id, results, parts)
+        except MergeError as error:
+            if len(runs) == 1:
+                raise
+            failed.append(error)
+            continue
+        done.append(result)
+        if result.was_finished:
+            note(f"run {run_id} was merged already; nothing was changed")
+        if not args.json:
+            show_result(result, results, run_id, quiet=True, verbose=args.verbose > 0)
+            for line in () if args.quiet else result.notes:
+                note(f"note: {line}")
+    if args.json:
+        print_json([as_json(result) for result in done])
+    for line in (line for one in failed for line in one.lines()):
+        note(line)
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
+    """The runs that words name, each with the parts of it that are given by their folders.
+
+    A part goes to the run that it says it is of, where that is named; else to the only one there is, which refuses it.
+
+    Raises:
+        UsageError: a word names neither a run nor a part.
+    """
+    runs: dict[str, list[RunFolder]] = {}
+    parts: list[tuple[str, RunFolder]] = []
+    wrong = []
+    for word in words:
+        path = Path(word)
+        if (path / "manifest.json").is_file() and not _is_run(path, results):
+            parts.append((_run_of(RunFolder(path)), RunFolder(path)))
+        elif (path / SHARDS).is_dir() and path.resolve() == results.run(path.resolve().name).path.resolve():
+            runs.setdefault(path.resolve().name, [])
+        elif (found := _begun(word, results)) is not None:
+            runs.setdefault(found, [])
+        else:
+            wrong.append(f"{word!r}: no run in {results.path} was played in shards by this name, and no part is there")
+    if wrong:
+        raise UsageError(wrong[0]).with_notes(wrong[1:])
+    known = next((run_id for run_id, _ in parts if run_id), "")
+    for run_id, folder in parts:
+        home = run_id if run_id in runs else next(iter(runs), known or folder.path.name)
+        runs.setdefault(home, []).append(folder)
+    return runs
+
+
+def _run_of(part: RunFolder) -> str:
+    """The id of the run that a part says it is of; none of one that is damaged, which is told with all the rest."""
+    try:
+        return split_part(part.manifest().run_id)[0]
+    except RunError:
+        return ""
+
+
+def _is_run(path: Path, results: Results) -> bool:
+    """Whether a folder is that of a whole run of these results."""
+    whole = results.run(path.resolve().name)
+    return whole.path.resolve() == path.resolve()
+
+
+def _begun(word: str, results: Results) -> str | None:
+    """The id of the run in these results that a word names, or is the only one to begin with."""
+    found = [folder.run_id for folder in results.in_shards(word)] if word else []
+    if word in found or (word and "/" not in word and results.run(word).manifest_path.is_file()):
+        return word
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,137 @@
+"""Headers of a group: names in the spec, values in the environment, sent to its servers and kept from all else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.errors import ProviderRefusal, UsageError
+from runner.models.base import Request, SampleKey
+from runner.models.headers import headers_of
+from runner.models.keys import KeyUse, check_allowed, host_uses, key_uses
+from runner.models.layers.cache import asked_fields
+from runner.models.settings import ModelSettings
+from runner.rollouts.identity import model_content
+from runner.spec.load import load_spec
+from tests.support.processes import nip_run_here
+from tests.support.runs import played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+SECRET = "team-7f3a9c-value-0001"
+
+
+def group(**settings: object) -> ModelSettings:
+    return ModelSettings(model="tiny", **{"base_url": "http://127.0.0.1:9/v1", **settings})  # type: ignore[arg-type]
+
+
+def test_a_value_goes_to_the_server_and_into_no_file_although_the_server_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAM_ID", f"  {SECRET}\n")
+    with serving(record=100, text=f"I was sent {SECRET}.\n\nDecision: accept") as server:
+        headers = {"X-Team": "$TEAM_ID", "User-Agent": "$TEAM_ID"}
+        spec_file(tmp_path, server.base_url, size=2, models={"m": {"headers": headers}})
+        result = played(tmp_path / "spec.yaml", tmp_path / "results")
+        sent = server.recorded()
+    assert result.status == "done"
+    assert {(one["headers"]["x-team"], one["headers"]["user-agent"]) for one in sent} == {(SECRET, SECRET)}
+    assert not any("x-session-id" in one["headers"] for one in sent), (
+        "one server is told nothing that was not asked for"
+    )
+    files = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
+    assert "$TEAM_ID" in (result.path / "spec.yaml").read_text()
+
+
+def test_a_run_is_the_same_whatever_headers_and_servers_it_has(tmp_path: Path) -> None:
+    spec = spec_file(tmp_path, "http://127.0.0.1:9/v1", size=2)
+    plain = load_spec(spec).experiment.models["m"]
+    other = load_spec(
+        spec, ["models.m.headers={X-A: $A}", "models.m.base_url=[http://a/v1,http://b/v1]"]
+    ).experiment.models["m"]
+    assert model_content(plain, None) == model_content(other, None)
+
+
+def test_an_answer_in_a_cache_is_found_at_any_number_of_servers_behind_the_first() -> None:
+    request = Request("m", (), SampleKey("p", 0, 0, "prover", 0))
+    one, two, other = (
+        asked_fields(request, group(base_url=urls, headers=headers))
+        for urls, headers in (
+            ("http://a/v1", None), (("http://a/v1", "http://b/v1"), {"X-A": "$A"}), (("http://b/v1", "http://a/v1"), {})
+        )
+    )  # fmt: skip
+    assert one == two != other
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("", "holds nothing"),
+        ("a\r\nX-Evil: 1", "a line's end"),
+        ("café", "not ASCII"),
+        ("long header" * 500, "more than 4096"),
+    ],
+)
+def test_a_value_that_no_header_can_have_is_refused_without_being_told(
+    monkeypatch: pytest.MonkeyPatch, value: str, said: str
+) -> None:
+    monkeypatch.setenv("ODD", value)
+    monkeypatch.delenv("GONE", raising=False)
+    with pytest.raises(ProviderRefusal, match=said) as caught:
+        headers_of(group(headers={"X-Odd": "$ODD", "X-Gone": "$GONE"}), "m")
+    assert "models.m.headers.X-Gone" in str(caught.value), "all at once"
+    assert not value or value not in str(caught.value)
+
+
+REFUSED = {
+    "Authorization": "set models.m.api_key_env", "x-session-id": "set models.m.session_id", "Host": "the client does",
+    "CONTENT-LENGTH": "the client does", "Transfer-Encoding": "the client does", "X Y": "no name of a header",
+    "X\r\nY": "no name of a header", "Ü": "no name of a header", "": "no name of a header", "x-Twice": "X-twice again",
+}  # fmt: skip
+
+
+def test_headers_that_break_the_protocol_are_refused_all_at_once(tmp_path: Path) -> None:
+    headers = {"X-twice": "$A", **dict.fromkeys(REFUSED, "$A")}
+    spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"headers": headers}})
+    done = nip_run_here("check", "spec.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    told = " ".join(done.stderr.split())
+    assert [said for said in REFUSED.values() if said not in told] == []
+    assert f"{len(REFUSED)} problems" in told
+
+
+def test_a_value_that_stands_in_a_spec_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    pasted = "pasted-0b51f2-value"  # which nothing has taken for a secret
+    spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"headers": {"X-Team": pasted}}})
+    for options in ((), ("--json",)):
+        done = nip_run_here("check", "spec.yaml", *options, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "never stands in a spec: write $NAME" in " ".join((done.stderr + done.stdout).split())
+        assert pasted not in done.stderr + done.stdout
+
+
+def test_a_strangers_spec_needs_each_variable_and_each_host_by_name() -> None:
+    servers = ("https://a.example/v1", "https://b.example/v1")
+    asked = [group(base_url=servers, api_key_env="KEY", headers={"X-Team": "$TEAM_ID"})]
+    uses = key_uses(asked)
+    assert [str(use) for use in uses] == [
+        "KEY -> a.example", "KEY -> b.example", "TEAM_ID -> a.example", "TEAM_ID -> b.example"
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"TEAM_ID -> b\.example") as caught:
+        check_allowed(uses, {use for use in uses if use.host == "a.example"}, "this spec")
+    assert "TEAM_ID -> a.example" not in str(caught.value)
+    check_allowed(uses, uses, "this spec")
+    keyless = [group(base_url=servers)]
+    assert host_uses(keyless) == (KeyUse("", "a.example"), KeyUse("", "b.example"))
+
+
+def test_check_tells_all_servers(tmp_path: Path) -> None:
+    servers = ["http://a.example:8000/v1", "http://b.example/v1"]
+    spec_file(tmp_path, None, models={"m": {"provider": "openai", "model": "tiny", "base_url": servers}})
+    said = nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
+    assert f"m is asked at 2 servers: {servers[0]}, {servers[1]}" in " ".join(said.split())
+    (as_json,) = json.loads(nip_run_here("check", "spec.yaml", "--json", cwd=tmp_path).stdout)
+    assert as_json["servers"] == {"m": servers}

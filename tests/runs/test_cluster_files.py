@@ -1,0 +1,149 @@
+"""The files of `specs/cluster/` that users copy: they are what they say, and play a run in shards to its end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runner.results.results import Results
+from tests.support.paths import ROOT
+from tests.support.processes import environment, until, until_asked
+from tests.support.runs import derived_files, only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+CLUSTER = ROOT / "specs" / "cluster"
+SCRIPTS = sorted(path.name for path in CLUSTER.glob("*.sh"))
+
+
+def job() -> dict[str, Any]:
+    (found,) = yaml.safe_load_all((CLUSTER / "kubernetes-job.yaml").read_text("utf-8"))
+    return dict(found)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a spec, and the commands that a cluster has: `nip-run`, and an `ssh` to this machine."""
+    spec_file(tmp_path, size=6)
+    script(tmp_path / "bin" / "nip-run", f'exec {sys.executable} -m runner "$@"')
+    script(tmp_path / "bin" / "ssh", 'shift; exec sh -c "$1"')
+    return tmp_path
+
+
+def script(path: Path, line: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{line}\n", "utf-8")
+    path.chmod(0o755)
+
+
+def variables(here: Path, **more: str) -> dict[str, str]:
+    path = f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return environment(
+        **{"RUN": "big", "SPEC": "spec.yaml", "SHARDS": "2", "PYTHONPATH": str(ROOT), **more, "PATH": path}
+    )
+
+
+def run_script(name: str, *words: str, here: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", CLUSTER / name, *words], cwd=here, env=variables(here, **more), capture_output=True, text=True,
+        timeout=120, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def is_one_run(here: Path) -> bool:
+    whole = played(here / "spec.yaml", here / "whole", run_id="big").folder.path
+    run = only_run(here / "results")
+    return run.name == "big" and derived_files(run) == derived_files(whole)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_one_and_says_what_it_needs(name: str, tmp_path: Path) -> None:
+    assert subprocess.run(["bash", "-n", CLUSTER / name], check=False).returncode == 0
+    assert os.access(CLUSTER / name, os.X_OK)
+    bare = subprocess.run(
+        ["bash", CLUSTER / name], cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert bare.returncode
+    assert "RUN: the id of the run" in bare.stderr
+
+
+def test_the_job_is_an_indexed_one_of_as_many_pods_as_shards() -> None:
+    found = job()
+    spec, pod = found["spec"], found["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    said = {one["name"]: one["value"] for one in container["env"]}
+    assert (found["apiVersion"], found["kind"], spec["completionMode"]) == ("batch/v1", "Job", "Indexed")
+    assert said["SHARDS"] == str(spec["completions"])
+    assert pod["restartPolicy"] == "Never", "as a limit of failures for each index asks"
+    assert spec["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] == container["name"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.full
+def test_an_array_plays_the_run_and_its_last_task_merges(here: Path) -> None:
+    for task in ("2", "1"):
+        done = run_script("slurm-array.sh", "-q", here=here, SLURM_ARRAY_TASK_ID=task, SLURM_ARRAY_TASK_COUNT="1")
+        assert done.returncode == 0, done.stderr
+    assert is_one_run(here)
+    again = run_script("slurm-array.sh", "-q", here=here, SLURM_ARRAY_TASK_ID="1")
+    assert again.returncode == 0, "a task that is requeued too late does no harm"
+
+
+@pytest.mark.full
+def test_a_task_that_is_out_of_time_is_requeued_and_goes_on(here: Path) -> None:
+    script(here / "bin" / "scontrol", 'echo "$@" > requeued')
+    with serving(latency=0.2) as server:
+        spec_file(here, server.base_url, size=6)
+        shutil.copytree(here, here.with_name("fresh"), ignore=shutil.ignore_patterns("bin"))
+        task = variables(here, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="77")
+        process = subprocess.Popen(["bash", CLUSTER / "slurm-array.sh", "-q"], cwd=here, env=task)
+        until_asked(server, "requests", 2, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 130
+        assert (here / "requeued").read_text("utf-8") == "requeue 77_1\n"
+        for number in ("1", "2"):
+            assert run_script("slurm-array.sh", "-q", here=here, SLURM_ARRAY_TASK_ID=number).returncode == 0
+        assert is_one_run(here)
+        until(lambda: process.poll() is not None)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("copy", ["no", "yes"])
+def test_a_loop_over_ssh_plays_the_run_and_merges(here: Path, copy: str) -> None:
+    """Without a shared disk the hosts' folder is another one."""
+    folder = here
+    if copy == "yes":
+        folder = here / "far"
+        spec_file(folder, size=6)
+    done = run_script(
+        "ssh-loop.sh", "one", "two", here=here, FOLDER=str(folder), COPY=copy, SSH="ssh", SHARDS="9",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert is_one_run(here)
+    assert (Results(here / "results").board.query("SELECT run_id, rollouts FROM runs")[1]) == [("big", 6)]
+
+
+@pytest.mark.full
+def test_the_pods_of_the_job_play_the_run(here: Path) -> None:
+    (container,) = job()["spec"]["template"]["spec"]["containers"]
+    command = [*container["command"], *container["args"]]
+    for index in ("0", "1"):
+        pod = subprocess.run(
+            command,
+            cwd=here,
+            env=variables(here, JOB_COMPLETION_INDEX=index),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert pod.returncode == 0, pod.stderr
+    assert is_one_run(here)

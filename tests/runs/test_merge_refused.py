@@ -1,0 +1,294 @@
+"""Parts that cannot be made one run are refused by name, all that is wrong with them at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.datasets.shards import Shard
+from runner.errors import MergeError, RunDirectoryError
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.runs.merging import merge
+from runner.runs.shard_checks import checked
+from runner.runs.shard_parts import parts_at
+from runner.storage.locks import locked
+from runner.storage.log_lines import encode, read_journal, seed_of
+from tests.support.runs import only_run, played
+from tests.support.specs import spec_file
+
+OF = 3
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The folders of a run in shards, which a test may spoil, and the spec that it is played by."""
+
+    spec: Path
+    run: Path
+    elsewhere: Path
+    """Where a test puts what it gives besides."""
+
+    def part(self, number: int) -> Path:
+        return self.run / "shards" / f"{number}-of-{OF}"
+
+    def played(self, shard: str, *overrides: str) -> Path:
+        """A part that is played elsewhere."""
+        return played(self.spec, self.elsewhere, *overrides, shard=shard).folder.path
+
+    def without(self, *numbers: int) -> None:
+        for number in numbers:
+            shutil.rmtree(self.part(number))
+
+    def put(self, part: Path, number: int = 2) -> None:
+        """Another part in the place of one."""
+        shutil.rmtree(self.part(number))
+        shutil.copytree(part, self.part(number))
+
+    def problems(self, *others: Path) -> str:
+        """What keeps them from being merged; empty where nothing does."""
+        parts = [part for _, part in RunFolder(self.run).begun_parts()]
+        try:
+            checked(self.run.name, *parts_at([*parts, *map(RunFolder, others)]))
+        except MergeError as error:
+            return "\n".join(error.problems)
+        return ""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    here = tmp_path_factory.mktemp("parts")
+    spec = spec_file(here, size=6, fine_tune=None)
+    for shard in Shard(1, OF).all():
+        played(spec, here / "results", shard=str(shard))
+    return Parts(spec, only_run(here / "results"), here / "elsewhere")
+
+
+@pytest.fixture
+def parts(whole: Parts, tmp_path: Path) -> Parts:
+    run = tmp_path / "results" / "runs" / whole.run.name
+    shutil.copytree(whole.run, run)
+    return Parts(whole.spec, run, tmp_path / "elsewhere")
+
+
+def edit(path: Path, *changes: tuple[str, str]) -> None:
+    text = path.read_text("utf-8")
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    path.write_text(text, "utf-8")
+
+
+def says(part: Path, **facts: Any) -> None:
+    """Have the manifest of a part say something else."""
+    path = part / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **facts}), "utf-8")
+
+
+def cut(path: Path, lines: int) -> bytes:
+    """Leave out the last lines of a file; they."""
+    found = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(found[:-lines]))
+    return b"".join(found[-lines:])
+
+
+def append(path: Path, data: bytes) -> None:
+    path.write_bytes(path.read_bytes() + data)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def with_foreign_answer(parts: Parts) -> None:
+    """A record of another part, as the journal's own tools would have written it: no checksum tells."""
+    path, other = (parts.part(number) / "journal.jsonl" for number in (2, 1))
+    first = path.read_bytes().splitlines(keepends=True)
+    records = [record for _, record in read_journal(other)]
+    seed = seed_of(first[0], {"format": 2})
+    foreign = {name: value for name, value in records[1].items() if name != "seq"}
+    path.write_bytes(b"".join(first) + encode(len(first), foreign, seed))
+    says(parts.part(2), journal_records=len(first) + 1)
+
+
+def all_edited(parts: Parts) -> None:
+    for number in range(1, OF + 1):
+        edit(parts.part(number) / "spec.yaml", ("max_response_words: ", "max_response_words: 1"))
+
+
+Spoil = Callable[[Parts], object]
+
+WRONG: dict[str, tuple[Spoil, str]] = {
+    "missing": (lambda p: p.without(2), "missing: 2/3, which has not begun here"),
+    "two missing": (lambda p: p.without(1, 3), "missing: 1/3, 3/3, which have not"),
+    "in another part's folder": (
+        lambda p: p.part(2).rename(p.run / "shards/3-of-4"),
+        r"shard 2/3 \(.*\) stands in the folder of shard 3/4; give it the name 2-of-3",
+    ),
+    "dataset edited": (
+        lambda p: edit(p.part(2) / "inputs/dataset.jsonl", ("returns x", "returns y")),
+        r"shard 2/3 \(.*other inputs, or they were edited since: inputs/dataset.jsonl",
+    ),
+    "prompt edited": (
+        lambda p: (p.part(2) / "inputs/prompts/prover.jinja").write_text("Say yes.", "utf-8"),
+        r"edited since: inputs/prompts/prover.jinja",
+    ),
+    "protocol edited": (
+        lambda p: edit(p.part(2) / "inputs/protocol.yaml", ("name: ", "name:  ")),
+        r"edited since: inputs/protocol.yaml",
+    ),
+    "an input gone": (
+        lambda p: (p.part(2) / "inputs/prompts/prover.jinja").unlink(),
+        r"edited since: inputs/prompts/prover.jinja",
+    ),
+    "the specs of all edited": (all_edited, "its spec.yaml or inputs/ are not what was played"),
+    "spec damaged": (lambda p: (p.part(2) / "spec.yaml").write_text("[", "utf-8"), "its spec cannot be read"),
+    "spec gone": (lambda p: (p.part(2) / "spec.yaml").unlink(), "its spec cannot be read"),
+    "journal torn": (
+        lambda p: append(p.part(2) / "journal.jsonl", b"0123abcd {"),
+        r"shard 2/3 \(.*its journal ends in 10 torn bytes",
+    ),
+    "journal cut": (
+        lambda p: cut(p.part(2) / "journal.jsonl", 2),
+        r"its journal has \d+ records, and had \d+ when the shard ended",
+    ),
+    "journal damaged": (lambda p: flip(p.part(2) / "journal.jsonl"), "shard 2/3 .* damaged at byte"),
+    "journal gone": (lambda p: (p.part(2) / "journal.jsonl").unlink(), "its journal is missing"),
+    "journal empty": (lambda p: (p.part(2) / "journal.jsonl").write_bytes(b""), "does not begin as one"),
+    "journal of another shard": (
+        lambda p: shutil.copy(p.part(1) / "journal.jsonl", p.part(2) / "journal.jsonl"),
+        r"shard 2/3 \(.*: its journal is that of shard 1/3",
+    ),
+    "an answer to another shard's datapoint": (with_foreign_answer, r"answers of other shards' datapoints \(p0\)"),
+    "interrupted": (lambda p: says(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume it"),
+    "killed": (lambda p: says(p.part(2), status="running"), r"is not finished \(interrupted\); resume it"),
+    "failed": (
+        lambda p: says(p.part(2), status="failed", why_stopped="no server"),
+        r"is not finished \(failed: no server\)",
+    ),
+    "games lost": (
+        lambda p: says(p.part(2), status="incomplete", transport_failed=1),
+        "1 rollouts were lost in transport, in shard 2/3, and rollouts.max_transport_failed allows a share of 0",
+    ),
+    "manifest damaged": (
+        lambda p: (p.part(2) / "manifest.json").write_text("{", "utf-8"), "2-of-3 cannot be read as a part: .*damaged"
+    ),
+    "manifest of a newer nip-run": (lambda p: says(p.part(2), format=99), "written by a newer nip-run"),
+    "of another seed": (lambda p: p.put(p.played("2/3", "seed=8")), "of another run, .*: these keys differ: seed"),
+    "of another play of the spec": (
+        lambda p: p.put(played(p.spec, p.elsewhere, shard="2/3", run_id="other").folder.path),
+        r"shard 2/3 \(.*\) is of another run, other, a play of the same spec by itself",
+    ),
+    "of an edited spec": (
+        lambda p: p.put(p.played("2/3", "agents.prover.max_response_words=7")),
+        r"these keys differ: agents\.prover\.max_response_words",
+    ),
+    "of another number of shards": (
+        lambda p: shutil.copytree(p.played("2/4"), p.run / "shards/2-of-4"),
+        r"shard 2/4 \(.*\) is one of 4 shards, and the others of 3",
+    ),
+    "with more plays": (
+        lambda p: p.put(p.played("2/3", "rollouts.per_datapoint=2")),
+        r"another spec than the others: rollouts.per_datapoint \(2, elsewhere 1\)",
+    ),
+    "with other fine-tune files": (
+        lambda p: p.put(p.played("2/3", "fine_tune={}")),
+        r"another spec than the others: fine_tune",
+    ),
+    "journal of another run": (
+        lambda p: shutil.copy(p.played("2/3", "seed=9") / "journal.jsonl", p.part(2) / "journal.jsonl"),
+        r"shard 2/3 \(.*is of another run",
+    ),
+    "journal of the whole run": (
+        lambda p: shutil.copy(
+            played(p.spec, p.elsewhere).folder.path / "journal.jsonl", p.part(2) / "journal.jsonl"
+        ),
+        r"its journal is that of the whole run",
+    ),
+    "a line of another play": (
+        lambda p: append(p.part(2) / "journal.jsonl", cut(p.played("2/3") / "journal.jsonl", 1)),
+        r"damaged at byte",
+    ),
+    "a whole run": (
+        lambda p: p.put(played(p.spec, p.elsewhere).folder.path), "2-of-3 is the whole run tiny-.*, and no part of one"
+    ),
+}  # fmt: skip
+
+
+def test_parts_as_they_were_played_are_one_run(parts: Parts) -> None:
+    assert parts.problems() == ""
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_part_is_refused_by_name(parts: Parts, wrong: str) -> None:
+    spoil, why = WRONG[wrong]
+    spoil(parts)
+    said = parts.problems()
+    assert re.search(why, said), said
+    assert "Traceback" not in said
+
+
+def test_a_part_that_is_there_twice_is_refused(parts: Parts) -> None:
+    copy = parts.elsewhere / "3-of-3"
+    shutil.copytree(parts.part(3), copy)
+    said = parts.problems(copy)
+    assert "shard 3/3 is there 2 times" in said
+    assert str(copy) in said
+
+
+def test_a_part_that_is_being_played_is_refused(parts: Parts) -> None:
+    says(parts.part(2), status="running")
+    with locked(parts.part(2) / ".lock", "it"):
+        assert "is being played" in parts.problems()
+
+
+def test_a_folder_without_a_part_is_refused(parts: Parts) -> None:
+    parts.elsewhere.mkdir()
+    assert "elsewhere cannot be read as a part" in parts.problems(parts.elsewhere)
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_is_changed(parts: Parts) -> None:
+    shutil.rmtree(parts.part(1))
+    append(parts.part(2) / "journal.jsonl", b"0")
+    edit(parts.part(3) / "inputs/dataset.jsonl", ("returns x", "returns y"))
+    results = Results(parts.run.parents[1])
+    before = sorted(path for path in parts.run.rglob("*") if path.name != ".lock")
+    with pytest.raises(MergeError) as refused:
+        merge(parts.run.name, results)
+    said = "\n".join(refused.value.lines())
+    for why in ("missing: 1/3", "torn bytes", "inputs/dataset.jsonl"):
+        assert why in said
+    assert sorted(path for path in parts.run.rglob("*") if path.name != ".lock") == before
+    assert not results.board.path.exists()
+
+
+@pytest.mark.full
+def test_an_answer_that_is_missing_under_right_checksums_is_found_before_there_is_a_run(parts: Parts) -> None:
+    journal = parts.part(2) / "journal.jsonl"
+    cut(journal, 1)
+    says(parts.part(2), journal_records=len(journal.read_bytes().splitlines()))
+    results = Results(parts.run.parents[1])
+    with pytest.raises(MergeError, match="1 problem") as refused:
+        merge(parts.run.name, results)
+    assert "the journal has no answer to" in "\n".join(refused.value.lines())
+    assert not (parts.run / "manifest.json").exists()
+    assert not (parts.run / ".merging").exists()
+
+
+@pytest.mark.full
+def test_a_run_that_was_begun_whole_is_not_merged_into(parts: Parts) -> None:
+    for path in played(parts.spec, parts.elsewhere).folder.path.iterdir():
+        if path.is_file():
+            shutil.copy(path, parts.run / path.name)
+    with pytest.raises(RunDirectoryError, match="was begun by a process that plays all of it"):
+        merge(parts.run.name, Results(parts.run.parents[1]))
