@@ -128,7 +128,7 @@ def files_with(word: bytes, *folders: Path) -> list[str]:
 def stores_with(word: bytes) -> list[int]:
     """The raylets whose object store, which is a file without a name in shared memory, holds the word."""
     found = []
-    for pid in _raylets():
+    for pid in raylets():
         for fd in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
                 if "plasma" in str(fd.readlink()) and fd.stat().st_size and _holds(fd, word):
@@ -136,7 +136,8 @@ def stores_with(word: bytes) -> list[int]:
     return found
 
 
-def _raylets() -> list[int]:
+def raylets() -> list[int]:
+    """What stands for a node, each."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -27,8 +27,11 @@ def worker_class() -> type[Any]:
 
         async def exchange(self, number: int, *pieces: bytes) -> bytes:
             if self._seat is None:
+                import gc
+
                 from runner.runs.workers.cluster.seat import Seat
 
+                gc.set_threshold(50_000, 20, 50)  # as `runs.process.relaxed_gc` has it, while the process lives
                 self._seat = Seat()
             answer: bytes = await self._seat.exchange(number, pieces)
             return answer

@@ -7,7 +7,6 @@ is something to say; with the next one, at the latest, so that questions that br
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,6 @@ class Seat:
     """Plays what the writer leases, and answers its questions."""
 
     def __init__(self) -> None:
-        gc.set_threshold(50_000, 20, 50)  # as `runs.process.relaxed_gc` has it, for as long as the process lives
         self._playing = Playing()
         self._playing.connected(self)
         self._in, self._out = Incoming(), Outgoing()
