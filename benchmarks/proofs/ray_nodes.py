@@ -39,13 +39,14 @@ PER_MINUTE = 3000
 
 def main() -> int:
     arguments = times(__doc__, 10)
-    if not ray_nodes.is_alone():
+    if not ray_nodes.is_inside():
         reason = ray_nodes.missing()
         if reason is not None:
             print(f"skipped: {reason}")
             return 1
         inside = [sys.executable, *sys.argv]
         os.execvp("unshare", ray_nodes.in_namespace(inside))
+    ray_nodes.check_alone()
     claims = Claims()
     with (
         tempfile.TemporaryDirectory(prefix="nr-") as name,

@@ -22,6 +22,7 @@ LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 * 2**20
 
 _UNSHARE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+_INSIDE = "NIP_RUN_TESTS_IN_NAMESPACE"
 _SET_FLAGS, _UP = 0x8914, 0x1
 
 
@@ -43,7 +44,12 @@ def _unshare() -> list[str]:
 
 def in_namespace(command: Sequence[str]) -> list[str]:
     """A command as one that runs where there is nothing but a loopback, with all that it starts."""
-    return [*_unshare(), *command]
+    return [*_unshare(), "env", f"{_INSIDE}=1", *command]
+
+
+def is_inside() -> bool:
+    """Whether this process was begun by `in_namespace`."""
+    return _INSIDE in os.environ
 
 
 def is_alone() -> bool:
@@ -142,7 +148,8 @@ def raylets() -> list[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                if (folder / "comm").read_text().strip() == "raylet":
+                # One that has ended and that nobody waits for has its name still, and no command line.
+                if (folder / "comm").read_text().strip() == "raylet" and (folder / "cmdline").read_bytes():
                     found.append(int(folder.name))
     return found
 

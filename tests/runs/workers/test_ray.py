@@ -32,11 +32,6 @@ pytestmark = [pytest.mark.ray]
 LOCAL = ("execution.engine=ray", "execution.workers=2")
 
 
-@pytest.fixture(autouse=True)
-def _alone() -> None:
-    ray_nodes.check_alone()
-
-
 @pytest.fixture
 def short() -> Iterator[Path]:
     """A folder whose path is short, as Ray's sockets want it."""

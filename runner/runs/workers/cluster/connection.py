@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from types import ModuleType
@@ -20,7 +21,7 @@ LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 * 2**20
 """The object store of a cluster of our own, which holds nothing of ours: near the least that Ray takes."""
 
-log = logging.getLogger("nip_run.workers")
+REACH_SECONDS = 10.0
 
 
 def ray_package() -> ModuleType:
@@ -69,6 +70,8 @@ def _connect(ray: Any, execution: Execution) -> None:
     """Connect; in a thread, so that signals stay the loop's, and because it takes seconds."""
     address = execution.address or os.environ.get("RAY_ADDRESS") or None
     try:
+        if address is not None:
+            _check_reached(address)
         if address is None:
             _own_token()
             ray.init(
@@ -91,6 +94,18 @@ def _connect(ray: Any, execution: Execution) -> None:
             f"cannot connect to the Ray cluster at {address} ({where}): {said}. This command must run on a node of "
             "the cluster (`ray status` there shows it), with the same versions of Python and Ray; nothing was asked"
         ) from error
+
+
+def _check_reached(address: str) -> None:
+    """See that somebody listens at an address: Ray itself tries for minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS):
+            pass
 
 
 def _own_token() -> None:
