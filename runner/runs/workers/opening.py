@@ -56,6 +56,7 @@ async def leasing(wiring: Wiring, workers: int) -> AsyncIterator[tuple[Leasing, 
             frozenset(written.answered),
             wiring.shared.servers.concurrency,
             dict(wiring.shared.servers.adapters),
+            is_far=plan.spec.experiment.execution.engine == "ray",
         )
         held = Held(
             plan, start, journal, written, permits, accounting,
