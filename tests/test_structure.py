@@ -176,6 +176,7 @@ HOMES = {
     },
     "obstore": {"runner.server.store.object_store"},
     "pydantic_core": {"runner.server.web.shapes"},
+    "ray": {"runner.runs.workers.cluster.actor", "runner.runs.workers.cluster.connection"},
     "rich": {"runner.cli.output"},
     "scipy": {"runner.statistics.detectable", "runner.statistics.differences", "runner.statistics.intervals"},
     "uvicorn": {"runner.server.web.connections", "runner.server.web.running"},

@@ -155,7 +155,7 @@ class Session:
         if self._wiring.asks:
             check_room(self.plan, self.folder)
         workers = self._workers()
-        if workers > 1:
+        if workers is not None:
             from runner.runs.workers.opening import leasing  # most runs need none
 
             makes = self._on_rollout is None and not needs_rollouts(self.plan)
@@ -170,14 +170,18 @@ class Session:
 
             await self._play_all(self._engine(wired), check_over, wired.records)
 
-    def _workers(self) -> int:
-        """How many processes are to play; 1: this one."""
-        processes = self.plan.spec.experiment.execution.processes
+    def _workers(self) -> int | None:
+        """How many workers are to play; None: this process does."""
+        execution = self.plan.spec.experiment.execution
+        if not execution.by_workers:
+            return None
         if not self._wiring.asks:
-            if processes > 1 and self._wiring.replay is not None:
-                self.notes.append("played by one process, and not by execution.processes: it is a replay")
-            return 1
-        return min(processes, self._concurrency())
+            if self._wiring.replay is not None:
+                what = "processes" if execution.engine == "processes" else "workers"
+                self.notes.append(f"played by one process, and not by execution.{what}: it is a replay")
+            return None
+        workers = min(execution.count, self._concurrency())
+        return None if execution.engine == "processes" and workers == 1 else workers
 
     def _engine(self, wired: Wired) -> Engine:
         plan = self.plan

@@ -32,7 +32,7 @@ class Shared:
     def __init__(self, plans: Sequence[Plan], at_once: int = 1) -> None:
         """Of the plans' runs, `at_once` are played at the same time, or fewer where no more files can be opened."""
         concurrency = max(plan.share.rollouts.concurrency for plan in plans)
-        if any(plan.spec.experiment.execution.processes > 1 for plan in plans):
+        if any(plan.spec.experiment.execution.by_workers for plan in plans):
             at_once = 1  # each has workers of its own, which are all that the machine has cores for
         calls = _connections(plans, concurrency, at_once)
         if calls < concurrency and at_once > 1:

@@ -102,6 +102,11 @@ class Rollouts:
 class Execution:
     """What plays the games; of a run that goes on, it may be something else each time."""
 
+    engine: Literal["processes", "ray"] = option(
+        "Where the games are played: by processes of this machine, or by workers of a Ray cluster (`pip install "
+        "'nip-run[ray]'`).",
+        default="processes",
+    )
     processes: int = option(
         "Worker processes of this machine that play the games, where one core is not enough; one more writes what they "
         "send, and holds budget and limits. 1: all in one process.",
@@ -110,6 +115,31 @@ class Execution:
         minimum=1,
         maximum=1024,
     )
+    workers: int | None = option(
+        "With `engine: ray`: workers in the cluster, each an actor that takes one CPU. Those that there is no room for "
+        "begin once there is.",
+        default=None,
+        example=64,
+        minimum=1,
+        maximum=4096,
+    )
+    address: str | None = option(
+        "With `engine: ray`: the cluster that is there, as `host:port`, or `auto` for the one that this machine is a "
+        "node of. null: the cluster of `RAY_ADDRESS`, or else one on this machine alone that begins and ends with the "
+        "command.",
+        default=None,
+        example="auto",
+    )
+
+    @property
+    def count(self) -> int:
+        """How many workers play; 1 of the engine `processes`: this process does."""
+        return self.processes if self.engine == "processes" else self.workers or 1
+
+    @property
+    def by_workers(self) -> bool:
+        """Whether others than this process play."""
+        return self.engine == "ray" or self.processes > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +283,9 @@ class Experiment:
     )
     retry: Retry = option("What to do about each class of failure.", factory=Retry)
     rollouts: Rollouts = option("How many games, and how many at once.", factory=Rollouts)
-    execution: Execution = option("What plays the games: one process, or several.", factory=Execution)
+    execution: Execution = option(
+        "What plays the games: one process, several, or workers of a Ray cluster.", factory=Execution
+    )
     stances: Literal["both"] | None = option(
         "`both`: play each datapoint with each stance, every prover arguing the play's, whatever "
         "`protocol.randomize_prover_stance` says. Provers who oppose each other, as in a debate, exchange theirs "

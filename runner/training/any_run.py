@@ -13,6 +13,7 @@ from runner.results.folder import part_id, split_part
 from runner.results.results import LAST, Results
 from runner.rollouts.plan import Plan
 from runner.runs.as_begun import as_begun
+from runner.runs.engine_there import check_engine
 from runner.runs.result import RunResult
 from runner.runs.run import RunOptions, run_games
 from runner.runs.spending import spending
@@ -117,6 +118,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     if not isinstance(plan, TrainingPlan):
         return run_games(_checked(ToRun(plan, run_id, options)), results, run_id, options)
     check_trust(plan, options.replay, options.allowed_keys)
+    check_engine(plan.spec.experiment.execution, asks=True)
     if options.replay is not None:
         raise UsageError(
             "--replay is for benchmarks (in Python: replay); replay the games of one iteration: its run is <run id>-i0"
@@ -134,6 +136,7 @@ def _checked(run: ToRun) -> Plan:
     """
     assert isinstance(run.plan, Plan)
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
+    check_engine(run.plan.spec.experiment.execution, asks=run.options.replay is None)
     if run.options.manual_models:
         raise UsageError("--set-model is for training runs (in Python: set_model); this spec is a benchmark")
     return run.plan

@@ -29,6 +29,10 @@ class BudgetSettings:
         return any(value is not None for value in (self.usd, self.tokens, self.completions))
 
 
+class NotSent(Exception):
+    """A call that was let through was never made: it costs nothing."""
+
+
 class Budget:
     """Money, tokens and calls of one run and its sweep: spent, reserved, left."""
 
@@ -56,6 +60,10 @@ class Budget:
     def add_spent(self, amount: Tally) -> None:
         """Count what an earlier process spent."""
         self.spent += amount
+
+    def has_room(self, amount: Tally) -> bool:
+        """Whether this much fits beside all that is set aside."""
+        return self._refused is None and self._exceeded(amount) is None
 
     def _exceeded(self, amount: Tally) -> str | None:
         total = self.spent + self._reserved + amount
@@ -112,6 +120,9 @@ def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Compl
             cost = most if completion.usage.estimated else costs.actual(request.group, completion)
         except CallError as error:
             cost = cost_of_failure(most, error)
+            raise
+        except NotSent:
+            cost = Tally()
             raise
         finally:
             budget.settle(most, cost)

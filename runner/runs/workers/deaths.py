@@ -11,10 +11,10 @@ from runner.runs.workers.book import ALONE
 from runner.runs.workers.places import Held, Place
 
 AT_ONCE_IN_A_ROW = 3
-"""So many workers may die before they take a game, one after the other."""
+"""So many workers, or as many as there are, may die before they take a game, one after the other."""
 
 IN_A_ROW = 12
-"""So many workers may die one after the other, without a game that is finished between."""
+"""So many workers, or thrice as many as there are, may die one after the other with no game finished between."""
 
 
 async def count_lost(held: Held, place: Place, how: str) -> None:
@@ -37,7 +37,9 @@ async def count_lost(held: Held, place: Place, how: str) -> None:
 class Deaths:
     """Counts the deaths of workers in a row."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
+        # All workers of a machine die with it, which is one event: so of a cluster many may die in a row.
+        self._most_early, self._most = max(AT_ONCE_IN_A_ROW, workers), max(IN_A_ROW, 3 * workers)
         self._all = self._early = 0
 
     def forget(self) -> None:
@@ -64,8 +66,8 @@ class Deaths:
                     "execution.processes=1 to see what it does"
                 )
         for count, most, when in (
-            (self._early, AT_ONCE_IN_A_ROW, "before they took a game"),
-            (self._all, IN_A_ROW, "and no game was finished"),
+            (self._early, self._most_early, "before they took a game"),
+            (self._all, self._most, "and no game was finished"),
         ):
             if count >= most:
                 raise RunError(

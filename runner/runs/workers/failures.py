@@ -13,6 +13,10 @@ _BUILTIN = (MemoryError, OSError)
 """What is told apart besides our own: out of memory, and what the system refused."""
 
 
+class NoPermitsError(NipRunError):
+    """No call is let through before it is to be made: others wait, a rate counts it, or the budget ends."""
+
+
 class Failure(NamedTuple):
     """An exception: its type, what it was made of, and what it was given since."""
 

@@ -27,6 +27,9 @@ from runner.runs.workers.places import Held, Place
 
 DRAIN_SECONDS = 10.0
 
+SOON_SECONDS = 15.0
+"""A worker that begins has its share of the games kept for it so long; one that a cluster has no room for has not."""
+
 log = logging.getLogger("nip_run.workers")
 
 
@@ -41,7 +44,7 @@ class Leasing:
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False
-        self._deaths = Deaths()
+        self._deaths = Deaths(workers)
         self._news = News(held, self._places)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
@@ -64,7 +67,7 @@ class Leasing:
         """
         held, places = self._held, self._places
         self._results = results
-        self._at_once = -(-concurrency // len(places))
+        self._concurrency = concurrency
         self._book = LeaseBook(jobs, results.has_room, len(places), by_datapoint=held.plan.shares_between_games)
         is_whole = False
         try:
@@ -114,14 +117,17 @@ class Leasing:
             self._held.check_budget()
         except BudgetExhausted as error:
             self._exhausted = error
+        now = asyncio.get_running_loop().time()
+        expected = sum(place.is_ready or now < place.waited_until for place in self._places)
+        at_once = -(-self._concurrency // max(expected, 1))
         given = True
         while given and not self._begins_nothing:
             # The least busy first, one game each time, so that all have the same to do.
             ready = sorted((place for place in self._places if place.is_ready), key=lambda one: len(one.leases))
-            given = sum(map(self._lease_to, ready)) > 0
+            given = sum(self._lease_to(place, at_once) for place in ready) > 0
 
-    def _lease_to(self, place: Place) -> bool:
-        if place.plays_alone or len(place.leases) >= self._at_once:
+    def _lease_to(self, place: Place, at_once: int) -> bool:
+        if place.plays_alone or len(place.leases) >= at_once:
             return False
         if self._book.has_suspects(place.number):
             if place.leases:
@@ -234,6 +240,9 @@ class Leasing:
 
     async def _start(self, place: Place) -> None:
         place.asking = Asking(place.send)
+        loop = asyncio.get_running_loop()
+        place.waited_until = loop.time() + SOON_SECONDS
+        loop.call_later(SOON_SECONDS, self._moved.set)
         try:
             place.worker = await self._crew.start(partial(self._receive, place), partial(self._died, place))
             place.worker.send(self._held.start)
@@ -262,6 +271,7 @@ class Leasing:
             return
         for leased in place.leases.values():
             self._book.give_back(leased)
+        self._book.leave(place.number)
         place.leases.clear()
         place.plays_alone = False
         place.known.clear()

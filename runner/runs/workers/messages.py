@@ -50,6 +50,8 @@ class Start:
     """The most calls that all workers together have in flight."""
     adapters: Mapping[str, str]
     """Models that are LoRA adapters, each with the path that servers load it from."""
+    is_far: bool
+    """Whether the way to the writer is long, so that a worker takes permits ahead."""
 
 
 class Lease(NamedTuple):
@@ -128,6 +130,28 @@ class Ask(NamedTuple):
     """One of several that the group is at; None: its only one."""
     sample: SampleKey
     most: Tally
+
+
+class AskAhead(NamedTuple):
+    """Calls that are to be made soon, and none of which is known yet: what each may cost at most."""
+
+    numbers: Sequence[int]
+    group: str
+    server: str | None
+    most: Tally
+
+
+class Used(NamedTuple):
+    """A permit that was granted ahead is used for this call."""
+
+    number: int
+    sample: SampleKey
+
+
+class Unused(NamedTuple):
+    """Permits that were granted ahead are given back."""
+
+    numbers: Sequence[int]
 
 
 class Ended(NamedTuple):

@@ -22,6 +22,9 @@ class News:
         permits = held.permits
         self.actions: Mapping[type, Callable[[Place, Any], None]] = {
             messages.Ask: lambda place, message: permits.ask(place.asking, message),
+            messages.AskAhead: lambda place, message: permits.ask_ahead(place.asking, message),
+            messages.Used: lambda place, message: permits.used(place.asking, message),
+            messages.Unused: lambda place, message: permits.unused(place.asking, message),
             messages.Ended: lambda place, message: permits.ended(place.asking, message),
             messages.GaveUp: lambda place, message: permits.gave_up(place.asking, message.number),
             messages.Refused: lambda place, message: permits.refused(place.asking, message.sample),

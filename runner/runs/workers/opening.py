@@ -9,7 +9,7 @@ from runner.models.headers import remember_secrets
 from runner.models.layers.lost_calls import InFlight
 from runner.runs.server_notes import ServerNotes
 from runner.runs.wiring import Wiring
-from runner.runs.workers.crew import LocalCrew
+from runner.runs.workers.crew import Crew, LocalCrew
 from runner.runs.workers.leasing import Leasing
 from runner.runs.workers.messages import Start
 from runner.runs.workers.permits import Permits
@@ -57,10 +57,21 @@ async def leasing(wiring: Wiring, workers: int, *, makes: bool) -> AsyncIterator
             frozenset(written.answered),
             wiring.shared.servers.concurrency,
             dict(wiring.shared.servers.adapters),
+            is_far=plan.spec.experiment.execution.engine == "ray",
         )
         held = Held(
             plan, start, journal, written, permits, accounting,
             ServerNotes(costs.groups, wiring.notes, accounting.tell), costs.priced, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
-        yield Leasing(held, LocalCrew(), workers), journal
+        yield Leasing(held, await _crew(wiring, closing), workers), journal
+
+
+async def _crew(wiring: Wiring, closing: AsyncExitStack) -> Crew:
+    """Where the workers come from, by the spec."""
+    execution = wiring.plan.spec.experiment.execution
+    if execution.engine == "processes":
+        return LocalCrew()
+    from runner.runs.workers.cluster.crew import ray_crew  # most runs have no cluster
+
+    return await closing.enter_async_context(ray_crew(execution))

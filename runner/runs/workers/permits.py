@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,14 +12,20 @@ from runner.errors import TransientError
 from runner.models.admission import OwnAdmission
 from runner.models.base import Completion, Request, SampleKey
 from runner.models.costs import CallCosts
-from runner.models.layers.budget import Budget
+from runner.models.layers.budget import Budget, NotSent
 from runner.models.layers.lost_calls import InFlight
 from runner.models.policy import Retry
 from runner.models.servers import Servers
 from runner.models.tally import Tally
 from runner.rollouts.stop import Stop
-from runner.runs.workers.failures import Failure
-from runner.runs.workers.messages import Ask, Denied, Ended, Granted
+from runner.runs.workers.failures import Failure, NoPermitsError
+from runner.runs.workers.messages import Ask, AskAhead, Denied, Ended, Granted, Unused, Used
+
+AHEAD = "(a call to come)"
+"""Stands for the datapoint of a call that is not known yet."""
+
+SPARE_CALLS = 64
+"""Permits are given ahead while the budget has room for so many calls: near its end each is asked for."""
 
 
 class _GivenUpError(Exception):
@@ -41,6 +48,8 @@ class _Call:
     ended: asyncio.Future[Completion]
     task: asyncio.Task[None] | None = None
     is_granted: bool = False
+    ahead: SampleKey | None = None
+    """What stands for it in its slot, as long as it is not known which call it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +86,7 @@ class Permits:
     ) -> None:
         """`records` says how many the journal has."""
         self._costs, self._in_flight, self._stop, self._records = costs, in_flight, stop, records
+        self._ahead = itertools.count()
         self._admission = OwnAdmission(_ToldCosts(costs.groups), servers, policy, budget)
         self._complete = {one: self._admission.around(self._grant, one) for one in self._admission.servers}
 
@@ -95,8 +105,22 @@ class Permits:
         )  # fmt: skip
         call.task = asyncio.create_task(self._allowed(call, wanted))
 
+    def ask_ahead(self, asking: Asking, message: AskAhead) -> None:
+        """Grant calls that are not known yet, as far as that keeps nobody waiting."""
+        for number in message.numbers:
+            sample = SampleKey(AHEAD, next(self._ahead), 0, "", 0)
+            call = asking.calls[number] = _Call(asyncio.get_running_loop().create_future(), ahead=sample)
+            wanted = _Wanted(
+                group=message.group, messages=(), sample=sample, most=message.most, number=number,
+                server=message.server, asking=asking,
+            )  # fmt: skip
+            call.task = asyncio.create_task(self._allowed(call, wanted))
+
     async def _allowed(self, call: _Call, wanted: _Wanted) -> None:
         try:
+            # From here to where it is granted nothing is waited for, if there is room.
+            if call.ahead is not None and not self._has_room(wanted):
+                raise NoPermitsError
             await self._complete[wanted.server](wanted)
         except asyncio.CancelledError:
             raise
@@ -118,6 +142,28 @@ class Permits:
         call.is_granted = True
         asking.send(Granted(request.number))
         return await call.ended
+
+    def _has_room(self, wanted: _Wanted) -> bool:
+        return not self._stop.stopping and self._admission.has_room(
+            wanted.group, wanted.server, wanted.most, SPARE_CALLS
+        )
+
+    def used(self, asking: Asking, message: Used) -> None:
+        """A permit that was granted ahead is used for a call: the slot is that call's."""
+        call = asking.calls.get(message.number)
+        if call is None or call.ahead is None or call.ahead not in asking.slots:
+            return
+        most = asking.slots[message.sample] = asking.slots[call.ahead]
+        self._in_flight.sent(message.sample, most, self._records())
+        self.refused(asking, call.ahead)
+
+    def unused(self, asking: Asking, message: Unused) -> None:
+        """Permits that were granted ahead are given back."""
+        for number in message.numbers:
+            call = asking.calls.get(number)
+            if call is not None and call.ahead is not None and not call.ended.done():
+                self.refused(asking, call.ahead)
+                call.ended.set_exception(NotSent())
 
     def ended(self, asking: Asking, message: Ended) -> None:
         """A call that was granted has ended."""

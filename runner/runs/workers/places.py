@@ -26,6 +26,8 @@ class Place:
     number: int
     worker: Worker | None = None
     is_ready: bool = False
+    waited_until: float = 0.0
+    """Until when a worker that begins is counted as one that plays, by the loop's clock."""
     is_drained: bool = False
     leases: dict[int, Leased] = field(default_factory=dict)
     plays_alone: bool = False

@@ -29,6 +29,7 @@ from runner.runs.reconstruct import engine_of
 from runner.runs.spending import used_models
 from runner.runs.wiring import labels_for_toys, parameters_hash, replayed_run
 from runner.runs.workers import messages
+from runner.runs.workers.ahead import PermitsAhead
 from runner.runs.workers.failures import Failure
 from runner.runs.workers.keys import game_of_job
 from runner.runs.workers.link import Link
@@ -88,7 +89,8 @@ class _Begun:
         self._answered = set(start.answered)
         self._records = LeasedRecords(plan)
         self._journal = RemoteJournal(link, is_bound=start.is_bound, is_durable=start.is_durable)
-        self._permits = RemotePermits(link, costs, budgeted=start.budgeted)
+        self._ahead = PermitsAhead(link, costs, budgeted=start.budgeted) if start.is_far else None
+        self._permits = self._ahead or RemotePermits(link, costs, budgeted=start.budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id)
         failed_calls = FailedCalls(self._earlier)
         self._events = RemoteEvents(
@@ -107,7 +109,7 @@ class _Begun:
             messages.Acked: self._journal.acked,
             messages.Granted: lambda message: self._permits.answered(message.number, None),
             messages.Denied: lambda message: self._permits.answered(message.number, message.failure),
-            messages.Stop: lambda _: self._stop.stop(),
+            messages.Stop: self._told_to_stop,
             messages.Answered: lambda message: self._answered.update(message.groups),
             messages.Drain: self._drain,
         }
@@ -172,9 +174,18 @@ class _Begun:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _told_to_stop(self, _: messages.Stop) -> None:
+        self._stop.stop()
+        if self._ahead is not None:
+            self._ahead.end()
+
     async def _play(self, job: Job) -> None:
         try:
-            rollouts = await self._engine.play(job)
+            try:
+                rollouts = await self._engine.play(job)
+            finally:
+                if self._ahead is not None and len(self._tasks) == 1:
+                    self._ahead.give_back()  # before the last game is told to be over: the run may be
         except Exception as error:  # noqa: BLE001 - the writer knows what each means for the run
             self._journal.tell()
             self._link.send(messages.Unfinished(job.index, Failure.of(error)))
@@ -191,6 +202,8 @@ class _Begun:
         return messages.Played(job.index, [(rollout.job.repeat, messages.facts_of(rollout)) for rollout in rollouts])
 
     def _drain(self, _: messages.Drain) -> None:
+        if self._ahead is not None:
+            self._ahead.end()
         task = asyncio.create_task(self._end())
         self._tasks.add(task)  # which keeps it alive
 

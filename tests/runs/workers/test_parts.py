@@ -220,7 +220,7 @@ def test_all_games_of_a_datapoint_go_to_one_place_where_they_share_calls() -> No
 
 
 def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name() -> None:
-    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), Deaths()
+    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), Deaths(2)
     first, second = book.next_for(0), book.next_for(0)
     assert first is not None
     assert second is not None
@@ -244,7 +244,7 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     [(False, AT_ONCE_IN_A_ROW, "before they took a game"), (True, IN_A_ROW, "no game was finished")],
 )
 def test_workers_that_die_again_and_again_end_the_run(was_ready: bool, most: int, words: str) -> None:
-    deaths = Deaths()
+    deaths = Deaths(2)
     for _ in range(most - 1):
         deaths.count(Place(0), "ended with exit code 1: no memory", was_ready=was_ready)
     with pytest.raises(RunError, match=f"{words}.*no memory"):

@@ -1,0 +1,172 @@
+"""The parts of workers on a cluster that need no cluster: frames, a worker's seat, words, what a spec may say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import ProviderRefusal, SpecError
+from runner.runs.workers import messages
+from runner.runs.workers.cluster.frames import PIECE_BYTES, Incoming, Outgoing
+from runner.runs.workers.cluster.seat import Seat
+from runner.runs.workers.cluster.words import how_it_ended, located, wrong_node
+from runner.runs.workers.failures import Failure
+from runner.spec.load import load_spec
+from runner.version import __version__
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.specs import spec_file
+
+# What travels
+
+
+def test_messages_of_any_size_come_out_as_they_went_in_by_pieces_that_ray_sends_along() -> None:
+    rng, out, into = random.Random(1), Outgoing(), Incoming()
+    sent, got, pieces = [], [], []
+    for number in range(40):
+        message = messages.Noted(str(number), "x" * rng.choice([0, 10, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES]))
+        sent.append(message)
+        out.add(message)
+        if number % 7 == 0:
+            pieces += out.pieces(rng.randint(1, 4))
+    while out:
+        pieces += out.pieces(rng.randint(1, 4))
+    assert max(map(len, pieces)) <= PIECE_BYTES
+    while pieces:
+        now, pieces = pieces[:3], pieces[3:]
+        got += [message for batch in into.batches(now) for message in batch]
+    assert got == sent
+    assert out.pieces(1) == []
+
+
+def test_a_seat_answers_each_question_once_in_order_whatever_the_order_they_come_in() -> None:
+    def told(*said: Any) -> list[bytes]:
+        out = Outgoing()
+        for one in said:
+            out.add(one)
+        return out.pieces(64)
+
+    async def ask() -> list[Any]:
+        seat, into = Seat(), Incoming()
+        second = asyncio.create_task(seat.exchange(1, told(messages.Stop())))
+        third = asyncio.create_task(seat.exchange(2, []))
+        await asyncio.sleep(0.01)
+        assert [second.done(), third.done()] == [False, False]  # the first has not come yet
+        first = asyncio.create_task(seat.exchange(0, told(messages.Stop())))
+        assert list(await asyncio.gather(first, second)) == [b"", b""]  # each is answered when the next one comes
+        seat.send(messages.Ready())
+        seat.send(messages.Noted("a", "x" * 2 * PIECE_BYTES))
+        answers = [await third, await seat.exchange(3, []), await seat.exchange(4, [])]
+        fifth = asyncio.create_task(seat.exchange(5, []))
+        await asyncio.sleep(0.01)
+        assert not fifth.done()
+        fifth.cancel()
+        return [message for answer in answers for batch in into.batches([answer]) for message in batch]
+
+    ready, noted = asyncio.run(ask())
+    assert ready == messages.Ready()
+    assert len(noted.line) == 2 * PIECE_BYTES
+
+
+# Words
+
+
+class ActorUnavailableError(Exception):
+    """As Ray has one by this name."""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            Exception(
+                "The actor died unexpectedly before finishing this task.\n\tpid: 29\nThe actor is dead because its "
+                "worker process has died. Worker exit type: SYSTEM_ERROR Some common causes include: (1) the OOM killer"
+            ),
+            "its worker process has died. Worker exit type: SYSTEM_ERROR",
+        ),
+        (
+            Exception(
+                "The actor died unexpectedly before finishing this task.\nThe actor died because its node has died. "
+                "Node Id: ee2a\n\tthe actor's node was terminated unexpectedly"
+            ),
+            "its node has died",
+        ),
+        (
+            ActorUnavailableError(
+                "The actor 8e is unavailable: The actor is temporarily unavailable: RpcError: RPC error: Socket closed"
+            ),
+            "cannot be reached: RPC error: Socket closed",
+        ),
+        (Exception("ray::NipRunWorker.exchange()\n  File ...\nMemoryError: no room"), "MemoryError: no room"),
+    ],
+    ids=["process", "node", "link", "raised"],
+)  # fmt: skip
+def test_how_an_actor_ended_is_said_in_a_line(error: Exception, words: str) -> None:
+    assert how_it_ended(error, "on node 10.0.0.3 (pid 29)") == f"on node 10.0.0.3 (pid 29) is gone: {words}"
+
+
+def test_a_node_without_nip_run_or_with_another_version_is_told_by_name() -> None:
+    said = {"node": "10.0.0.3", "pid": 7, "version": __version__, "missing": ""}
+    assert wrong_node(said) is None
+    missing = wrong_node({**said, "version": None, "missing": "No module named 'runner'"})
+    assert missing is not None
+    assert f"install nip-run[ray]=={__version__}" in missing
+    other = wrong_node({**said, "version": "0.1.0"})
+    assert other is not None
+    assert f"node 10.0.0.3 of the Ray cluster has nip-run 0.1.0, and this command is {__version__}" in other
+
+
+def test_what_a_worker_cannot_start_with_says_where_and_stays_what_it_is() -> None:
+    failure = Failure.of(ProviderRefusal("no key in MY_KEY", changes={"models.m.api_key_env": None}))
+    error = located(failure, "on node 10.0.0.3 (pid 7)").error()
+    assert isinstance(error, ProviderRefusal)
+    assert str(error).startswith("no key in MY_KEY (on node 10.0.0.3 (pid 7) of the Ray cluster")
+    assert error.changes == {"models.m.api_key_env": None}
+
+
+# What a spec may say
+
+
+@pytest.mark.parametrize(
+    ("execution", "keys"),
+    [
+        ({"engine": "ray"}, ["execution.workers"]),
+        ({"engine": "ray", "workers": 2, "processes": 2}, ["execution.processes"]),
+        ({"workers": 2, "address": "head:6379"}, ["execution.workers", "execution.address"]),
+        ({"engine": "ray", "address": "ray://head:10001"}, ["execution.workers", "execution.address"]),
+        ({"engine": "ray", "workers": 2, "address": "head"}, ["execution.address"]),
+    ],
+)
+def test_keys_that_do_not_go_together_are_told_all_at_once(
+    tmp_path: Path, execution: dict[str, object], keys: list[str]
+) -> None:
+    with pytest.raises(SpecError) as raised:
+        load_spec(spec_file(tmp_path, execution=execution))
+    assert sorted(problem.key for problem in raised.value.problems) == sorted(keys)
+
+
+@pytest.mark.parametrize("address", ["auto", "head:6379", "10.0.0.1:6379", "[::1]:6379"])
+def test_an_address_of_a_cluster_is_taken(tmp_path: Path, address: str) -> None:
+    spec = load_spec(spec_file(tmp_path, execution={"engine": "ray", "workers": 2, "address": address}))
+    assert spec.experiment.execution.address == address
+
+
+def test_calls_by_batch_are_refused_on_ray_too(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"batch": True}})
+    done = nip_run_here("check", path, "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "execution.engine: calls by batch are gathered by one process (models.m.batch)" in done.stderr
+
+
+@pytest.mark.full
+def test_where_ray_is_missing_the_extra_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("raise ImportError('there is none')\n")
+    spec_file(tmp_path)
+    done = nip_run("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "execution.engine=ray needs the package ray (there is none); pip install 'nip-run[ray]'" in done.stderr
+    assert not (tmp_path / "results").exists()

@@ -1,0 +1,181 @@
+"""A run on Ray is the run of one process, whatever becomes of its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.runs.workers import messages
+from runner.runs.workers.cluster.connection import connected
+from runner.runs.workers.cluster.crew import RayCrew
+from runner.spec.experiment import Execution
+from tests.support import ray_nodes
+from tests.support.processes import command, ended, environment, nip_run, until
+from tests.support.runs import derived_files, journal_records, only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+from tests.support.training import malt, training_spec
+from tests.support.workers import facts_in_journal
+
+pytestmark = [pytest.mark.ray]
+
+LOCAL = ("execution.engine=ray", "execution.workers=2")
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path is short, as Ray's sockets want it."""
+    with tempfile.TemporaryDirectory(prefix="nr-") as name:
+        yield Path(name)
+
+
+def on(nodes: ray_nodes.Nodes, workers: int = 2) -> list[str]:
+    return ["execution.engine=ray", f"execution.workers={workers}", f"execution.address={nodes.address}"]
+
+
+def begun(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
+    """A command with a process group of its own, as a terminal's foreground has it."""
+    return subprocess.Popen(
+        command(*words), cwd=cwd, env=environment(**variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+
+
+def nothing_left() -> bool:
+    return not (ray_nodes.actors() or ray_nodes.raylets())
+
+
+def test_a_run_is_that_of_one_process_on_a_cluster_that_ends_with_it(tmp_path: Path) -> None:
+    with serving(latency=[0.0, 0.05]) as server:
+        path = spec_file(tmp_path, server.base_url, size=20)
+        whole = played(path, tmp_path / "one")
+        done = nip_run("spec.yaml", *LOCAL, "--json", cwd=tmp_path, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert server.stats()["max_open"] <= 8
+    assert [row["status"] for row in json.loads(done.stdout)] == ["done"]  # and nothing of Ray's is between
+    run = only_run(tmp_path / "results")
+    assert derived_files(run) == derived_files(whole.path)
+    assert facts_in_journal(run) == facts_in_journal(whole.path)
+    until(nothing_left)
+
+
+def test_ctrl_c_lets_calls_in_flight_come_in_and_leaves_nothing(tmp_path: Path) -> None:
+    with serving(latency=0.3) as server:
+        spec_file(tmp_path, server.base_url, size=40)
+        process = begun("spec.yaml", *LOCAL, cwd=tmp_path)
+        until(lambda: server.requests >= 10 or process.poll() is not None, 90)
+        os.killpg(process.pid, signal.SIGINT)
+        code, _, err = ended(process)
+        assert code == 130, err
+        assert "what was paid for is kept" in err
+        run = only_run(tmp_path / "results")
+        assert len([one for one in journal_records(run) if one["kind"] == "call"]) == server.requests
+        assert not (run / "in_flight").exists()
+        until(nothing_left)
+        played(tmp_path / "spec.yaml", tmp_path / "results")
+        assert max(server.stats()["bodies"].values()) == 1
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_workers_end_with_a_driver_that_is_killed_and_the_next_one_goes_on(
+    tmp_path: Path, short: Path, is_local: bool
+) -> None:
+    with serving(latency=0.05) as server:
+        path = spec_file(tmp_path, server.base_url, size=20)
+        whole = played(path, tmp_path / "one")
+        needed = server.requests
+        server.change(latency=0.5)
+        with ray_nodes.nodes(short, *([] if is_local else [2])) as nodes:
+            process = begun("spec.yaml", *(LOCAL if is_local else on(nodes)), cwd=tmp_path)
+            until(lambda: server.requests >= needed + 12 or process.poll() is not None, 90)
+            assert len(ray_nodes.actors()) == 2
+            process.kill()
+            ended(process)
+            until(nothing_left if is_local else lambda: not ray_nodes.actors(), 30)
+            result = played(path, tmp_path / "results")
+        (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
+        assert server.requests - 2 * needed <= lost <= 8
+    assert derived_files(result.path) == derived_files(whole.path)
+
+
+def test_a_key_that_a_node_has_not_is_told_by_node_and_variable(tmp_path: Path, short: Path) -> None:
+    spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"api_key_env": "NODES_KEY"}})
+    with ray_nodes.nodes(short, 1) as nodes:
+        done = nip_run("spec.yaml", *on(nodes, 1), cwd=tmp_path, timeout=120, NODES_KEY="sk-of-the-driver-alone")
+    assert done.returncode == 4, done.stderr
+    assert "NODES_KEY" in done.stderr
+    assert "on node 127.0.0.1 (pid " in done.stderr
+    assert "before `ray start`" in done.stderr
+
+
+def test_a_node_that_joins_and_cannot_play_is_noted_and_one_that_can_plays(tmp_path: Path, short: Path) -> None:
+    with serving(latency=0.2) as server, ray_nodes.nodes(short, 1, NODES_KEY="sk-of-the-nodes-alone") as nodes:
+        model = {"api_key_env": "NODES_KEY"}
+        spec_file(tmp_path, server.base_url, size=150, models={"m": model})
+        process = begun("spec.yaml", *on(nodes, 3), cwd=tmp_path)
+        until(lambda: server.requests >= 10 or process.poll() is not None, 90)
+        assert len(ray_nodes.actors()) == 1
+        nodes.add(1)
+        nodes.add(1, NODES_KEY="sk-of-the-nodes-alone")
+        until(lambda: len(ray_nodes.actors()) >= 2 or process.poll() is not None, 30)
+        code, _, err = ended(process, 120)
+    assert code == 0, err
+    notes = " ".join(json.loads((only_run(tmp_path / "results") / "manifest.json").read_text()).get("notes", []))
+    assert "the others play on" in err + notes
+
+
+def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(short: Path) -> None:
+    heard: list[Any] = []
+
+    async def wait(address: str) -> None:
+        async with connected(Execution(engine="ray", workers=2, address=address)):
+            crew = RayCrew(2, told=0.5, patience=2.0)
+
+            def receive(batch: Sequence[Any]) -> None:
+                heard.extend(batch)
+
+            worker = await crew.start(receive, heard.append)
+            late = time.monotonic() + 30
+            while not any(isinstance(one, messages.CannotStart) for one in heard):
+                assert time.monotonic() < late, heard
+                await asyncio.sleep(0.1)
+            await worker.end(at_once=True)
+
+    with ray_nodes.nodes(short, 0) as nodes:
+        asyncio.run(wait(nodes.address))
+    *notes, failed = heard
+    assert notes
+    assert all("each takes 1 CPU, and it has 1 node with 0 CPUs, of which 0 are free" in one.line for one in notes)
+    assert "Add nodes or free some CPUs" in str(failed.failure.error())
+
+
+def test_an_address_where_no_cluster_is_ends_in_words(tmp_path: Path) -> None:
+    spec_file(tmp_path, "http://127.0.0.1:9/v1")
+    done = nip_run("spec.yaml", *LOCAL, "execution.address=127.0.0.1:1", cwd=tmp_path, timeout=150)
+    assert done.returncode == 1, done.stderr
+    assert "cannot connect to the Ray cluster at 127.0.0.1:1 (execution.address)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("method", ["expert_iteration", "malt"])
+def test_a_training_run_plays_its_games_and_tests_on_ray(tmp_path: Path, short: Path, method: str) -> None:
+    path = training_spec(tmp_path, **(malt() if method == "malt" else {}))
+    with ray_nodes.nodes(short, 2) as nodes:
+        for name, words in (("one", []), ("two", on(nodes))):
+            done = nip_run("run", path, *words, "-q", "--results", name, cwd=tmp_path, timeout=120)
+            assert done.returncode == 0, done.stderr
+    games = sorted(run.name for run in (tmp_path / "one/runs").iterdir() if (run / "journal.jsonl").is_file())
+    assert len(games) >= 2
+    for name in games:
+        assert derived_files(tmp_path / "two/runs" / name) == derived_files(tmp_path / "one/runs" / name)
