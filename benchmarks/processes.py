@@ -31,7 +31,10 @@ IN_FLIGHT = 256
 
 
 def runs(here: Path, processes: Sequence[int], repeat: int) -> dict[int, list[Any]]:
-    """Each number of processes in turns."""
+    """Each number of processes in turns, as it is where it is installed: no process compiles the project anew."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    few = [sys.executable, "-m", "runner", "spec.yaml", "execution.processes=2", "dataset.limit=10", "-q"]
+    measured([*few, "--results", str(here / "results-before")], cwd=here)
     found: dict[int, list[Any]] = {count: [] for count in processes}
     for turn in range(repeat):
         for count in processes:
