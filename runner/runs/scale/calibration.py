@@ -18,7 +18,7 @@ from runner.datasets.shards import Shard
 from runner.errors import RunError
 from runner.models.layers.budget import BudgetSettings
 from runner.models.settings import ModelSettings
-from runner.results.folder import RunFolder
+from runner.results.folder import RunFolder, part_id
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.runs.accounting import Progress
@@ -31,6 +31,7 @@ FIRST_CALLS = 300
 SETTLED = 0.25
 """The share of the games after which the pace is taken: workers have begun, and all places are full."""
 FEWEST_GAMES = 24
+MERGED = "measured-merge"
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,10 @@ class Calibration:
     def of_merge(self) -> float:
         """Seconds a call that it takes to make one run of two shards."""
         plan = self._smaller(self._enough(2 * self.first.call), 1)
-        for number in (1, 2):
-            shard = in_shard(plan, Shard(number, 2))
-            run_games(shard, self.results, shard.run_id, RunOptions())
+        for shard in (Shard(1, 2), Shard(2, 2)):
+            run_games(in_shard(plan, shard), self.results, part_id(MERGED, shard), RunOptions())
         begun = time.perf_counter()
-        made = merge(plan.run_id, self.results)
+        made = merge(MERGED, self.results)
         took = time.perf_counter() - begun
         return max(took - self.first.end, 0.0) / (made.manifest.completions or 1)
 
