@@ -151,6 +151,9 @@ def plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--like", metavar="RUN", help="its games and servers are known from this run; default: the newest that fits"
     )
+    parser.add_argument(
+        "--measure", type=float, metavar="S", help="how many seconds to measure each thing here; default: 2"
+    )
 
 
 def schema(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.output import note, print_json, print_table, say
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
 
 def execute(args: argparse.Namespace) -> int:
     is_timed = args.workers is not None or args.shards is not None
+    if not is_timed and any(one is not None for one in (args.cores, args.like, args.measure)):
+        raise UsageError(
+            "--cores, --like and --measure are for how long a run takes: say --workers N, or --shards N, too"
+        )
     if args.detect is None and not is_timed:
         raise UsageError(
             "say what to plan for: --detect D, the difference of accuracy to see, such as 0.05; or --workers N, to be "
             "told how long the run takes"
         )
-    if not is_timed and (args.cores is not None or args.like is not None):
-        raise UsageError("--cores and --like are for how long a run takes: say --workers N, or --shards N, too")
     results = Results(args.results)
     points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
     for point in points:
@@ -59,7 +62,12 @@ def _times(points: Sequence[Point], args: argparse.Namespace, results: Results) 
     """How long each takes; those of a sweep one after the other, since each is measured."""
     from runner.runs.scale.duration import Asked, duration_of  # loads all that plays, which a sample's size needs not
 
-    asked = Asked(args.workers or 1, args.shards or 1, args.cores, args.like)
+    def given(value: int | None) -> int:
+        return 1 if value is None else value
+
+    start = process_time()  # so long it took to load the program, the spec and its dataset
+    asked = Asked(given(args.workers), given(args.shards), args.cores, args.like, start=start)
+    asked = asked if args.measure is None else replace(asked, measure=args.measure)
     tell = (lambda _: None) if args.quiet else note
     return [duration_of(point.plan.games, results, asked, tell) for point in points]
 

@@ -111,8 +111,9 @@ def _seed(what: str, request: Request) -> int:
 def _answer(request: Request, rng: random.Random, known: int | None, words: int | None) -> str:
     wanted = request.wanted
     if wanted.accept is not None and wanted.reject is not None and (wanted.must_decide or rng.random() < DECIDES):
-        sentence, guess = _said(rng, words), rng.random() < 0.5
+        sentence, guess = _sentence(rng), rng.random() < 0.5
         accepts = guess if known is None else known == 1
+        sentence = _lengthened(sentence, rng, words)
         verdict = f"{sentence}\n\n{wanted.accept if accepts else wanted.reject}"
         return verdict if wanted.confidence is None else f"{verdict}\n{wanted.confidence} {_stated(request)}"
     if wanted.headers:
@@ -122,8 +123,11 @@ def _answer(request: Request, rng: random.Random, known: int | None, words: int 
 
 
 def _said(rng: random.Random, words: int | None) -> str:
-    """A sentence, and more of them where it is to be as long as that."""
-    sentence = _sentence(rng)
+    return _lengthened(_sentence(rng), rng, words)
+
+
+def _lengthened(sentence: str, rng: random.Random, words: int | None) -> str:
+    """A sentence, and what makes it about as long as that; it draws after all else that is drawn of an answer."""
     missing = 0 if words is None else words - sentence.count(" ") - 1
     if missing <= 0:
         return sentence

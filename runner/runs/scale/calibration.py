@@ -31,6 +31,8 @@ FIRST_CALLS = 300
 SETTLED = 0.25
 """The share of the games after which the pace is taken: workers have begun, and all places are full."""
 FEWEST_GAMES = 24
+SECONDS = 2.0
+"""For so long games are played to be measured, about."""
 MERGED = "measured-merge"
 
 
@@ -89,7 +91,7 @@ class Calibration:
     results: Results
     words: Mapping[str, int]
     """How long the answers of each model group are to be, in words; a group of `dummy` answers as its own spec says."""
-    seconds: float = 2.0
+    seconds: float = SECONDS
     """How long to play."""
     _number: int = 0
     first: Measured = field(init=False)
@@ -156,7 +158,7 @@ class Calibration:
         )  # fmt: skip
 
     def _dummy(self, name: str, settings: ModelSettings) -> ModelSettings:
-        if settings.provider == "dummy":
+        if settings.traits.drawn:
             return settings
         return ModelSettings(
             provider="dummy", answer_words=self.words.get(name), chat_format=settings.chat_format,

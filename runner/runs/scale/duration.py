@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from runner.results.results import Results
 from runner.rollouts.estimate import estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.runs.scale.breaks import Breaks, Room, breaks_of
-from runner.runs.scale.calibration import Calibration, scratch
+from runner.runs.scale.calibration import SECONDS, Calibration, scratch
 from runner.runs.scale.earlier import Earlier, earlier_like, of_run
 from runner.runs.scale.known import known_games, planned_words, rates_of
 from runner.runs.scale.measuring import Measurements, Tell, cores_here, measurements
@@ -25,6 +24,8 @@ from runner.text import counted
 
 Pair = tuple[float, float]
 """From the shortest games to the longest."""
+
+MOST_SECONDS = 3600.0
 
 SLOW = 1.15
 """From so much on it is told that this machine does other things, too."""
@@ -39,6 +40,11 @@ class Asked:
     cores: int | None = None
     """Of all machines that play a shard; None: those of this one."""
     like: str | None = None
+    """The run whose games and servers these are like."""
+    measure: float = SECONDS
+    """For how many seconds each thing is measured, about."""
+    start: float = 0.0
+    """Seconds that it takes to load the program, the spec and its dataset."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +90,11 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
         RunError: nothing can be measured here, or a run's files are damaged.
     """
     _check(plan, asked)
-    start = time.process_time()  # so long it took to load the program, the spec and its dataset
     live = [name for name, settings in used_models(plan).items() if settings.called_live]
     earlier = earlier_like(plan, results, asked.like) if live or asked.like is not None else None
     known = known_games(plan, earlier)
     with scratch(results) as folder:
-        calibration = Calibration(plan, folder, planned_words(plan, earlier))
+        calibration = Calibration(plan, folder, planned_words(plan, earlier), asked.measure)
         found = measurements(
             calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=known[1].groups
         )
@@ -101,7 +106,7 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
         plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, asked.workers, asked.shards,
         is_live=bool(live),
     )  # fmt: skip
-    costs = found.costs(start, asked.workers, cores)
+    costs = found.costs(asked.start, asked.workers, cores)
     low, high = (predicted(games, costs, players) for games in known)
     return _Told(plan, results, players, found, earlier).duration(known, (low, high))
 
@@ -111,6 +116,8 @@ def _check(plan: Plan, asked: Asked) -> None:
         many = getattr(asked, name)
         if many is not None and many < 1:
             raise UsageError(f"--{name} is a number from 1 on, and not {many}")
+    if not 0 < asked.measure <= MOST_SECONDS:
+        raise UsageError(f"--measure is a number of seconds up to {MOST_SECONDS:g}, and not {asked.measure:g}")
     if plan.shape is not None:
         raise UsageError("how long trees take is not known; leave out rollouts.num_responses_per_timestep")
     if plan.debates is not None:
