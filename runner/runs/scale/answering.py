@@ -1,12 +1,13 @@
 """A server that gives every call the same answer at once: a program of its own, so that its work is nobody else's.
 
-It writes its port to standard output, and ends when standard input does.
+It ends when standard input does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from runner.errors import RunError
 
 WORD_BYTES = 6
 
-_BEGIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({words}, {prompt_tokens})"
+_BEGIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptor}, {words}, {prompt_tokens})"
 
 
 @contextmanager
@@ -26,37 +27,36 @@ def answering(words: int, prompt_tokens: int) -> Iterator[str]:
     Raises:
         RunError: it cannot be started.
     """
-    code = _BEGIN.format(path=list(sys.path), module=__name__, words=words, prompt_tokens=prompt_tokens)
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
-        )  # fmt: skip
+        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+            host, port = listening.getsockname()
+            code = _BEGIN.format(
+                path=list(sys.path), module=__name__, descriptor=listening.fileno(), words=words,
+                prompt_tokens=prompt_tokens,
+            )  # fmt: skip
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code], pass_fds=[listening.fileno()],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0,
+            )  # fmt: skip
     except OSError as error:
         raise RunError(f"cannot start a server to measure what calls cost: {error.strerror}") from error
     with process:
-        assert process.stdout is not None
         try:
-            port = process.stdout.readline().strip()
-            if not port.isdigit():
-                raise RunError("cannot measure what calls cost: no port of 127.0.0.1 can be opened")
-            yield f"http://127.0.0.1:{int(port)}/v1"
+            yield f"http://{host}:{port}/v1"
         finally:
             process.kill()
 
 
-def main(words: int, prompt_tokens: int) -> None:
-    """Serve until standard input ends."""
-    asyncio.run(_serve(words, prompt_tokens))
+def main(descriptor: int, words: int, prompt_tokens: int) -> None:
+    """Serve on a socket that listens, until standard input ends."""
+    asyncio.run(_serve(socket.socket(fileno=descriptor), words, prompt_tokens))
 
 
-async def _serve(words: int, prompt_tokens: int) -> None:
+async def _serve(listening: socket.socket, words: int, prompt_tokens: int) -> None:
     content = ("answer " * words)[: words * WORD_BYTES]
     answer = _http(content, prompt_tokens)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Answers(answer), "127.0.0.1", 0)
-    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
-    sys.stdout.flush()
+    await loop.create_server(lambda: _Answers(answer), sock=listening)
     await loop.run_in_executor(None, sys.stdin.buffer.read)
 
 

@@ -25,6 +25,7 @@ from runner.runs.accounting import Progress
 from runner.runs.in_shards import in_shard
 from runner.runs.merging import merge
 from runner.runs.run import RunOptions, run_games
+from runner.storage.files import open_to_read
 
 FIRST_CALLS = 300
 """Calls of the run that only tells how many games to play in the next; it loads what every run loads, too."""
@@ -71,7 +72,7 @@ def scratch(results: Results) -> Iterator[Results]:
     Raises:
         RunError: none can be made.
     """
-    at = next(path for path in (results.path.absolute(), *results.path.absolute().parents) if path.is_dir())
+    at = results.disk
     try:
         made = TemporaryDirectory(prefix=".plan-", dir=at, ignore_cleanup_errors=True)
     except OSError as error:
@@ -227,11 +228,16 @@ def cpu_of_children() -> float | None:
     ticks = 0
     try:
         tasks = [Path(task.path) / "children" for task in os.scandir("/proc/self/task")]
-        children = {child for path in tasks for child in path.read_bytes().split()}
+        children = {child for path in tasks for child in _read(path).split()}
         for child in children:
             with suppress(FileNotFoundError, ProcessLookupError):
-                stat = Path(f"/proc/{child.decode()}/stat").read_bytes()
+                stat = _read(Path(f"/proc/{child.decode()}/stat"))
                 ticks += sum(map(int, stat.rpartition(b")")[2].split()[11:13]))
     except OSError:
         return None
     return ticks / os.sysconf("SC_CLK_TCK") if children else None
+
+
+def _read(path: Path) -> bytes:
+    with open_to_read(path) as file:
+        return file.read()

@@ -145,7 +145,7 @@ class _Told:
         plan, seen, last = self.plan, self.seen, known[1]
         usd = _cost(plan, self.earlier)
         journal = seen.journal_bytes if self.earlier is None else self.earlier.journal_bytes or seen.journal_bytes
-        free = shutil.disk_usage(_there(self.results)).free
+        free = shutil.disk_usage(self.results.disk).free
         budget = plan.spec.experiment.budget
         room = Room(
             seconds=high.seconds / plan.size,
@@ -225,12 +225,6 @@ def _measured(seen: Measurements, earlier: Earlier | None, players: Players) -> 
             f"{counted(seen.worked, 'worker')} and their writer, {counted(seen.workers.games, 'game')}: "
             f"{1e3 * seen.workers.call:.2f} ms a call, of which the writer worked {1e3 * seen.workers.call_cpu:.2f} ms"
         )
-
-
-def _there(results: Results) -> str:
-    """The folder that the results are in, or will be made in."""
-    path = results.path.absolute()
-    return str(next(one for one in (path, *path.parents) if one.is_dir()))
 
 
 def _most_memory() -> float:

@@ -38,7 +38,8 @@ def test_slow_servers_are_bound_by_how_many_calls_wait_at_once() -> None:
 
 def test_a_core_is_the_bound_of_what_is_answered_at_once() -> None:
     found = predicted(DRAWN, COSTS, PLAYERS)
-    assert (found.bounds[0].name, found.play) == (CORE, pytest.approx(50.0))
+    assert found.bounds[0].name == CORE
+    assert found.play == pytest.approx(50.0)
 
 
 def test_servers_and_a_core_that_are_as_fast_are_slower_together_than_either() -> None:
@@ -60,7 +61,8 @@ def test_speakers_of_a_round_are_asked_at_once_and_no_more_calls_than_games_wait
 )
 def test_a_rate_is_the_bound_but_for_the_tenth_of_a_minute_that_may_be_used_at_once(rate: Rate, seconds: float) -> None:
     found = predicted(GAMES, COSTS, replace(PLAYERS, rates={"m": rate}))
-    assert (found.bounds[0].name, found.play) == (RATE, pytest.approx(seconds))
+    assert found.bounds[0].name == RATE
+    assert found.play == pytest.approx(seconds)
 
 
 def test_what_fits_in_the_burst_is_no_bound_and_a_group_that_is_not_asked_has_none() -> None:
@@ -70,13 +72,13 @@ def test_what_fits_in_the_burst_is_no_bound_and_a_group_that_is_not_asked_has_no
 
 
 def test_workers_are_bound_by_themselves_then_by_all_cores_and_at_last_by_their_writer() -> None:
-    def by(workers: int, cores: int) -> tuple[str, float]:
+    def by(workers: int, cores: int) -> tuple[str, int]:
         found = predicted(DRAWN, COSTS, replace(PLAYERS, workers=workers, cores=cores)).bounds[0]
-        return found.name, found.calls_per_second
+        return found.name, round(found.calls_per_second)
 
-    assert by(2, 8) == (CORES, pytest.approx(2000))
-    assert by(2, 2) == (CORES, pytest.approx(2 / 1.2e-3))
-    assert by(64, 64) == (WRITER, pytest.approx(5000))
+    assert by(2, 8) == (CORES, 2000)
+    assert by(2, 2) == (CORES, 1667)
+    assert by(64, 64) == (WRITER, 5000)
 
 
 def test_workers_that_were_measured_as_they_are_to_play_are_as_fast_as_that() -> None:
