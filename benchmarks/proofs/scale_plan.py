@@ -119,7 +119,10 @@ def shards(claims: Claims, scale: float) -> None:
 
         def play() -> None:
             command = [sys.executable, "-m", "runner", "spec.yaml", *spec, "-q", "--run-id", "played", "--shard"]
-            both = [subprocess.Popen([*command, f"{n}/2"], cwd=here, env=environment()) for n in (1, 2)]
+            both = [
+                subprocess.Popen([*command, f"{n}/2"], cwd=here, env=environment(), stdout=subprocess.DEVNULL)
+                for n in (1, 2)
+            ]
             assert [one.wait() for one in both] == [0, 0]
 
         compare(claims, "two shards and their merge", here, spec, ["--shards", "2"], "core", play)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from runner.errors import UsageError
+from runner.errors import Interrupted, UsageError
 from runner.models.prices import price_of
 from runner.results.results import Results
 from runner.rollouts.estimate import estimates, total_cost
@@ -92,15 +92,13 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
     _check(plan, asked)
     live = [name for name, settings in used_models(plan).items() if settings.called_live]
     earlier = earlier_like(plan, results, asked.like) if live or asked.like is not None else None
+    try:
+        found, played = _measured_here(plan, results, asked, tell, earlier)
+    except Interrupted:
+        raise Interrupted("interrupted while it measured; nothing was kept") from None
     known = known_games(plan, earlier)
-    with scratch(results) as folder:
-        calibration = Calibration(plan, folder, planned_words(plan, earlier), asked.measure)
-        found = measurements(
-            calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=known[1].groups
-        )
-        if not live and earlier is None:  # what dummy answers does not depend on who asks
-            games = replace(of_run(found.one.folder, plan).games, games=plan.size)
-            known = (games, games)
+    if played is not None:
+        known = (played, played)
     cores = asked.cores or cores_here()
     players = Players(
         plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, asked.workers, asked.shards,
@@ -109,6 +107,20 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
     costs = found.costs(asked.start, asked.workers, cores)
     low, high = (predicted(games, costs, players) for games in known)
     return _Told(plan, results, players, found, earlier).duration(known, (low, high))
+
+
+def _measured_here(
+    plan: Plan, results: Results, asked: Asked, tell: Tell, earlier: Earlier | None
+) -> tuple[Measurements, Games | None]:
+    """What is measured, and the games that were played for that where what they are like depends on nobody else."""
+    live = [name for name, settings in used_models(plan).items() if settings.called_live]
+    use = known_games(plan, earlier)[1].groups
+    with scratch(results) as folder:
+        calibration = Calibration(plan, folder, planned_words(plan, earlier), asked.measure)
+        found = measurements(calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=use)
+        if live or earlier is not None:
+            return found, None
+        return found, replace(of_run(found.one.folder, plan).games, games=plan.size)
 
 
 def _check(plan: Plan, asked: Asked) -> None:

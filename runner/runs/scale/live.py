@@ -51,6 +51,7 @@ def live_cost(plan: Plan, results: Results, group: str, *, words: int, prompt_to
         asked = replace(
             settings, provider="openai", model=settings.name, base_url=address, api_key_env=None,
             requests_per_minute=None, tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None,
+            headers=None,
         )  # fmt: skip
         live, size = _through(_with_models(plan, asked), results, "live", group, prompt_tokens)
     here, _ = _through(_with_models(plan, drawn), results, "here", group, prompt_tokens)
