@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -200,8 +201,13 @@ ROOMS = {
 """Packages that a whole room is written in."""
 
 
-def imported(module: str) -> Iterator[str]:
+@cache
+def imported(module: str) -> frozenset[str]:
     """Everything a module imports: at its top, inside functions, and for type checkers only."""
+    return frozenset(_imported(module))
+
+
+def _imported(module: str) -> Iterator[str]:
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -211,9 +217,13 @@ def imported(module: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-GRAPH = {
-    module: {name for name in imported(module) if name in FILES and name not in (module, "runner")} for module in FILES
-}
+@cache
+def graph() -> dict[str, set[str]]:
+    """Which modules each imports."""
+    return {
+        module: {name for name in imported(module) if name in FILES and name not in (module, "runner")}
+        for module in FILES
+    }
 
 
 def room(module: str) -> str:
@@ -241,7 +251,7 @@ def test_imports_go_down_the_order() -> None:
     rank = {name: index for index, name in enumerate(ORDER)}
     wrong = [
         f"{module} imports {name}"
-        for module, names in GRAPH.items()
+        for module, names in graph().items()
         for name in sorted(names)
         if rank[room(name)] > rank[room(module)]
     ]
@@ -249,7 +259,7 @@ def test_imports_go_down_the_order() -> None:
 
 
 def test_the_longest_chain_of_rooms_has_at_most_17() -> None:
-    below = {name: {room(n) for m, ns in GRAPH.items() if room(m) == name for n in ns} - {name} for name in ORDER}
+    below = {name: {room(n) for m, ns in graph().items() if room(m) == name for n in ns} - {name} for name in ORDER}
     length: dict[str, int] = {}
     for name in ORDER:
         length[name] = 1 + max((length[other] for other in below[name]), default=0)
@@ -262,11 +272,11 @@ def test_files_make_no_circle() -> None:
     def visit(module: str, way: tuple[str, ...]) -> None:
         assert module not in way, " -> ".join((*way[way.index(module) :], module))
         if module not in done:
-            for name in sorted(GRAPH[module]):
+            for name in sorted(graph()[module]):
                 visit(name, (*way, module))
             done.add(module)
 
-    for module in GRAPH:
+    for module in graph():
         visit(module, ())
 
 
