@@ -169,12 +169,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--records", type=int, default=60_000, help="of 1 KB; a tenth as many of 60 KB")
+    parser.add_argument("--writer", action="store_true", help="what the writer takes, alone")
     parser.add_argument("--feed", nargs=3, type=int, metavar=("DESCRIPTOR", "SIZE", "COUNT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.feed:
         feed(*args.feed)
         return
-    for fine_tune in (False, True):
+    for fine_tune in () if args.writer else (False, True):
         compare(args.rollouts, args.concurrency, args.processes, args.repeat, fine_tune=fine_tune)
     rows = []
     for size, count in zip(SIZES, (args.records, args.records // 10), strict=True):

@@ -328,7 +328,7 @@ def paths_of_results(code: ast.AST) -> Iterator[str]:
 def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
     takers = {f"{module}.{name}" for module in FILES for name in paths_of_results(tree(module))}
     public = {
-        "api.specs": ("load_spec", "load_specs", "sample_size"),
+        "api.specs": ("duration", "load_spec", "load_specs", "sample_size"),
         "api.runs": ("run", "run_sweep", "open_run", "merge"),
         "api.asked": ("query", "compare"),
         "api.judging": ("rejudge",),
