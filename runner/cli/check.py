@@ -24,6 +24,7 @@ from runner.results.results import Results
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.runs.comparing import compared_with
+from runner.runs.process import cores_here
 from runner.runs.spending import used_models
 from runner.spec.checks.trees import tree_calls
 from runner.spec.warnings import warnings_of
@@ -55,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
             say(f"with {shown_point(spec.point)}")
         ones = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
         say(f"on {counted(len(datapoints), 'datapoint')} ({ones}).")
-        for line in (*shard_lines(games[0]), *_design(games[0]), *_keys(point.plan), *point.notes):
+        for line in (*shard_lines(games[0]), *_workers(games[0]), *_design(games[0]), *_keys(point.plan), *point.notes):
             say(line)
         if spec.protocol != shown:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
@@ -66,6 +67,19 @@ def execute(args: argparse.Namespace) -> int:
             title = f"at most, since `until` may stop it sooner; {title}"
         print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
     return ExitCode.DONE
+
+
+def _workers(games: Plan) -> list[str]:
+    """Who plays the games, where it is not the command's own process."""
+    execution = games.spec.experiment.execution
+    if not execution.by_workers:
+        return []
+    if execution.engine == "processes":
+        cores = cores_here()
+        more = "" if execution.processes <= cores else f", which has {counted(cores, 'core')}"
+        return [f"Played by {execution.processes} worker processes of this machine{more}."]
+    where = "" if execution.address is None else f" at {in_one_line(execution.address)}"
+    return [f"Played by {counted(execution.count, 'worker')} of the Ray cluster{where}."]
 
 
 def _design(games: Plan) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import io
 import logging
+import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -228,3 +229,8 @@ def _open_files() -> int:
         with suppress(OSError):
             return sum(1 for _ in Path(folder).iterdir()) - 1  # without the one that lists
     return SPARE_FILES
+
+
+def cores_here() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -36,7 +36,7 @@ from runner.rollouts.transcript import Transcript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.accounting import Accounting, Watch
 from runner.runs.making import MadeGame, needs_rollouts
-from runner.runs.process import log_to, signals_heard
+from runner.runs.process import cores_here, log_to, signals_heard
 from runner.runs.reconstruct import engine_of
 from runner.runs.result import RunResult
 from runner.runs.room import check_room
@@ -47,6 +47,7 @@ from runner.runs.troubles import keep_troubles
 from runner.runs.which import ReplayOf
 from runner.runs.wiring import Wired, Wiring
 from runner.storage.atomic import read_json
+from runner.text import counted
 
 _BEYOND_THE_LAST = (Stopped, BudgetExhausted, ProviderRefusal, ServerUnreachable)
 """What ends games that had begun before the run was decided, and matters to nobody then."""
@@ -181,6 +182,10 @@ class Session:
                 self.notes.append(f"played by one process, and not by execution.{what}: it is a replay")
             return None
         workers = min(execution.count, self._concurrency())
+        if execution.engine == "processes" and workers > (cores := cores_here()):
+            self.notes.append(
+                f"{workers} worker processes on {counted(cores, 'core')}: they are no faster than {cores}"
+            )
         return None if execution.engine == "processes" and workers == 1 else workers
 
     def _engine(self, wired: Wired) -> Engine:

@@ -13,11 +13,12 @@ from runner.models.prices import price_of
 from runner.results.results import Results
 from runner.rollouts.estimate import estimates, total_cost
 from runner.rollouts.plan import Plan
+from runner.runs.process import cores_here
 from runner.runs.scale.breaks import Breaks, Room, breaks_of
 from runner.runs.scale.calibration import SECONDS, Calibration, scratch
 from runner.runs.scale.earlier import Earlier, earlier_like, of_run
 from runner.runs.scale.known import known_games, planned_words, rates_of
-from runner.runs.scale.measuring import Measurements, Tell, cores_here, measurements
+from runner.runs.scale.measuring import Measurements, Tell, measurements
 from runner.runs.scale.model import Bound, Games, Players, Prediction, predicted
 from runner.runs.spending import used_models
 from runner.text import counted

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.results.results import Results
+from runner.runs.process import cores_here
 from runner.runs.scale.calibration import Calibration, Measured
 from runner.runs.scale.live import LiveCost, live_cost
 from runner.runs.scale.model import Costs, Use
@@ -94,8 +94,3 @@ def measurements(
             prompt_tokens=use[group].prompt_tokens / use[group].calls,
         )  # fmt: skip
     return Measurements(calibration.first, one, many, worked, cost, merge, share)
-
-
-def cores_here() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -9,6 +9,7 @@ import pytest
 
 from runner.results.results import Results
 from runner.runs.merging import merge
+from tests.support.processes import nip_run_here
 from tests.support.runs import derived_files, only_run, played, table
 from tests.support.servers.fleet import fleet
 from tests.support.specs import spec_file
@@ -84,3 +85,12 @@ def test_shards_by_workers_are_merged_into_the_run_of_one_process(tmp_path: Path
     merged = merge(only_run(tmp_path / "parts").name, Results(tmp_path / "parts"))
     assert derived_files(merged.folder.path) == derived_files(whole.path)
     assert facts_in_journal(merged.folder.path) == facts_in_journal(whole.path)
+
+
+def test_check_says_who_plays_and_more_workers_than_cores_are_told(tmp_path: Path) -> None:
+    spec = spec_file(tmp_path, size=2)
+    said = nip_run_here("check", str(spec), "execution.processes=1000", cwd=tmp_path).stdout
+    assert "Played by 1000 worker processes of this machine, which has " in said
+    ray = ("execution.engine=ray", "execution.workers=8", "execution.address=head:6379")
+    assert "Played by 8 workers of the Ray cluster at head:6379." in nip_run_here("check", str(spec), *ray).stdout
+    assert "Played by" not in nip_run_here("check", str(spec), cwd=tmp_path).stdout
