@@ -31,7 +31,10 @@ IN_FLIGHT = 256
 
 
 def runs(here: Path, processes: Sequence[int], repeat: int) -> dict[int, list[Any]]:
-    """Each number of processes in turns."""
+    """Each number of processes in turns, as it is where it is installed: no process compiles the project anew."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    few = [sys.executable, "-m", "runner", "spec.yaml", "execution.processes=2", "dataset.limit=10", "-q"]
+    measured([*few, "--results", str(here / "results-before")], cwd=here)
     found: dict[int, list[Any]] = {count: [] for count in processes}
     for turn in range(repeat):
         for count in processes:
@@ -166,12 +169,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--records", type=int, default=60_000, help="of 1 KB; a tenth as many of 60 KB")
+    parser.add_argument("--writer", action="store_true", help="what the writer takes, alone")
     parser.add_argument("--feed", nargs=3, type=int, metavar=("DESCRIPTOR", "SIZE", "COUNT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.feed:
         feed(*args.feed)
         return
-    for fine_tune in (False, True):
+    for fine_tune in () if args.writer else (False, True):
         compare(args.rollouts, args.concurrency, args.processes, args.repeat, fine_tune=fine_tune)
     rows = []
     for size, count in zip(SIZES, (args.records, args.records // 10), strict=True):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Check,
         check,
         compare,
+        duration,
         estimate,
         load_protocol,
         load_spec,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from runner.runs.accounting import Progress
     from runner.runs.result import Measured
     from runner.runs.sample_size import Needed, SampleSize
+    from runner.runs.scale.duration import Duration
     from runner.spec.load import Spec
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "Check",
     "Comparison",
     "CostEstimate",
+    "Duration",
     "Environment",
     "GenerationError",
     "Interrupted",
@@ -98,6 +101,7 @@ __all__ = [
     "__version__",
     "check",
     "compare",
+    "duration",
     "estimate",
     "first_turn",
     "load_protocol",
@@ -123,6 +127,7 @@ if not TYPE_CHECKING:  # a type checker that saw this would take every name for 
             "Check",
             "check",
             "compare",
+            "duration",
             "estimate",
             "load_protocol",
             "load_spec",
@@ -145,6 +150,7 @@ if not TYPE_CHECKING:  # a type checker that saw this would take every name for 
         "runner.runs.accounting": ("Progress",),
         "runner.runs.result": ("Measured",),
         "runner.runs.sample_size": ("Needed", "SampleSize"),
+        "runner.runs.scale.duration": ("Duration",),
         "runner.spec.load": ("Spec",),
     }
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -145,6 +145,7 @@ def test_batches_their_lines_and_the_examples_of_a_run_are_as_the_description_sa
         assert line_problems(example) == [], example
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", [pytest.param("expert_iteration", marks=pytest.mark.full), "malt"])
 def test_jobs_and_every_line_that_is_uploaded_for_them_are_as_the_description_says(tmp_path: Path, method: str) -> None:
     shared = {"p": {"share_prompts": True}, "v": {"share_prompts": True}}

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -201,8 +202,13 @@ ROOMS = {
 """Packages that a whole room is written in."""
 
 
-def imported(module: str) -> Iterator[str]:
+@cache
+def imported(module: str) -> frozenset[str]:
     """Everything a module imports: at its top, inside functions, and for type checkers only."""
+    return frozenset(_imported(module))
+
+
+def _imported(module: str) -> Iterator[str]:
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -212,9 +218,13 @@ def imported(module: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-GRAPH = {
-    module: {name for name in imported(module) if name in FILES and name not in (module, "runner")} for module in FILES
-}
+@cache
+def graph() -> dict[str, set[str]]:
+    """Which modules each imports."""
+    return {
+        module: {name for name in imported(module) if name in FILES and name not in (module, "runner")}
+        for module in FILES
+    }
 
 
 def room(module: str) -> str:
@@ -242,7 +252,7 @@ def test_imports_go_down_the_order() -> None:
     rank = {name: index for index, name in enumerate(ORDER)}
     wrong = [
         f"{module} imports {name}"
-        for module, names in GRAPH.items()
+        for module, names in graph().items()
         for name in sorted(names)
         if rank[room(name)] > rank[room(module)]
     ]
@@ -250,7 +260,7 @@ def test_imports_go_down_the_order() -> None:
 
 
 def test_the_longest_chain_of_rooms_has_at_most_17() -> None:
-    below = {name: {room(n) for m, ns in GRAPH.items() if room(m) == name for n in ns} - {name} for name in ORDER}
+    below = {name: {room(n) for m, ns in graph().items() if room(m) == name for n in ns} - {name} for name in ORDER}
     length: dict[str, int] = {}
     for name in ORDER:
         length[name] = 1 + max((length[other] for other in below[name]), default=0)
@@ -263,11 +273,11 @@ def test_files_make_no_circle() -> None:
     def visit(module: str, way: tuple[str, ...]) -> None:
         assert module not in way, " -> ".join((*way[way.index(module) :], module))
         if module not in done:
-            for name in sorted(GRAPH[module]):
+            for name in sorted(graph()[module]):
                 visit(name, (*way, module))
             done.add(module)
 
-    for module in GRAPH:
+    for module in graph():
         visit(module, ())
 
 
@@ -318,7 +328,7 @@ def paths_of_results(code: ast.AST) -> Iterator[str]:
 def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
     takers = {f"{module}.{name}" for module in FILES for name in paths_of_results(tree(module))}
     public = {
-        "api.specs": ("load_spec", "load_specs", "sample_size"),
+        "api.specs": ("duration", "load_spec", "load_specs", "sample_size"),
         "api.runs": ("run", "run_sweep", "open_run", "merge"),
         "api.asked": ("query", "compare"),
         "api.judging": ("rejudge",),

@@ -3,12 +3,13 @@
 from runner.api.asked import compare, query, sweep_table
 from runner.api.judging import rejudge
 from runner.api.runs import merge, open_run, run, run_sweep
-from runner.api.specs import Check, check, estimate, load_protocol, load_spec, load_specs, sample_size
+from runner.api.specs import Check, check, duration, estimate, load_protocol, load_spec, load_specs, sample_size
 
 __all__ = [
     "Check",
     "check",
     "compare",
+    "duration",
     "estimate",
     "load_protocol",
     "load_spec",

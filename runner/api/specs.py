@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.api.given import loaded, results_at
 from runner.documents.plain import KeyPath, plain
@@ -20,6 +20,9 @@ from runner.spec.load import Overrides, Spec, SpecSource
 from runner.spec.warnings import warnings_of
 from runner.training.keys import key_uses_of
 from runner.training.plan import TrainingPlan, plan_of
+
+if TYPE_CHECKING:
+    from runner.runs.scale.duration import Duration
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,6 +178,41 @@ def sample_size(
         raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
     other = None if against is None else str(against)
     return sample_size_of(plan, detect, results_at(results), from_runs=[str(one) for one in from_runs], against=other)
+
+
+def duration(
+    spec: Spec | SpecSource,
+    *,
+    workers: int = 1,
+    shards: int = 1,
+    cores: int | None = None,
+    like: str | Path | None = None,
+    measure: float = 2.0,
+    results: str | Path | None = None,
+) -> Duration:
+    """How long a run takes with so many workers or shards, and what bounds it.
+
+    For some seconds (`measure` for each thing) it plays games of the spec by `dummy`, on the disk of the results, and
+    throws them away. What is known of its games and servers is that of an earlier run: `like`, or else the newest that
+    fits. `cores` are those of all machines together; default: of this one. `results` is as in `run`.
+
+        >>> from runner import duration
+        >>> found = duration("specs/quickstart.yaml", measure=0.02)
+        >>> found.games, found.bounds[0].name, found.servers_known
+        (96, 'core', True)
+
+    Raises:
+        SpecError: with everything that is wrong, as `problems`.
+        UsageError: what is asked is out of bounds, or not known of such a run; `like` is no run that is like it.
+        RunError: nothing can be measured here, or the files of a run are damaged.
+    """
+    from runner.runs.scale.duration import Asked, duration_of  # loads all that plays
+
+    plan = plan_of(loaded(spec))
+    if isinstance(plan, TrainingPlan):
+        raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
+    asked = Asked(workers, shards, cores, None if like is None else str(like), measure)
+    return duration_of(plan, results_at(results), asked)
 
 
 def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, folder: str | Path = ".") -> Protocol:

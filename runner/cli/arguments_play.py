@@ -140,6 +140,20 @@ def plan(parser: argparse.ArgumentParser) -> None:
     known.add_argument(
         "--against", metavar="RUN", help="compare with this run, which is not played again; its variance is used"
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="say how long the run takes and what bounds it, with so many workers (execution.processes)",
+    )
+    parser.add_argument("--shards", type=int, metavar="N", help="likewise, in so many shards, each on its own machine")
+    parser.add_argument("--cores", type=int, metavar="N", help="of all that workers have; default: of this machine")
+    parser.add_argument(
+        "--like", metavar="RUN", help="its games and servers are known from this run; default: the newest that fits"
+    )
+    parser.add_argument(
+        "--measure", type=float, metavar="S", help="how many seconds to measure each thing here; default: 2"
+    )
 
 
 def schema(parser: argparse.ArgumentParser) -> None:

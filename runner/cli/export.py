@@ -12,8 +12,9 @@ from runner.cli.arguments_look import EXPORT_NAMES, MLFLOW
 from runner.cli.output import note, print_json, print_table
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
-from runner.finetune.files import FineTuneFiles, Trees, format_of
+from runner.finetune.files import FineTuneFiles, Trees
 from runner.finetune.formats import FORMATS, Format
+from runner.finetune.making import format_of
 from runner.results.folder import FINE_TUNE, RunFolder
 from runner.results.results import Results
 from runner.runs.reconstruct import Reconstructor, played_plan

@@ -1,13 +1,18 @@
-"""`nip-run plan`: how many datapoints and repeats show a difference, and what they would cost. Writes nothing."""
+"""`nip-run plan`: how many datapoints and repeats show a difference, and what they would cost; or how long a run takes.
+
+Leaves nothing behind.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from time import process_time
+from typing import TYPE_CHECKING, Any
 
-from runner.cli.output import print_json, print_table, say
+from runner.cli.output import note, print_json, print_table, say
+from runner.cli.plan_time import show_time
 from runner.cli.specs import Point, load_points, points_as_begun
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
@@ -18,26 +23,57 @@ from runner.statistics.paired import FEWEST_GROUPS
 from runner.text import counted
 from runner.training.plan import TrainingPlan
 
+if TYPE_CHECKING:
+    from runner.runs.scale.duration import Duration
+
 
 def execute(args: argparse.Namespace) -> int:
-    if args.detect is None:
-        raise UsageError("say what to plan for: --detect D, the difference of accuracy to see, such as 0.05")
+    is_timed = args.workers is not None or args.shards is not None
+    if not is_timed and any(one is not None for one in (args.cores, args.like, args.measure)):
+        raise UsageError(
+            "--cores, --like and --measure are for how long a run takes: say --workers N, or --shards N, too"
+        )
+    if args.detect is None and not is_timed:
+        raise UsageError(
+            "say what to plan for: --detect D, the difference of accuracy to see, such as 0.05; or --workers N, to be "
+            "told how long the run takes"
+        )
     results = Results(args.results)
     points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
-    found = [(point, _sample_size(point, args, results)) for point in points]
+    for point in points:
+        if isinstance(point.plan, TrainingPlan):
+            raise UsageError(f"{point.path} trains models; plan a benchmark of them (kind: benchmark)")
+    sizes = [None if args.detect is None else _sample_size(point, args, results) for point in points]
+    times = _times(points, args, results) if is_timed else [None] * len(points)
     if args.json:
-        print_json([_as_json(point, size) for point, size in found])
+        print_json([_as_json(*row) for row in zip(points, sizes, times, strict=True)])
         return ExitCode.DONE
-    for number, (point, size) in enumerate(found):
+    for number, (point, size, time) in enumerate(zip(points, sizes, times, strict=True)):
         if number:
             say()
-        _show(point, size, against=args.against)
+        if time is not None:
+            show_time(point, time)
+        if size is not None:
+            _show(point, size, against=args.against)
     return ExitCode.DONE
 
 
+def _times(points: Sequence[Point], args: argparse.Namespace, results: Results) -> list[Duration]:
+    """How long each takes; those of a sweep one after the other, since each is measured."""
+    from runner.runs.scale.duration import Asked, duration_of  # loads all that plays, which a sample's size needs not
+
+    def given(value: int | None) -> int:
+        return 1 if value is None else value
+
+    start = process_time()  # so long it took to load the program, the spec and its dataset
+    asked = Asked(given(args.workers), given(args.shards), args.cores, args.like, start=start)
+    asked = asked if args.measure is None else replace(asked, measure=args.measure)
+    tell = (lambda _: None) if args.quiet else note
+    return [duration_of(point.plan.games, results, asked, tell) for point in points]
+
+
 def _sample_size(point: Point, args: argparse.Namespace, results: Results) -> SampleSize:
-    if isinstance(point.plan, TrainingPlan):
-        raise UsageError(f"{point.path} trains models; plan a benchmark of them (kind: benchmark)")
+    assert not isinstance(point.plan, TrainingPlan)
     return sample_size_of(point.plan, args.detect, results, from_runs=args.from_runs, against=args.against)
 
 
@@ -107,12 +143,15 @@ def _points(share: float | None) -> str:
     return f"{100 * share:.3g} points"
 
 
-def _as_json(point: Point, size: SampleSize) -> Mapping[str, Any]:
-    best = size.cheapest
-    return {
-        "spec": point.path,
-        "point": dict(point.spec.point),
-        **asdict(size),
-        "fits": best is not None,
-        "fewest_games": None if best is None else asdict(best),
-    }
+def _as_json(point: Point, size: SampleSize | None, time: Duration | None) -> Mapping[str, Any]:
+    found: dict[str, Any] = {"spec": point.path, "point": dict(point.spec.point)}
+    if size is not None:
+        best = size.cheapest
+        found |= {
+            **asdict(size),
+            "fits": best is not None,
+            "fewest_games": None if best is None else asdict(best),
+        }
+    if time is not None:
+        found["time"] = asdict(time)
+    return found

@@ -51,9 +51,9 @@ COMMANDS: Mapping[str, Command] = {
         "render spec.yaml verifier", "render spec.yaml prover --round 1 --datapoint ID",
     ),
     "plan": Command(
-        "say how many datapoints and repeats show a difference, and their cost", play.plan, "runner.cli.plan",
+        "say how many datapoints show a difference, or how long a run takes", play.plan, "runner.cli.plan",
         "plan spec.yaml --detect 0.05", "plan spec.yaml --detect 0.05 --from RUN",
-        "plan spec.yaml --detect 0.1 --against RUN --json",
+        "plan spec.yaml --detect 0.1 --against RUN --json", "plan spec.yaml --workers 4 --like pilot",
     ),
     "run": Command(
         "play a spec; `nip-run SPEC` is short for it", play.run, "runner.cli.run",

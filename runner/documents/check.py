@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast
-
-from jsonschema import Draft202012Validator, ValidationError
-from jsonschema.validators import extend
+from typing import TYPE_CHECKING, Any, cast
 
 from runner.documents.dump import dump_inline
 from runner.documents.layered import Layered
 from runner.errors import Problem
 from runner.redaction import remember
 from runner.text import comma_join, did_you_mean, not_text
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
 
 _NAMES = {
     "string": "text",
@@ -49,6 +49,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
     if isinstance(value, str) and not _compiled(pattern).search(value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
@@ -60,16 +62,22 @@ def _is_whole(_: Any, value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_Validator: Any = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    {"pattern": _matches},
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
-)
+@cache
+def _validator() -> Any:
+    # Here and not above: a worker of a run imports what reads specs, and reads none.
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    return extend(  # type: ignore[no-untyped-call]
+        Draft202012Validator,
+        {"pattern": _matches},
+        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
+    )
 
 
 def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
     """All that the schema finds wrong with the data, and what no file of a run could hold."""
-    validator = _Validator(schema)
+    validator = _validator()(schema)
     unwritable = list(_unwritable(layered.data, (), layered))
     keys = {problem.key for problem in unwritable}
     errors = list(validator.iter_errors(layered.data))

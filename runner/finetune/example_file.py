@@ -10,9 +10,8 @@ import hashlib
 import os
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import orjson
 
@@ -37,13 +36,23 @@ def remove_dataset(target: Path) -> None:
     trace_of(target).unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """An example as one format writes it."""
 
     text: bytes
     key: bytes
     """The digest of what no two lines of a dataset may share."""
+
+    def at(self, place: int) -> Line:
+        """The line at its place in a file, where it says that."""
+        return Line(self.text.replace(_PLACE, b"%d" % place, 1), self.key)
+
+
+_PLACE = b"\0"
+"""Stands for a line's place in its file until that is known: found in no JSON, whose texts have it escaped."""
+
+LATER: Any = orjson.Fragment(_PLACE)
+"""The place of an example that is not in a file yet."""
 
 
 def line_of(format_: Format, example: Example) -> Line | str:
@@ -152,11 +161,11 @@ class ExampleFile:
 
     def add(self, example: Example, source: Source) -> str | None:
         """Write an example; the reason where it was left out."""
-        return self.put(line_of(self.format, example), source)
+        return self.put(line_of(self.format, example), traced(source))
 
-    def put(self, line: Line | str, source: Source) -> str | None:
-        """Write what `line_of` has given for this file's format; the reason where it was left out."""
-        problem = line if isinstance(line, str) else self._write(line, source)
+    def put(self, line: Line | str, trace: bytes) -> str | None:
+        """Write what `line_of` and `traced` have given for this file's format; the reason where it was left out."""
+        problem = line if isinstance(line, str) else self._write(line, trace)
         return self.leave_out(problem) if problem else None
 
     def leave_out(self, reason: str) -> str:
@@ -164,7 +173,7 @@ class ExampleFile:
         self._left_out[reason] += 1
         return reason
 
-    def _write(self, line: Line, source: Source) -> str | None:
+    def _write(self, line: Line, trace: bytes) -> str | None:
         most = self.format.max_bytes
         if self._full or (most is not None and self._lines.size + len(line.text) > most):
             self._full = True
@@ -174,7 +183,7 @@ class ExampleFile:
             return reason
         try:
             self._lines.write(line.text)
-            self._trace.write(_trace_line(self.examples + 1, source))
+            self._trace.write(b'{"line":%d,%b' % (self.examples + 1, trace))
         except OSError as error:
             raise self._cannot(error) from error
         self.examples += 1
@@ -239,9 +248,9 @@ class ExampleFile:
             self._seen.digests.close()
 
 
-def _trace_line(number: int, source: Source) -> bytes:
+def traced(source: Source) -> bytes:
+    """The line of a sidecar that says where an example comes from, without its beginning: its place in the file."""
     fields = {
-        "line": number,
         "run_id": source.run_id,
         "rollout_id": source.rollout_id,
         "agent": source.agent,
@@ -250,4 +259,4 @@ def _trace_line(number: int, source: Source) -> bytes:
         "datapoint_id": source.datapoint_id,
         "other": dict(source.other),
     }
-    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)[1:]

@@ -62,7 +62,8 @@ def _openai(to: ToConnect) -> Provider:
 def _dummy(to: ToConnect) -> Provider:
     settings = to.settings
     top = (settings.top_logprobs or 0) if settings.logprobs else None
-    return DummyModel(examples_behind(settings.model), to.labels, top_logprobs=top)
+    examples = examples_behind(settings.model)
+    return DummyModel(examples, to.labels, top_logprobs=top, words=settings.answer_words)
 
 
 def _replay(to: ToConnect) -> Provider:

@@ -221,6 +221,14 @@ class ModelSettings:
     batch_poll: float = option("For `batch`: seconds between polls.", default=30.0, exclusiveMinimum=0)
     timeout: float = option("Time-out of a call, in seconds.", default=600.0, exclusiveMinimum=0)
     run: str | None = option("For `replay`: the run's folder.", default=None, example="../results/runs/my-run")
+    answer_words: int | None = option(
+        "For `dummy`: about how many words its answers have, to try a run at its size before a model is asked; null: a "
+        "sentence.",
+        default=None,
+        example=150,
+        minimum=1,
+        maximum=1_000_000,
+    )
     price: Price | None = option(
         "The model's price, that of batches with `batch: true`; null: from the price list that comes with nip-run.",
         default=None,

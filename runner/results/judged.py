@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from runner.protocols.protocol import Protocol
-from runner.rollouts.confidence import is_bound
-from runner.rollouts.rollout import Outcome, Rollout
+from runner.results.measured import Verdict
 from runner.spec.design import exchanged
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.numbers import (
@@ -76,37 +75,34 @@ class JudgedGames:
         self._bound = _Column("b", 0)
         self._sorted: tuple[int, Any] = (-1, None)
 
-    def add(self, rollout: Rollout) -> None:
-        job, at = rollout.job, len(self._points)
-        point = job.datapoint
-        code = self._codes.get(point.id)
+    def count(self, game: Verdict) -> None:
+        """Count one game; games come in any order."""
+        at = len(self._points)
+        code = self._codes.get(game.datapoint)
         if code is None:
-            code = self._codes[point.id] = len(self._codes)
-            self._groups.append(point.group)
-            self._group_names.add(point.group)
+            code = self._codes[game.datapoint] = len(self._codes)
+            self._groups.append(game.group)
+            self._group_names.add(game.group)
         self._points.append(code)
-        self._labels.append(UNSET if point.label is None else point.label)
-        self._decisions.append(rollout.decision if rollout.outcome == Outcome.DECIDED else NONE)
-        if job.stance is not None or job.swapped is not None:
-            self._add_to_block(rollout, at)
-        if rollout.confidence_stated is not None:
-            self._confidence["stated"].put(at, rollout.confidence_stated)
-        if rollout.confidence_logprob is not None:
-            self._confidence["logprob"].put(at, rollout.confidence_logprob)
-            if is_bound(rollout.confidence_note):
+        self._labels.append(UNSET if game.label is None else game.label)
+        self._decisions.append(game.decision)
+        if game.argued is not None:
+            self._count_in_block(game, game.argued, at)
+        if game.stated is not None:
+            self._confidence["stated"].put(at, game.stated)
+        if game.logprob is not None:
+            self._confidence["logprob"].put(at, game.logprob)
+            if game.is_bound:
                 self._bound.put(at, 1)
 
-    def _add_to_block(self, rollout: Rollout, at: int) -> None:
-        job = rollout.job
-        if job.swapped is not None:
-            self._swapped.put(at, int(job.swapped))
-        if job.stances_exchanged is not None:
-            self._exchanged.put(at, int(job.stances_exchanged))
-        if job.stance is not None and rollout.stance is not None:
-            self._stance.put(at, rollout.stance)
-        given = job.datapoint.prover_stance if job.stance is None else job.stance
-        for agent, column in self._argued.items():
-            stance = self._protocol.stance(agent, given) if rollout.stance is None else rollout.stance
+    def _count_in_block(self, game: Verdict, argued: Sequence[int], at: int) -> None:
+        if game.swapped is not None:
+            self._swapped.put(at, int(game.swapped))
+        if game.stances_exchanged is not None:
+            self._exchanged.put(at, int(game.stances_exchanged))
+        if game.stance is not None:
+            self._stance.put(at, game.stance)
+        for column, stance in zip(self._argued.values(), argued, strict=True):
             column.put(at, stance)
 
     @property

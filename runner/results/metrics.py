@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.protocols.protocol import Decision, Protocol
+from runner.protocols.protocol import Protocol
 from runner.results.judged import JudgedGames
+from runner.results.measured import ORIGINAL_LIMITED, Measured, measured
 from runner.results.tally import Tally
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.statistics.intervals import CONFIDENCE, load_intervals
@@ -28,10 +29,6 @@ PROPORTIONS = frozenset(
         "token_limit_proportion",
     )
 )  # fmt: skip
-ORIGINAL_LIMITED = "limited_per_round"
-"""The tally behind the original's `token_limit_proportion`; ours of that name is over messages."""
-
-
 NEED_LABELS = frozenset(
     (
         "accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall",
@@ -87,72 +84,20 @@ class Metrics:
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout. A failure of transport is counted as an outcome and in nothing else."""
-        self.outcomes[rollout.outcome] += 1
-        if rollout.outcome == Outcome.TRANSPORT_FAILED:
+        self.count(measured(self._protocol, rollout))
+
+    def count(self, game: Measured) -> None:
+        """Count what a game adds."""
+        self.outcomes[Outcome(game.outcome)] += 1
+        if game.verdict is None:
             return
-        point, decision = rollout.job.datapoint, rollout.decision
-        cluster, label = point.group, point.label
-        self._judged.add(rollout)
-        self._add(None, "decision", cluster, float(decision))
-        decided = decision != Decision.NONE
-        self._add(None, "decided", cluster, float(decided))
-        if label is not None:
-            self._add_correct(cluster, label, decision, correct=bool(rollout.correct))
-        self._add(None, "episode_length", cluster, float(episode_length(self._protocol, rollout)))
-        self._add(None, "rounds_played", cluster, float(len(rollout.rounds)))
-        self._add_agents(rollout, cluster)
-
-    def _add_correct(self, cluster: str, label: int, decision: int, *, correct: bool) -> None:
-        """Count what a verdict is worth by its label."""
-        self._add(None, "accuracy", cluster, float(correct))
-        self._add(None, f"accuracy_{label}", cluster, float(correct))
-        decided = decision != Decision.NONE
-        if decided:
-            self._add(None, "accuracy_excluding_failures", cluster, float(correct))
-        if decision == Decision.ACCEPT:
-            self._add(None, "precision", cluster, float(label == 1))
-        if label == 1 and decided:
-            self._add(None, "recall", cluster, float(decision == Decision.ACCEPT))
-
-    def _add(self, agent: str | None, metric: str, cluster: str, value: float) -> None:
-        key = (agent, metric)
-        tally = self._tallies.get(key)
-        if tally is None:
-            tally = self._tallies[key] = Tally()
-        tally.add(cluster, value)
-
-    def _add_agents(self, rollout: Rollout, cluster: str) -> None:
-        unheard = rollout.answers_without_round()
-        for agent in self._protocol.agent_names:
-            if rollout.job.datapoint.label is not None or agent in rollout.rewards:
-                self._add(agent, "reward", cluster, rollout.rewards.get(agent, 0.0))
-            for played in rollout.rounds:
-                if not played.counts(agent):
-                    continue
-                # The original counts silent agents too, and no token limit where attempts ran out.
-                self._add(agent, "retries_per_round", cluster, float(played.retry_counts.get(agent, 0)))
-                self._add(agent, ORIGINAL_LIMITED, cluster, float(played.token_limits.get(agent, False)))
-                if agent in played.raw:
-                    self._add(agent, "calls_per_message", cluster, float(played.calls[agent]))
-                    self._add(agent, "token_limit_proportion", cluster, float(played.cut[agent]))
-            if agent in unheard:  # its calls were made all the same
-                answers = unheard[agent]
-                self._add(
-                    agent, "calls_per_message", cluster, float(len({(call.vote, call.attempt) for call in answers}))
-                )
-                self._add(agent, "token_limit_proportion", cluster, float(answers[-1].finish_reason == "length"))
-            for _ in range(self._padding(rollout)):
-                self._add(agent, "retries_per_round", cluster, 0.0)
-                self._add(agent, ORIGINAL_LIMITED, cluster, 0.0)
-
-    def _padding(self, rollout: Rollout) -> int:
-        """The rounds that an undecided game did not come to: the original counts them as zeros.
-
-        Of another run's debate, which is not played on, there are none.
-        """
-        if rollout.outcome != Outcome.NO_DECISION or any(played.asked is not None for played in rollout.rounds):
-            return 0
-        return self._protocol.max_message_rounds - len(rollout.rounds)
+        self._judged.count(game.verdict)
+        tallies, cluster = self._tallies, game.cluster
+        for agent, metric, values in game.added:
+            tally = tallies.get((agent, metric))
+            if tally is None:
+                tally = tallies[agent, metric] = Tally()
+            tally.add_all(cluster, values)
 
     def estimates(self) -> list[Estimate]:
         """All metrics in a fixed order, the whole game's first."""
@@ -263,10 +208,3 @@ def is_by_group(metrics: Mapping[str, Any]) -> bool:
 
 def _vote(at: Number) -> dict[str, Any]:
     return {"k": at.plays, **{name: value for name, value in vars(at).items() if name not in ("metric", "plays")}}
-
-
-def episode_length(protocol: Protocol, rollout: Rollout) -> int:
-    """The original's episode length: rounds with a message in the first channel, the very last round left out."""
-    first = protocol.channel_names[0]
-    rounds = rollout.rounds[: protocol.max_message_rounds - 1]
-    return sum(any(message.channel == first for message in played.messages) for played in rounds)

@@ -47,6 +47,12 @@ class Results:
         """The results folder that a run is in."""
         return cls(folder.path.absolute().parents[1 if split_part(folder.run_id)[1] is None else 3])
 
+    @property
+    def disk(self) -> Path:
+        """A folder that is there, on the disk where the results are or will be."""
+        at = self.path.absolute()
+        return next(path for path in (at, *at.parents) if path.is_dir())
+
     @cached_property
     def board(self) -> Leaderboard:
         """The leaderboard, whose database is loaded when it is first asked for."""

@@ -7,7 +7,7 @@ held in memory is bounded in bytes, whatever the rows hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -89,6 +89,18 @@ def _call_row(call: Call) -> dict[str, Any]:
     return row
 
 
+Lines = list[list[bytes]]
+"""Rows as lines of JSON, of each table, in the order of `COLUMNS`."""
+
+
+def lines_of(run_id: str, rollout: Rollout) -> Lines:
+    """A rollout's rows as lines."""
+    return [
+        [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
+        for rows in rows_of(run_id, rollout).values()
+    ]
+
+
 PART_ROWS = 10_000
 PART_BYTES = 8 << 20
 """A part has more only where a single row has: what reads it holds it whole."""
@@ -105,8 +117,7 @@ class _Parts:
         self._rows = self._bytes = 0
         self._file: IO[bytes] | None = None
 
-    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
+    def write(self, lines: list[bytes]) -> None:
         together = b"".join(lines)
         if self._rows + len(lines) <= PART_ROWS and self._bytes + len(together) <= PART_BYTES:
             self._write(self._file or self._next(), together, len(lines))
@@ -159,9 +170,13 @@ class PartFiles:
 
     def write(self, rollout: Rollout) -> None:
         """Add a rollout's rows; rollouts come in the order of the plan."""
+        self.add(lines_of(self._run_id, rollout))
+
+    def add(self, lines: Lines) -> None:
+        """Add what `lines_of` gave; likewise."""
         try:
-            for name, rows in rows_of(self._run_id, rollout).items():
-                self._tables[name].write(rows)
+            for table, of_table in zip(self._tables.values(), lines, strict=True):
+                table.write(of_table)
         except OSError as error:
             raise _disk_error(self.folder, error) from error
 

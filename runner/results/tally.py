@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 
@@ -12,15 +13,26 @@ class Tally:
 
     clusters: dict[str, list[float]] = field(default_factory=dict)
     values: set[float] = field(default_factory=set)
-    """Those that were seen, of many the first three."""
+    """Those that were seen, of many some: more than two."""
+    n: int = 0
+    _mean: tuple[int, float] | None = None
+    """Of how many values, and what it is: sums over many clusters take a while, and are asked for again and again."""
 
     def add(self, cluster: str, value: float) -> None:
+        self.add_all(cluster, (value,))
+
+    def add_all(self, cluster: str, values: Collection[float]) -> None:
+        """Add several values of one cluster, in this order."""
+        self.n += len(values)
         if len(self.values) < 3:
-            self.values.add(value)
-        row = self.clusters.setdefault(cluster, [0.0, 0.0, 0.0])
-        row[0] += 1
-        row[1] += value
-        row[2] += value * value
+            self.values.update(values)
+        row = self.clusters.get(cluster)
+        if row is None:
+            row = self.clusters[cluster] = [0.0, 0.0, 0.0]
+        for value in values:
+            row[0] += 1
+            row[1] += value
+            row[2] += value * value
 
     @property
     def by_cluster(self) -> list[float]:
@@ -28,12 +40,12 @@ class Tally:
         return [row[1] / row[0] for row in self.clusters.values()]
 
     @property
-    def n(self) -> int:
-        return int(math.fsum(row[0] for row in self.clusters.values()))
-
-    @property
     def mean(self) -> float | None:
-        return math.fsum(row[1] for row in self.clusters.values()) / self.n if self.n else None
+        if self._mean is None or self._mean[0] != self.n:
+            if not self.n:
+                return None
+            self._mean = self.n, math.fsum(row[1] for row in self.clusters.values()) / self.n
+        return self._mean[1]
 
     @property
     def deviation(self) -> float | None:

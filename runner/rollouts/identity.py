@@ -41,7 +41,7 @@ MUTABLE_MODEL_KEYS = (
 """Keys of every model group that a run may change: where it is served, its key, its price, our patience."""
 
 
-LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group")
+LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answer_words")
 """Keys of every model group that came after 0.1.0: where one is null, a run is the one that it was then."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from runner.errors import CallError
 from runner.models.base import Completion, Request
@@ -77,6 +78,20 @@ class Progress:
         return self.answers.usd if self.priced else None
 
 
+class Counted(NamedTuple):
+    """A rollout as the counts of a run see it."""
+
+    outcome: str
+    correct: bool | None
+    failed: int
+    """Calls that failed."""
+    completions: int
+    tokens: tuple[int, int, int]
+    """Of prompts, of answers, and of prompts that were cached."""
+    usd: tuple[float, ...]
+    """What each call cost whose price is known."""
+
+
 Watch = Callable[[Progress], None]
 """Called whenever the progress has moved."""
 
@@ -133,21 +148,48 @@ class Accounting:
 
     def add(self, rollout: Rollout) -> None:
         """Count a finished rollout, and its calls as its rows have them."""
-        progress = self.progress
-        progress.rollouts += 1
-        outcome = rollout.outcome.value
-        progress.outcomes[outcome] = progress.outcomes.get(outcome, 0) + 1
-        correct = rollout.correct
-        if correct is not None:
-            progress.judged += 1
-            progress.right += correct
+        self.count(self.counted(rollout))
         self._troubles.add(rollout)
-        groups = self._plan.groups(swapped=rollout.job.swapped)
+
+    def counted(self, rollout: Rollout) -> Counted:
+        """What a finished rollout counts as."""
+        groups, prices = self._plan.groups(swapped=rollout.job.swapped), self._costs.prices
+        used, usd, failed = Tally(), [], 0
         for call in rollout.calls:
             answered = call.finish_reason is not None
-            self._failed_calls += call.error is not None and not answered
-            price = self._costs.prices[groups[call.agent]] if call.paid else None
-            self._written.count(call, price, int(answered))
+            failed += call.error is not None and not answered
+            price = prices[groups[call.agent]] if call.paid else None
+            used.count(call, None, int(answered))
+            if price is not None:
+                usd.append(price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens))
+        tokens = used.prompt_tokens, used.completion_tokens, used.cached_tokens
+        return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, tokens, tuple(usd))
+
+    def count(self, rollout: Counted) -> None:
+        """Count what `counted` found."""
+        progress, written = self.progress, self._written
+        progress.rollouts += 1
+        progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
+        if rollout.correct is not None:
+            progress.judged += 1
+            progress.right += rollout.correct
+        self._failed_calls += rollout.failed
+        written.completions += rollout.completions
+        prompt, answer, cached = rollout.tokens
+        written.tokens += prompt + answer
+        written.prompt_tokens += prompt
+        written.completion_tokens += answer
+        written.cached_tokens += cached
+        for usd in rollout.usd:
+            written.usd += usd
+
+    def smooth(self, rollout: Rollout) -> tuple[int, int] | None:
+        """The answers and messages of a rollout in which nothing went wrong; None where something did."""
+        return self._troubles.smooth(rollout)
+
+    def count_smooth(self, answers: int, messages: int) -> None:
+        """Count a rollout of which `smooth` said so."""
+        self._troubles.add_smooth(answers, messages)
 
     def end_job(self) -> None:
         """Count a job, all of whose rollouts are in."""

@@ -29,13 +29,13 @@ from runner.results.manifest import Manifest, Status
 from runner.results.until import Decision
 from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine
 from runner.rollouts.job import Job
-from runner.rollouts.ordered import InOrder
+from runner.rollouts.ordered import Finished, InOrder
 from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import Rollout
 from runner.rollouts.stop import Stopped
 from runner.rollouts.transcript import Transcript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.accounting import Accounting, Watch
+from runner.runs.making import MadeGame, needs_rollouts
 from runner.runs.process import log_to, signals_heard
 from runner.runs.reconstruct import engine_of
 from runner.runs.result import RunResult
@@ -158,7 +158,8 @@ class Session:
         if workers is not None:
             from runner.runs.workers.opening import leasing  # most runs need none
 
-            async with leasing(self._wiring, workers) as (leases, journal):
+            makes = self._on_rollout is None and not needs_rollouts(self.plan)
+            async with leasing(self._wiring, workers, makes=makes) as (leases, journal):
                 await self._play_all(leases, journal.check_there, lambda: journal.records)
             return
         async with self._wiring.opened() as wired:
@@ -206,7 +207,15 @@ class Session:
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
 
-        def sink(rollouts: Sequence[Rollout]) -> None:
+        def sink(rollouts: Finished) -> None:
+            if isinstance(rollouts, MadeGame):
+                for one in rollouts.rollouts:
+                    sinks.put(one.made)
+                    accounting.count(one.counted)
+                    accounting.count_smooth(*one.smooth)
+                accounting.end_job()
+                return
+            assert isinstance(rollouts, Sequence)
             for rollout in rollouts:
                 sinks.add(rollout)
                 accounting.add(rollout)

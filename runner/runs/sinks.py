@@ -17,6 +17,7 @@ from runner.results.until import Decision, Selected
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree
+from runner.runs.making import Made, Maker, fine_tune_of
 from runner.statistics.variance import Play, Scores, described
 from runner.storage.atomic import atomic_write
 from runner.text import counted
@@ -33,8 +34,7 @@ class RecordSinks:
         self._selected = None if stopped is None else Selected(plan, stopped)
         self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
         self._parts = PartFiles(folder.path, folder.run_id)
-        # Of a part of a run there are none: they are made of all of it.
-        self._settings = plan.spec.experiment.fine_tune if plan.shard is None else None
+        self._settings = fine_tune_of(plan)
         trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
         self._files: FineTuneFiles | None = None
         if self._settings:
@@ -47,21 +47,29 @@ class RecordSinks:
                 self.discard()
                 raise
 
+        examples = None if self._files is None else self._files.examples
+        self._maker = Maker(plan.spec.protocol, folder.run_id, examples)
+
     @property
     def unsealed(self) -> Path:
         """Where the tables stand until they are sealed."""
         return self._parts.folder
 
     def add(self, rollout: Rollout) -> None:
-        """Add one rollout's rows and figures."""
-        self._parts.write(rollout)
-        self._metrics.add(rollout)
+        """Add one rollout's rows, examples and figures."""
+        self.put(self._maker.made(rollout))
         if self._selected is not None:
             self._selected.add(rollout)
-        job = rollout.job
-        if rollout.correct is not None and self._shape is None:
-            play = Play(job.datapoint.id, job.stance, job.swapped, job.stances_exchanged)
-            self._scores.add(job.datapoint.group, play, float(rollout.correct))
+
+    def put(self, made: Made) -> None:
+        """Add what was made of a rollout."""
+        self._parts.add(made.lines)
+        self._metrics.count(made.measured)
+        score = made.score
+        if score is not None and self._shape is None:
+            self._scores.add(score.group, Play(*score[1:5]), score.correct)
+        if self._files is not None:
+            self._files.put(made.examples)
 
     def end_job(self, rollouts: Sequence[Rollout]) -> None:
         """Add what follows from a game or a tree as a whole."""
@@ -69,7 +77,7 @@ class RecordSinks:
         if root is not None and self._statistics is not None:
             self._statistics.add(root)
         if self._files is not None:
-            self._files.add(rollouts)
+            self._files.add_preferences(rollouts)
 
     def discard(self) -> None:
         """Leave the files as they are: the run goes on another time."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from runner.models.base import SampleKey
 from runner.models.costs import CallCosts
 from runner.models.layers.lost_calls import AbandonedCalls
-from runner.models.records import CallRecord, FailureRecord, LostRecord, read_records
+from runner.models.records import CallRecord, FailureRecord, LostRecord, parse_record, read_records
 from runner.models.settings import ModelSettings
 from runner.models.tally import Tally
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.storage.journal import Journal
+from runner.storage.log_lines import read_journal
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
@@ -27,14 +32,26 @@ def spending(plan: Plan, folder: RunFolder) -> Tally:
     if not folder.journal.is_file():
         return total
     costs = CallCosts(used_models(plan))
+    metered = {name for name, settings in costs.groups.items() if settings.traits.metered}
     left = AbandonedCalls(folder.in_flight)
-    for _, sequence, record in read_records(folder.journal, folder.identity()):
-        left.see(sequence, record)
+    for _, data in read_journal(folder.journal, folder.identity()):
+        if left.is_empty and _is_free(data, plan, metered):
+            continue  # and read no further: most of the time that this takes goes into answers
+        record = parse_record(data)
+        left.see(data["seq"], record)
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged
         elif isinstance(record, CallRecord) and not record.completion.from_cache:
             total += costs.actual(plan.group_of(record.sample), record.completion)
     return total + left.most
+
+
+def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) -> bool:
+    """Whether a record is an answer for which nothing is counted."""
+    if record["kind"] != CallRecord.KIND or "charged" in record:
+        return False
+    is_paid_elsewhere = "of" in record or record.get("cache", False)
+    return is_paid_elsewhere or plan.group_of(SampleKey(*record["sample"])) not in metered
 
 
 async def count_lost(folder: RunFolder, journal: Journal) -> Tally:

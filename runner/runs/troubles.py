@@ -144,6 +144,27 @@ class Troubles:
                 if bad >= self._attempts and agent not in decided:
                     self._left_empty.add(rollout)
 
+    def smooth(self, rollout: Rollout) -> tuple[int, int] | None:
+        """The answers and messages of a rollout in which nothing went wrong; None where something did."""
+        if rollout.outcome != Outcome.DECIDED or rollout.confidence_note:
+            return None
+        answers = 0
+        for call in rollout.calls:
+            if call.latency_ms is None:
+                continue
+            answers += 1
+            if call.attempt or call.finish_reason == "length" or _fault(call) == EMPTY:
+                return None
+        if any(bad for played in rollout.rounds for bad in played.retry_counts.values()):
+            return None
+        return answers, sum([played.counts(agent) for played in rollout.rounds for agent in played.raw])
+
+    def add_smooth(self, answers: int, messages: int) -> None:
+        """Count a rollout of which `smooth` said so."""
+        self._rollouts += 1
+        self._answers += answers
+        self._messages += messages
+
     def found(self) -> list[Trouble]:
         """All troubles, the worst first."""
         return [

@@ -151,8 +151,8 @@ METHODS = {
         "pair_score", "persuasion_0", "persuasion_1", "confidence_disagreement", "brier",
     ): f"interval: {_AT_EFFECTIVE_SIZE}",
     ("majority_accuracy",): (
-        "the majority of k plays, the largest odd k that nine in ten datapoints were played as often as: the mean over "
-        f"all choices of k plays, a tie of decided verdicts half right; interval: {_AT_EFFECTIVE_SIZE}"
+        "the majority of k plays, the largest odd k up to 99 that nine in ten datapoints were played as often as: the "
+        f"mean over all choices of k plays, a tie of decided verdicts half right; interval: {_AT_EFFECTIVE_SIZE}"
     ),
     ("confidence_bounds",): (
         "the share of probabilities that the top log-probabilities only bound; the bound is taken as the probability; "

@@ -7,6 +7,7 @@ stands where a game has no stance or no seats to exchange.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
@@ -17,6 +18,12 @@ from runner.statistics.shares import Codes, Floats, Share, share
 
 Mask = npt.NDArray[np.bool_]
 NONE, UNSET = 2, -1
+MOST_VOTES = 99
+"""The largest panel that vote@k tells of: datapoints may be played thousands of times, and such a panel is not held."""
+
+EXACT_PLAYS = 100
+"""Of up to so many plays, the chance of a majority is counted in whole numbers."""
+
 ENOUGH_PLAYED = 0.9
 """Of datapoints, that have the plays that vote@k takes: of a few a rollout may be lost."""
 
@@ -102,8 +109,11 @@ class Verdicts:
 
     @cached_property
     def votes(self) -> list[tuple[int, Share]]:
-        """vote@k for the odd k that nine in ten datapoints were played as often as; nothing where that is 1."""
-        most = int(self._plays.max(initial=0))
+        """vote@k for the odd k that nine in ten datapoints were played as often as; nothing where that is 1.
+
+        Of panels of at most `MOST_VOTES`.
+        """
+        most = min(int(self._plays.max(initial=0)), MOST_VOTES)
         sizes = [k for k in range(1, most + 1, 2) if np.mean(self._plays >= k) >= ENOUGH_PLAYED]
         found = ((k, self.vote_at(k)) for k in sizes if sizes != [1])
         return [(k, vote) for k, vote in found if vote is not None]
@@ -211,9 +221,18 @@ def mean_of(shares: list[Share]) -> Share:
     )
 
 
-@cache
 def majority_chance(right: int, wrong: int, none: int, k: int) -> float:
-    """How often the majority of k plays is right, drawn without replacement from so many of each; a tie is half."""
+    """How often the majority of k plays is right, drawn without replacement from so many of each; a tie is half.
+
+    Of more than `EXACT_PLAYS` plays, k is at most `MOST_VOTES`.
+    """
+    exact = right + wrong + none <= EXACT_PLAYS
+    return _counted(right, wrong, none, k) if exact else _play_by_play(right, wrong, none)[k]
+
+
+@cache
+def _counted(right: int, wrong: int, none: int, k: int) -> float:
+    """The chance by all ways to choose the plays."""
     total = 0.0
     for i in range(min(right, k) + 1):
         for j in range(max(0, k - i - none), min(wrong, k - i) + 1):
@@ -221,3 +240,34 @@ def majority_chance(right: int, wrong: int, none: int, k: int) -> float:
                 ways = math.comb(right, i) * math.comb(wrong, j) * math.comb(none, k - i - j)
                 total += ways * (0.5 if i == j else 1.0)
     return total / math.comb(right + wrong + none, k)
+
+
+@cache
+def _play_by_play(right: int, wrong: int, none: int) -> Sequence[float]:
+    """The chance for each k up to `MOST_VOTES`: of how many of the k plays decide, times that of their majority.
+
+    Only products and sums of what is positive, so that it is right but for some hundred roundings, on every machine.
+    """
+    chances = []
+    for drawn in _drawn(right, wrong):
+        won = np.arange(len(drawn))
+        lost = len(drawn) - 1 - won
+        weight = np.where(won > lost, 1.0, np.where((won == lost) & (won > 0), 0.5, 0.0))
+        chances.append(math.fsum((drawn * weight).tolist()))
+    majority = np.array(chances)
+    return [
+        math.fsum((drawn[: len(majority)] * majority[: len(drawn)]).tolist()) for drawn in _drawn(right + wrong, none)
+    ]
+
+
+def _drawn(these: int, others: int) -> Iterator[Floats]:
+    """The chances to draw 0, 1, ... k of these, for each k up to `MOST_VOTES`; nothing beyond what there is."""
+    drawn = np.ones(1)
+    yield drawn
+    for k in range(min(these + others, MOST_VOTES)):
+        each = drawn / (these + others - k)
+        taken = np.arange(k + 1)
+        drawn = np.zeros(k + 2)
+        drawn[:-1] = each * np.maximum(others - (k - taken), 0)
+        drawn[1:] += each * np.maximum(these - taken, 0)
+        yield drawn

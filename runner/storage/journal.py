@@ -14,7 +14,6 @@ import asyncio
 import errno
 import fcntl
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from typing import Any, Protocol
 from runner.errors import FolderGoneError, JournalError, RunDirectoryError, RunError
 from runner.storage.files import is_there, open_own, open_to_read
 from runner.storage.gone import check_there
-from runner.storage.log_lines import MORE, encode, is_bound, record_at, scan, seed_of
+from runner.storage.log_lines import MORE, Unnumbered, encode, is_bound, numbered, record_at, scan, seed_of
 
 JOURNAL = "journal.jsonl"
 """Its name in the folder of a run."""
@@ -71,8 +70,6 @@ memory once more."""
 
 _Batch = list[tuple[bytes, asyncio.Future[None]]]
 """What was appended at once, as lines, each with what tells its writer that it is on disk."""
-
-_LINE_END = re.compile(rb"\n")
 
 _Waiting = list[asyncio.Future[None]]
 
@@ -183,21 +180,37 @@ class Journal:
         """
         await self._append(self._lines(records))
 
-    async def append_all(self, groups: Sequence[Sequence[dict[str, Any]]]) -> list[list[int]]:
-        """`append` each of these groups, all in one write; for each of them where its records stand.
+    async def append_all(self, groups: Sequence[Sequence[Unnumbered]]) -> list[list[int]]:
+        """Write these groups, each as `append` would, all in one write; for each of them where its records stand.
 
         Raises:
             JournalError: they could not be written; nor can anything after them.
         """
-        pieces, offsets = [], []
-        for records in groups:
-            at = self._tail
-            lines = self._lines(records)
-            starts = [at, *(at + match.end() for match in _LINE_END.finditer(lines))]
-            offsets.append(starts[-1 - len(records) : -1])  # the journal's own first line is none of theirs
-            pieces.append(lines)
-        await self._append(b"".join(pieces))
+        lines, offsets = self._placed(groups)
+        await self._append(lines)
         return offsets
+
+    def append_all_now(self, groups: Sequence[Sequence[Unnumbered]]) -> list[list[int]]:
+        """`append_all` in a journal that is not durable, whose records wait for nothing."""
+        lines, offsets = self._placed(groups)
+        self._write([lines])
+        return offsets
+
+    def _placed(self, groups: Sequence[Sequence[Unnumbered]]) -> tuple[bytes, list[list[int]]]:
+        """The next records as their lines, and where they will stand."""
+        if self._failure is not None:
+            raise self._cannot(self._failure)
+        lines, offsets = self._opening(), []
+        for records in groups:
+            starts = []
+            for record in records:
+                line = numbered(self._sequence, record, self._seed)
+                starts.append(self._tail)
+                lines.append(line)
+                self._tail += len(line)
+                self._sequence += 1
+            offsets.append(starts)
+        return b"".join(lines), offsets
 
     async def _append(self, lines: bytes) -> None:
         if not self._durable:
@@ -224,12 +237,19 @@ class Journal:
         """The next records as their lines."""
         if self._failure is not None:
             raise self._cannot(self._failure)
-        lines = [self._line(self._first)] if self._sequence == 0 and self._first is not None else []
-        lines.extend(self._line({**record, MORE: True}) for record in records[:-1])
-        lines.append(self._line(records[-1]))
-        joined = b"".join(lines)
-        self._tail += len(joined)
-        return joined
+        lines = self._opening()
+        own = [self._line({**record, MORE: True}) for record in records[:-1]]
+        own.append(self._line(records[-1]))
+        self._tail += sum(map(len, own))
+        return b"".join((*lines, *own))
+
+    def _opening(self) -> list[bytes]:
+        """What stands before the first record that is appended to an empty journal."""
+        if self._sequence or self._first is None:
+            return []
+        first = self._line(self._first)
+        self._tail += len(first)
+        return [first]
 
     def _line(self, record: Mapping[str, Any]) -> bytes:
         """The next record as its line."""

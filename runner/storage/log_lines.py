@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import shlex
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import orjson
 
@@ -52,6 +52,35 @@ MORE = "more"
 def encode(sequence: int, record: Mapping[str, Any], seed: int = 0) -> bytes:
     """One record as its line; `seed` is `seed_of` the log's first."""
     body = to_json({**record, "seq": sequence})
+    return b"%08x %b\n" % (zlib.crc32(body, seed), body)
+
+
+class Unnumbered(NamedTuple):
+    """A record as its line has it, without the number that it gets in its log: what stands before that, and behind."""
+
+    before: bytes
+    behind: bytes
+
+
+_NUMBER = b"\0"
+"""Stands for a record's number: found in no JSON, whose texts have it escaped."""
+
+_NO_NUMBER: Any = orjson.Fragment(_NUMBER)
+
+
+def unnumbered(records: Sequence[Mapping[str, Any]]) -> list[Unnumbered]:
+    """Records that count together, for `numbered` to make lines of."""
+    last = len(records) - 1
+    bodies = (
+        to_json({**record, MORE: True, "seq": _NO_NUMBER} if index < last else {**record, "seq": _NO_NUMBER})
+        for index, record in enumerate(records)
+    )
+    return [Unnumbered(*body.split(_NUMBER, 1)) for body in bodies]
+
+
+def numbered(sequence: int, record: Unnumbered, seed: int) -> bytes:
+    """A record as its line, as `encode` would write it."""
+    body = b"%b%d%b" % (record.before, sequence, record.behind)
     return b"%08x %b\n" % (zlib.crc32(body, seed), body)
 
 

@@ -79,6 +79,7 @@ def test_no_plumbing_is_in_a_public_signature(name: str) -> None:
     assert not [word for word in PLUMBING if word in annotations.replace("RunResult", "")]
 
 
+@pytest.mark.full
 def test_the_script_of_a_user_runs_and_uses_every_public_name(tmp_path: Path, elsewhere: Path) -> None:
     tree = ast.parse(Path(user_script.__file__).read_text("utf-8"))
     used = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}

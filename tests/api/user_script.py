@@ -15,6 +15,7 @@ from runner import (
     Check,
     Comparison,
     CostEstimate,
+    Duration,
     Environment,
     GenerationError,
     Interrupted,
@@ -42,6 +43,7 @@ from runner import (
     Waiting,
     check,
     compare,
+    duration,
     estimate,
     first_turn,
     load_protocol,
@@ -68,6 +70,9 @@ def looked_at(spec: Spec) -> list[str]:
     size: SampleSize = sample_size(spec, 0.1)
     rows_needed: tuple[Needed, ...] = size.rows
     assert rows_needed[0].groups > 300
+    time: Duration = duration(spec, measure=0.02)
+    assert time.games == checked.rollouts
+    assert time.seconds[0] > 0
     return [*checked.warnings, *checked.keys]
 
 

@@ -24,6 +24,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
+@pytest.mark.full
 def test_the_sessions_of_an_agent_are_told_in_order_from_here_and_from_a_registry(
     results: Path, tmp_path: Path
 ) -> None:

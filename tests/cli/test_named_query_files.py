@@ -27,6 +27,7 @@ TESTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_all_that_are_shipped_are_listed_documented_and_tested(tmp_path: Path) -> None:
     shipped = named_queries(Results(tmp_path))
     assert [one.name for one in shipped] == TESTED == sorted(path.stem for path in builtin.queries().iterdir())

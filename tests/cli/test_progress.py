@@ -86,6 +86,7 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     assert "8:20 left" in line
 
 
+@pytest.mark.full
 def test_at_80_columns_no_count_is_cut_and_ctrl_c_says_at_once_what_it_waits_for(tmp_path: Path) -> None:
     with serving(latency=0.2, faults={"rate_limit": 0.2}, max_faults=1000) as server:
         spec_file(tmp_path, server.base_url, size=40)

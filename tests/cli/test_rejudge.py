@@ -66,6 +66,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
         yield folder, server, served(folder, server)
 
 
+@pytest.mark.full
 def test_only_the_judge_is_asked_and_the_debates_stand(first: First) -> None:
     folder, server, run = first
     before = server.requests

@@ -13,7 +13,7 @@ from runner.datasets.choose import chosen
 from runner.datasets.datapoint import Datapoint
 from runner.datasets.settings import DatasetSettings
 from runner.errors import SpecError
-from runner.finetune.files import in_validation
+from runner.finetune.making import in_validation
 from runner.rollouts.plan import Plan
 from runner.runs.result import RunResult
 from runner.spec.checks.groups import group_notes

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from runner.finetune.examples import Preference, Source
-from runner.finetune.files import DatasetFiles, in_validation
+from runner.finetune.files import DatasetFiles
 from runner.finetune.formats import FORMATS
+from runner.finetune.making import in_validation
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, saved_plan
 from runner.spec.load import load_spec
@@ -230,6 +231,7 @@ def exported(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "format_", ["openai", *(pytest.param(name, marks=pytest.mark.full) for name in ("trl", "verl"))]
 )

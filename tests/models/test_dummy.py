@@ -85,3 +85,12 @@ def test_the_shipped_training_examples_have_a_learning_curve_that_rises(tmp_path
     assert len(curve) >= 3
     assert curve == sorted(curve)
     assert curve[-1] > curve[0] + 0.2
+
+
+def test_answers_are_as_long_as_is_asked_for_and_decide_as_short_ones_do() -> None:
+    short, long = verdicts(DummyModel()), verdicts(DummyModel(words=500))
+    assert [one.split()[-1] for one in long] == [one.split()[-1] for one in short]
+    assert {len(one.split()) for one in long} == {501}
+    assert len(set(long)) == len(long)
+    assert verdicts(DummyModel(words=500)) == long
+    assert verdicts(DummyModel(words=3)) == short

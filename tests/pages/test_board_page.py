@@ -61,6 +61,7 @@ def test_the_lists_have_the_rows_of_the_leaderboard_in_its_order(results: Result
         assert {name: kept[row["run_id"]][name] for name in same} == {name: row[name] for name in same}
 
 
+@pytest.mark.full
 def test_a_sweep_is_pooled_and_ranked_as_the_command_has_it(results: Results) -> None:
     found = nip_run_here("sweep", "swept/spec.yaml", "--json", cwd=results.path.parent)
     rows = json.loads(found.stdout)

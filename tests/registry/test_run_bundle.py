@@ -127,6 +127,7 @@ def test_its_task_and_datapoints_are_those_of_the_board(run: Path) -> None:
     assert draft(run).release.identity["dataset"] == content
 
 
+@pytest.mark.full
 def test_the_same_folder_gives_the_same_release_on_every_machine(run: Path, tmp_path: Path) -> None:
     """Other folder, other order of files on disk, other home, time zone and hash seed."""
     expected = draft(run).bundle().sha256

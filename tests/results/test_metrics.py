@@ -15,7 +15,8 @@ from runner.datasets.load import Datapoint
 from runner.protocols.game import Message, Round
 from runner.protocols.load import load_protocol
 from runner.protocols.protocol import Protocol
-from runner.results.metrics import Estimate, Metrics, episode_length
+from runner.results.measured import episode_length
+from runner.results.metrics import Estimate, Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.load import load_spec

@@ -56,6 +56,7 @@ def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swep
         assert row.cost_usd == 0.0
 
 
+@pytest.mark.full
 def test_the_verdicts_of_all_seeds_come_to_one_number_with_its_interval(swept: list[RunResult]) -> None:
     results = Results(swept[0].path.parents[1])
     for run in swept[:2]:  # what is pooled of one run is what the run itself has measured
@@ -87,6 +88,7 @@ def test_finished_points_that_the_board_lacks_are_put_on_it(swept: list[RunResul
     assert sweep_table(swept) == before
 
 
+@pytest.mark.full
 def test_a_row_of_one_seed_has_the_numbers_of_its_run(swept: list[RunResult]) -> None:
     for run in (swept[0], swept[3]):
         (row,) = sweep_table([run], ["accuracy", "recall", "prover.reward"])

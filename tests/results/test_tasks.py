@@ -96,6 +96,7 @@ def test_only_comparable_runs_rank_and_each_other_one_has_its_reason(
     assert all(f"{name} " in last and found[name]["reason"] in last for name in found.keys() - good)
 
 
+@pytest.mark.full
 def test_an_incomplete_run_says_so_and_goes_on(tmp_path: Path, served: Loopback, losing: Loopback) -> None:
     spec_file(tmp_path, losing.base_url, size=8, **SOLO)
     words = ("run", "spec.yaml", "--run-id", "mine")
@@ -134,6 +135,7 @@ def test_what_0_1_0_called_done_does_not_rank_either(tmp_path: Path, losing: Loo
     assert row["reason"] == "incomplete: 1 of 4 rollouts lost in transport"
 
 
+@pytest.mark.full
 def test_nothing_is_trained_on_incomplete_games(tmp_path: Path, served: Loopback, losing: Loopback) -> None:
     model = {"provider": "openai", "model": "tiny", "base_url": losing.base_url}
     training = {"iterations": 1, "test": {"scheme": "none"}, "trainers": {"v": None}}
@@ -201,6 +203,7 @@ def test_a_board_of_0_1_0_is_brought_up_to_date_as_it_is_asked(tmp_path: Path) -
     assert (results / FILE).read_bytes() == before
 
 
+@pytest.mark.full
 def test_comments_say_what_the_codes_mean(tmp_path: Path) -> None:
     played(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results")
     said = "SELECT table_name || '.' || column_name, comment FROM duckdb_columns() WHERE comment IS NOT NULL"

@@ -13,7 +13,7 @@ from runner.datasets.load import Datapoint
 from runner.errors import RunError
 from runner.protocols.game import Message, Round
 from runner.rollouts.job import Job
-from runner.rollouts.ordered import InOrder
+from runner.rollouts.ordered import Finished, InOrder
 from runner.rollouts.rollout import Call, Outcome, Rollout
 
 POINT = Datapoint("p", 1, {"question": "q"})
@@ -35,7 +35,12 @@ def rollouts(index: int, length: int, size: int = 1) -> list[Rollout]:
 
 def in_order(folder: Path, window: int = 100) -> tuple[InOrder, list[Rollout]]:
     passed: list[Rollout] = []
-    return InOrder(passed.extend, window, folder), passed
+
+    def sink(found: Finished) -> None:
+        assert isinstance(found, Sequence)
+        passed.extend(found)
+
+    return InOrder(sink, window, folder), passed
 
 
 @pytest.mark.sample(1)
@@ -55,7 +60,8 @@ def test_jobs_come_in_the_order_of_the_plan_and_as_they_were(tmp_path: Path, len
 def test_jobs_that_wait_for_a_slow_one_do_not_fill_the_memory(tmp_path: Path) -> None:
     seen: list[int] = []
 
-    def sink(found: Sequence[Rollout]) -> None:
+    def sink(found: Finished) -> None:
+        assert isinstance(found, Sequence)
         seen.append(found[0].job.index)
 
     ordered = InOrder(sink, 1000, tmp_path)

@@ -101,6 +101,7 @@ except NipRunError as error:
 """
 
 
+@pytest.mark.full
 def test_a_process_without_memory_ends_its_run_and_says_so(server: Loopback, tmp_path: Path) -> None:
     path = spec_file(tmp_path, f"{server.root}/endless%20body/v1", size=8, models={"m": {"timeout": 60.0}})
     for number in range(5):

@@ -23,6 +23,7 @@ def nobody() -> str:
         return f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("games", [pytest.param(30, marks=pytest.mark.full), 300])
 def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(tmp_path: Path, games: int) -> None:
     spec_file(tmp_path, nobody(), size=games, retry=POLICY, rollouts={"concurrency": 16})

@@ -37,6 +37,7 @@ def seen(served: Served, who: str | None) -> list[tuple[str, str]]:
         return sorted((str(entry.reference), entry.sha256) for entry in registry.entries())
 
 
+@pytest.mark.full
 def test_a_restored_server_has_all_and_goes_on(served: Served, tmp_path: Path) -> None:
     served.publish("alice", bundle("council", kind=Kind.DATASET), bundle("jury", kind=Kind.DATASET))
     keep(served.folder, "hide", "dataset/acme/jury@1")

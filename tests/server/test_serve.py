@@ -70,6 +70,7 @@ def test_every_request_is_a_line_of_json_without_token_or_query(served: Served) 
     assert served.tokens["alice"].split("_", 2)[2] not in served.log
 
 
+@pytest.mark.full
 def test_a_proxy_that_is_not_named_is_told_once(tmp_path: Path) -> None:
     words = ("--behind-proxy", "10.0.0.0/8", "--address", "https://x.example/")
     with serving(tmp_path / "server", *words, people=False) as behind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import permutations
 
 import numpy as np
@@ -182,7 +183,7 @@ def test_the_majority_of_k_plays_is_that_of_all_choices_of_k() -> None:
         of = [sum(play == kind for play in plays) for kind in (right, 1 - right, 2)]
         for k in range(1, 6):
             orders = [majority(order) == right for order in permutations(plays, k)]
-            assert majority_chance(*of, k) == pytest.approx(sum(orders) / len(orders))
+            assert majority_chance(of[0], of[1], of[2], k) == pytest.approx(sum(orders) / len(orders))
 
 
 def test_more_repeats_estimate_the_same_vote_without_bias() -> None:
@@ -300,3 +301,28 @@ def test_the_worst_of_several_has_a_wider_interval_than_its_own() -> None:
                 worst(both, most=True)
     few = worst({**rows, "p1": {**rows["p1"], "reason": "fewer than 5 groups"}}, most=True)
     assert (few.system, few.ci_low, few.ci_high, few.reason) == ("p3", None, None, "p1: fewer than 5 groups")
+
+
+def test_a_majority_of_thousands_of_plays_is_that_of_all_ways_to_choose_them() -> None:
+    def of_all_ways(right: int, wrong: int, none: int, k: int) -> Fraction:
+        ways = Fraction(0)
+        for i in range(k + 1):
+            for j in range(k - i + 1):
+                if 0 < i >= j:
+                    chosen = math.comb(right, i) * math.comb(wrong, j) * math.comb(none, k - i - j)
+                    ways += Fraction(chosen, 2 if i == j else 1)
+        return ways / math.comb(right + wrong + none, k)
+
+    for of in ((60, 41, 0), (2000, 900, 100), (3, 5000, 2), (0, 101, 0), (101, 0, 0), (1, 0, 200)):
+        for k in (1, 9, 99):
+            assert majority_chance(*of, k) == pytest.approx(float(of_all_ways(*of, k)), rel=1e-12, abs=1e-300)
+
+
+def test_plays_by_the_thousand_have_a_curve_of_votes_up_to_99() -> None:
+    plays = 3000
+    labels = np.ones(2 * plays, dtype=np.int64)
+    decisions = np.arange(2 * plays) % 3 % 2
+    points = np.repeat([0, 1], plays)
+    votes = Verdicts(labels, decisions, points, points, 2, grouped=False).votes
+    assert [k for k, _ in votes] == list(range(1, 100, 2))
+    assert votes[0][1].value == pytest.approx(float(decisions.mean()))

@@ -27,7 +27,7 @@ MORE_NAMES = (
 )  # fmt: skip
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.full) for name in MORE_NAMES)])
 def test_a_results_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     path = spec_file(tmp_path, size=2, fine_tune={"formats": ["verl"]})

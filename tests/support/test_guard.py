@@ -116,6 +116,7 @@ def test_a_test_writes_in_no_folder_but_a_temporary_one(
     assert not {path.name for path in (ROOT / "results").iterdir()} & {"left", "specs", "cache.sqlite"}
 
 
+@pytest.mark.full
 def test_a_run_that_a_test_starts_in_the_repository_leaves_nothing_there() -> None:
     before = sorted((ROOT / "results").rglob("*"))
     done = nip_run("specs/quickstart.yaml", "-q", cwd=ROOT)

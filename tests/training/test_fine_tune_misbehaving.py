@@ -90,7 +90,7 @@ except Interrupted:
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full
 @pytest.mark.parametrize("row", ["slow body", "slow head"])
 def test_sigterm_ends_a_wait_for_a_job(row: str, server: Loopback, tmp_path: Path) -> None:
     before = server.stats().get(row, 0)

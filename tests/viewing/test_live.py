@@ -74,6 +74,7 @@ def test_two_views_of_one_run_show_the_same(tmp_path: Path) -> None:
         assert note == kept.json
 
 
+@pytest.mark.full
 def test_a_view_changes_nothing_in_the_results_but_for_notes(played: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     shutil.copytree(played.parents[1], results)

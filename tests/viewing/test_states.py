@@ -85,6 +85,7 @@ def no_manifest(run: Path) -> None:
     (run / "manifest.json").unlink()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("harm", "said"),
     [

@@ -117,6 +117,11 @@ class AbandonedCalls:
                 self._slots[call] = (records, Tally(*most))
         self._since = min((records for records, _ in self._slots.values()), default=0)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether none is left, so that no record changes that."""
+        return not self._slots
+
     def see(self, sequence: int, record: Record) -> None:
         """Leave out what this record settles."""
         if not self._slots:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import orjson
@@ -69,17 +71,24 @@ class DummyModel:
 
     `examples` is how many it was trained on, and `labels` has the label of each datapoint, by id, for a trained one.
     `top_logprobs` is how many likeliest tokens it tells with the log-probability of each; None: it tells neither.
+    `words` is about how long its answers are; None: a sentence.
     """
 
     def __init__(
-        self, examples: int = 0, labels: Mapping[str, int] | None = None, *, top_logprobs: int | None = None
+        self,
+        examples: int = 0,
+        labels: Mapping[str, int] | None = None,
+        *,
+        top_logprobs: int | None = None,
+        words: int | None = None,
     ) -> None:
+        self._words = words
         self._top = top_logprobs
         self._known = examples / (examples + HALF_KNOWN)
         self._labels = labels or {}
 
     async def complete(self, request: Request) -> Completion:
-        text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request))
+        text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request), self._words)
         usage = Usage(estimated_prompt_tokens(request.messages), estimated_tokens(text), estimated=True)
         body = None if self._top is None else _body(request, text, self._top)
         return Completion((Choice(text, "stop"),), MODEL, usage, body=body)
@@ -99,16 +108,47 @@ def _seed(what: str, request: Request) -> int:
     return derived_seed(what, request.seed, *request.sample.fields()[1:])
 
 
-def _answer(request: Request, rng: random.Random, known: int | None) -> str:
+def _answer(request: Request, rng: random.Random, known: int | None, words: int | None) -> str:
     wanted = request.wanted
     if wanted.accept is not None and wanted.reject is not None and (wanted.must_decide or rng.random() < DECIDES):
         sentence, guess = _sentence(rng), rng.random() < 0.5
         accepts = guess if known is None else known == 1
+        sentence = _lengthened(sentence, rng, words)
         verdict = f"{sentence}\n\n{wanted.accept if accepts else wanted.reject}"
         return verdict if wanted.confidence is None else f"{verdict}\n{wanted.confidence} {_stated(request)}"
     if wanted.headers:
-        return "\n\n".join(f"{header} {_sentence(rng)}" for header in wanted.headers)
-    return _sentence(rng)
+        each = None if words is None else words // len(wanted.headers)
+        return "\n\n".join(f"{header} {_said(rng, each)}" for header in wanted.headers)
+    return _said(rng, words)
+
+
+def _said(rng: random.Random, words: int | None) -> str:
+    return _lengthened(_sentence(rng), rng, words)
+
+
+def _lengthened(sentence: str, rng: random.Random, words: int | None) -> str:
+    """A sentence, and what makes it about as long as that; it draws after all else that is drawn of an answer."""
+    missing = 0 if words is None else words - sentence.count(" ") - 1
+    if missing <= 0:
+        return sentence
+    text, starts = _long_text(1 << max(missing + _FEWEST_WORDS, 1 << 10).bit_length())
+    first = rng.randrange(len(starts) - missing)
+    return f"{sentence} {text[starts[first] : starts[first + missing] - 1]}"
+
+
+_FEWEST_WORDS = 64
+"""What a long text has more than an answer that is cut out of it, so that answers differ."""
+
+
+@cache
+def _long_text(words: int) -> tuple[str, Sequence[int]]:
+    """A text of at least so many words, which long answers are cut out of, and where each of its words starts."""
+    rng, said, count = random.Random(words), [], 0
+    while count <= words:
+        said.append(_sentence(rng))
+        count += said[-1].count(" ") + 1
+    text = " ".join(said)
+    return text, array("L", [0, *(place.end() for place in re.finditer(" ", text))])
 
 
 def _stated(request: Request) -> str:

@@ -28,6 +28,8 @@ class ProviderTraits:
     """It can give the answers of several samples to one call."""
     takes_batches: bool = False
     """It can be asked by batch."""
+    drawn: bool = False
+    """Its answers are drawn here, from the rollout's seed."""
     trains: bool = False
     """Its models can be fine-tuned where they are served."""
 
@@ -36,6 +38,6 @@ PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
     "openai": ProviderTraits(
         remote=True, metered=True, needs_model=True, gives_many=True, takes_batches=True, trains=True
     ),
-    "dummy": ProviderTraits(),
+    "dummy": ProviderTraits(drawn=True),
     "replay": ProviderTraits(needs_run=True),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,11 +15,13 @@ from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.stop import Stopped
+from runner.runs.making import MadeGame
 from runner.runs.workers import messages
 from runner.runs.workers.book import LeaseBook, Leased
 from runner.runs.workers.crew import Crew, Worker
 from runner.runs.workers.deaths import Deaths, count_lost
 from runner.runs.workers.messages import job_fields, rollout_of
+from runner.runs.workers.news import News
 from runner.runs.workers.permits import Asking
 from runner.runs.workers.places import Held, Place
 
@@ -41,34 +44,18 @@ class Leasing:
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False
-        self._told_to_stop = False
         self._deaths = Deaths(workers)
-        self._answered = set(held.start.answered)
-        self._down: dict[str, set[int]] = {}
-        """The places whose workers see a server down, by its address."""
+        self._news = News(held, self._places)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
         self._actions: Mapping[type, Callable[[Place, Any], None]] = {
             messages.Ready: self._ready,
             messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
-            messages.Ask: lambda place, message: held.permits.ask(place.asking, message),
-            messages.AskAhead: lambda place, message: held.permits.ask_ahead(place.asking, message),
-            messages.Used: lambda place, message: held.permits.used(place.asking, message),
-            messages.Unused: lambda place, message: held.permits.unused(place.asking, message),
-            messages.Ended: lambda place, message: held.permits.ended(place.asking, message),
-            messages.GaveUp: lambda place, message: held.permits.gave_up(place.asking, message.number),
-            messages.Refused: lambda place, message: held.permits.refused(place.asking, message.sample),
+            messages.Made: self._made,
             messages.Played: self._played,
             messages.Unfinished: self._unfinished,
-            messages.Counted: self._counted,
-            messages.ServerDown: self._server_down,
-            messages.Noted: lambda _, message: held.notes.note(message.line, message.about),
-            messages.Logged: lambda _, message: logging.getLogger(message.logger).log(
-                message.level, "%s", message.line
-            ),
-            messages.Learned: lambda _, message: held.permits.learn(message.group, message.server, message.headers),
-            messages.Rendered: self._rendered,
             messages.Drained: self._drained,
+            **self._news.actions,
         }
 
     async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
@@ -109,11 +96,10 @@ class Leasing:
         while True:
             self._moved.clear()
             self._raise_failure()
-            self._tell_stop()
+            self._news.tell_stop()
             self._lease()
-            out = any(place.leases for place in self._places)
             is_done = self._book.is_empty or self._begins_nothing
-            if is_done and not out:
+            if is_done and not any(place.leases for place in self._places):
                 break
             await self._moved.wait()
         if self._exhausted is not None:
@@ -154,42 +140,32 @@ class Leasing:
             return False
         place.leases[leased.job.index] = leased
         job = leased.job
-        self._send(place, messages.Lease(job_fields(job), job.datapoint.id, self._records_for(place, leased)))
+        place.send(messages.Lease(job_fields(job), job.datapoint.id, self._held.written.of(leased, place.known)))
         return True
-
-    def _records_for(self, place: Place, leased: Leased) -> list[messages.Record]:
-        if self._held.plan.shares_between_games:
-            if leased.job.datapoint.id in place.known:
-                return []
-            place.known.add(leased.job.datapoint.id)
-        return self._held.written.of(leased)
-
-    def _tell_stop(self) -> None:
-        if self._held.stop.stopping and not self._told_to_stop:
-            self._told_to_stop = True
-            for place in self._places:
-                if place.is_ready:
-                    self._send(place, messages.Stop())
 
     async def _let_come_in(self, error: NipRunError) -> None:
         """Ask nothing new, and wait for what is in flight: it may be answered, and billed."""
         self._held.stop.stop_all()
-        self._tell_stop()
-        loop = asyncio.get_running_loop()
-        late = loop.time() + (REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS)
-        while any(place.leases for place in self._places) and loop.time() < late:
-            self._moved.clear()
-            try:
-                await asyncio.wait_for(self._moved.wait(), late - loop.time())
-            except TimeoutError:
-                return
+        self._news.tell_stop()
+        seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
+        await self._moved_until(lambda: not any(place.leases for place in self._places), seconds)
+
+    async def _moved_until(self, is_done: Callable[[], bool], seconds: float) -> None:
+        """Wait until something is so, or for this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not is_done():
+                    self._moved.clear()
+                    await self._moved.wait()
 
     # What workers say
 
     def _receive(self, place: Place, batch: Sequence[Any]) -> None:
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
-            if appends:
+            if appends and not self._held.start.is_durable:
+                self._held.written.append_now(appends)
+            elif appends:
                 task = asyncio.create_task(self._append(place, place.worker, appends))
                 place.appends.add(task)
                 task.add_done_callback(place.appends.discard)
@@ -207,23 +183,28 @@ class Leasing:
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
-        numbers = [append.number for append in appends if append.number is not None]
-        if worker is not None and numbers:
-            worker.send(messages.Acked(numbers))
+        if worker is not None:
+            worker.send(messages.Acked([append.number for append in appends if append.number is not None]))
 
     def _ready(self, place: Place, _: messages.Ready) -> None:
         place.is_ready = True
-        if self._answered:
-            self._send(place, messages.Answered(frozenset(self._answered)))
-        if self._told_to_stop:
-            self._send(place, messages.Stop())
+        self._news.greet(place)
+
+    def _made(self, place: Place, message: messages.Made) -> None:
+        self._over(place, message.place)
+        self._results.put(message.place, MadeGame(message.rollouts))
 
     def _played(self, place: Place, message: messages.Played) -> None:
-        leased = place.leases.pop(message.place)
+        leased = self._over(place, message.place)
+        self._results.put(message.place, [self._rollout(leased.job, *told) for told in message.rollouts])
+
+    def _over(self, place: Place, index: int) -> Leased:
+        """A game was played to its end."""
+        leased = place.leases.pop(index)
         place.plays_alone = False
         self._deaths.forget()
         self._held.written.over(leased)
-        self._results.put(message.place, [self._rollout(leased.job, *told) for told in message.rollouts])
+        return leased
 
     def _rollout(self, job: Job, repeat: int, facts: Sequence[Any]) -> Rollout:
         return rollout_of(job if repeat == job.repeat else self._held.plan.branch(job, repeat), facts)
@@ -240,30 +221,6 @@ class Leasing:
         else:
             self._fail(error)
 
-    def _rendered(self, _: Place, message: messages.Rendered) -> None:
-        self._held.plan.spec.prompts.rendered.put(message.key, message.text)
-
-    def _counted(self, _: Place, message: messages.Counted) -> None:
-        self._held.accounting.answered_elsewhere(
-            message.group, message.answers, message.repeats, from_cache=message.from_cache
-        )
-        if message.group not in self._answered:
-            self._answered.add(message.group)
-            for place in self._places:
-                if place.is_ready:
-                    self._send(place, messages.Answered(frozenset((message.group,))))
-
-    def _server_down(self, place: Place, message: messages.ServerDown) -> None:
-        """A server is down while one worker at least says so."""
-        seen = self._down.setdefault(message.server, set())
-        before = bool(seen)
-        if message.message is None:
-            seen.discard(place.number)
-        else:
-            seen.add(place.number)
-        if bool(seen) != before:
-            self._held.accounting.warn(message.server, message.message)
-
     def _fail(self, error: BaseException) -> None:
         """Keep what stops the run; the first counts, and one that stops all before what follows from that."""
         if self._failure is None:
@@ -274,10 +231,6 @@ class Leasing:
         if self._failure is not None:
             raise self._failure
 
-    def _send(self, place: Place, message: Any) -> None:
-        if place.worker is not None:
-            place.worker.send(message)
-
     # Workers come and go
 
     def _begin(self, work: Any) -> None:
@@ -286,7 +239,7 @@ class Leasing:
         task.add_done_callback(self._tasks.discard)
 
     async def _start(self, place: Place) -> None:
-        place.asking = Asking(partial(self._send_to, place))
+        place.asking = Asking(place.send)
         loop = asyncio.get_running_loop()
         place.waited_until = loop.time() + SOON_SECONDS
         loop.call_later(SOON_SECONDS, self._moved.set)
@@ -295,9 +248,6 @@ class Leasing:
             place.worker.send(self._held.start)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
-
-    def _send_to(self, place: Place, message: Any) -> None:
-        self._send(place, message)
 
     def _died(self, place: Place, how: str) -> None:
         if not self._is_over and not place.is_drained:
@@ -314,8 +264,7 @@ class Leasing:
             await held.permits.all_over(place.asking)
             await asyncio.gather(*place.appends)
             await count_lost(held, place, how)
-            for server in self._down:
-                self._server_down(place, messages.ServerDown(server, None))
+            self._news.died(place)
             self._deaths.count(place, how, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
@@ -338,16 +287,11 @@ class Leasing:
         """
         for place in self._places:
             if place.is_ready:
-                self._send(place, messages.Drain())
+                place.send(messages.Drain())
             place.is_drained = not place.is_ready
-        loop = asyncio.get_running_loop()
-        late = loop.time() + DRAIN_SECONDS
-        while not all(place.is_drained or place.worker is None for place in self._places) and loop.time() < late:
-            self._moved.clear()
-            try:
-                await asyncio.wait_for(self._moved.wait(), max(late - loop.time(), 0.0))
-            except TimeoutError:
-                break
+        await self._moved_until(
+            lambda: all(place.is_drained or place.worker is None for place in self._places), DRAIN_SECONDS
+        )
         self._raise_failure()
 
     def _drained(self, place: Place, message: messages.Drained) -> None:

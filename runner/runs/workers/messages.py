@@ -17,7 +17,9 @@ from runner.models.tally import Tally
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
+from runner.runs.making import MadeElsewhere
 from runner.runs.workers.failures import Failure
+from runner.storage.log_lines import Unnumbered
 
 FACTS = tuple(field.name for field in fields(Rollout) if field.name != "job")
 """What a rollout is besides its job, which the writer has."""
@@ -40,6 +42,8 @@ class Start:
     is_durable: bool
     """Whether an answer costs something, and a game goes on once it is on disk."""
     budgeted: bool
+    makes: bool
+    """Whether a worker makes of its games what the files of the run get, and does not tell the games themselves."""
     answered: frozenset[str]
     """The model groups that a server has answered before."""
     concurrency: int
@@ -105,11 +109,16 @@ class CannotStart(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Records for the journal: all of them, or none."""
+    """Records for the journal."""
 
     number: int | None
     """By which they are acknowledged; None: nobody waits for that."""
-    records: Sequence[Record]
+    groups: Sequence[Sequence[Unnumbered]]
+    """Of each group all records, or none."""
+    samples: Sequence[tuple[Any, ...]]
+    """The sample of each record, over all groups."""
+    failures: Sequence[str] = ()
+    """What failed attempts said that are among them."""
 
 
 class Ask(NamedTuple):
@@ -163,6 +172,14 @@ class Refused(NamedTuple):
     """The provider has refused a call, of which there is no record."""
 
     sample: SampleKey
+
+
+class Made(NamedTuple):
+    """A game is over: what the files of the run get of it."""
+
+    place: int
+    """Of the game, in the order of the plan."""
+    rollouts: Sequence[MadeElsewhere]
 
 
 class Played(NamedTuple):

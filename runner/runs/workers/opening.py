@@ -19,8 +19,8 @@ from runner.storage.journal import Journal
 
 
 @asynccontextmanager
-async def leasing(wiring: Wiring, workers: int) -> AsyncIterator[tuple[Leasing, Journal]]:
-    """What has this many workers play a run.
+async def leasing(wiring: Wiring, workers: int, *, makes: bool) -> AsyncIterator[tuple[Leasing, Journal]]:
+    """What has this many workers play a run; `makes`: they make of games what its files get.
 
     Raises:
         RunDirectoryError, JournalError: the journal is in use, damaged, or of another run.
@@ -53,6 +53,7 @@ async def leasing(wiring: Wiring, workers: int) -> AsyncIterator[tuple[Leasing, 
             journal.is_bound,
             wiring.is_durable,
             wiring.budget is not None,
+            makes,
             frozenset(written.answered),
             wiring.shared.servers.concurrency,
             dict(wiring.shared.servers.adapters),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop import Stop
@@ -34,6 +35,11 @@ class Place:
     """The datapoints whose records the worker has, where games share calls."""
     asking: Asking = field(default_factory=lambda: Asking(lambda _: None))
     appends: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def send(self, message: Any) -> None:
+        """Tell the worker that is there; nobody, where none is."""
+        if self.worker is not None:
+            self.worker.send(message)
 
 
 @dataclass(frozen=True)

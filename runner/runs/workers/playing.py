@@ -22,8 +22,9 @@ from runner.prompts.chat import ChatMessage
 from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Call
+from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop import Stop
+from runner.runs.making import WorkersMaker, fine_tune_of
 from runner.runs.reconstruct import engine_of
 from runner.runs.spending import used_models
 from runner.runs.wiring import labels_for_toys, parameters_hash, replayed_run
@@ -96,7 +97,8 @@ class _Begun:
             link, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, link), self._cache,
             start.budgeted,
         )  # fmt: skip
-        if plan.spec.experiment.fine_tune is not None:
+        self._maker = WorkersMaker(plan, start.run_id, costs) if start.makes else None
+        if fine_tune_of(plan) is not None and self._maker is None:
             plan.spec.prompts.rendered.tell = self._rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._servers.adapters = start.adapters
@@ -185,12 +187,19 @@ class _Begun:
                 if self._ahead is not None and len(self._tasks) == 1:
                     self._ahead.give_back()  # before the last game is told to be over: the run may be
         except Exception as error:  # noqa: BLE001 - the writer knows what each means for the run
+            self._journal.tell()
             self._link.send(messages.Unfinished(job.index, Failure.of(error)))
         else:
-            played = [(rollout.job.repeat, messages.facts_of(rollout)) for rollout in rollouts]
-            self._link.send(messages.Played(job.index, played))
+            self._journal.tell()
+            self._link.send(self._told(job, rollouts))
         finally:
             self._records.drop(game_of_job(self._plan, job))
+
+    def _told(self, job: Job, rollouts: Sequence[Rollout]) -> messages.Made | messages.Played:
+        made = None if self._maker is None else self._maker.made(rollouts)
+        if made is not None:
+            return messages.Made(job.index, made)
+        return messages.Played(job.index, [(rollout.job.repeat, messages.facts_of(rollout)) for rollout in rollouts])
 
     def _drain(self, _: messages.Drain) -> None:
         if self._ahead is not None:
@@ -205,6 +214,7 @@ class _Begun:
         except NipRunError as error:
             failure = Failure.of(error)
         self._events.tell_counts()
+        self._journal.tell()
         self._link.send(messages.Drained(failure))
         await cancel_all(self._tasks - {asyncio.current_task()})
         with suppress(Exception):  # all is said; what a connection does at its end matters to nobody

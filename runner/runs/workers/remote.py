@@ -41,6 +41,10 @@ from runner.runs.workers.messages import (
     Refused,
     ServerDown,
 )
+from runner.storage.log_lines import unnumbered
+
+UNSENT = 64
+"""So many records that nobody waits for go out together, at most."""
 
 _RATES = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 """The headers that a limit learns from."""
@@ -49,24 +53,33 @@ _RATES = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 class RemoteJournal:
     """The journal of the run, as a worker has it: what is appended is on disk once the writer says so.
 
-    Where all answers are drawn from the seed, or are another run's, nobody waits for that: what a worker loses when it
-    is killed comes again, the same, for nothing.
+    Where all answers are drawn from the seed, or are another run's, nobody waits for that, and records go along with
+    the game that they are of: what a worker loses when it is killed comes again, the same, for nothing.
     """
 
     def __init__(self, link: Link, *, is_bound: bool, is_durable: bool) -> None:
         self._link, self.is_bound, self._is_durable = link, is_bound, is_durable
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._unsent: list[Sequence[Record]] = []
 
     async def append(self, *records: Record) -> None:
         """Have records written, all of them or none; they are kept when this returns, where that matters."""
         if not self._is_durable:
-            self._link.send(Append(None, records))
+            self._unsent.append(records)
+            if len(self._unsent) >= UNSENT:
+                self.tell()
             return
         number = next(self._numbers)
         kept = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._link.send(Append(number, records))
+        self._link.send(_append(number, [records]))
         await kept
+
+    def tell(self) -> None:
+        """Send what nobody waits for: before the writer hears that a game is over whose records are among it."""
+        if self._unsent:
+            unsent, self._unsent = self._unsent, []
+            self._link.send(_append(None, unsent))
 
     def acked(self, message: Acked) -> None:
         """Go on with what is on disk."""
@@ -74,6 +87,16 @@ class RemoteJournal:
             kept = self._waiting.pop(number)
             if not kept.done():
                 kept.set_result(None)
+
+
+def _append(number: int | None, groups: Sequence[Sequence[Record]]) -> Append:
+    records = [record for group in groups for record in group]
+    return Append(
+        number,
+        [unnumbered(group) for group in groups],
+        [tuple(record["sample"]) for record in records],
+        [record["error"] for record in records if record["kind"] == FailureRecord.KIND],
+    )
 
 
 class LeasedRecords:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from runner.errors import TransientError
 from runner.models.base import SampleKey
-from runner.models.records import CallRecord, FailureRecord
+from runner.models.records import CallRecord
 from runner.rollouts.plan import Plan
 from runner.runs.accounting import Accounting
 from runner.runs.workers.book import Leased
 from runner.runs.workers.keys import Game, game_of_job, game_of_sample
 from runner.runs.workers.messages import Append, Record
 from runner.storage.journal import Journal
-from runner.storage.log_lines import read_journal
+from runner.storage.log_lines import Unnumbered, read_journal
 
 
 class Written:
@@ -43,16 +43,34 @@ class Written:
         Raises:
             JournalError: they could not be written.
         """
-        offsets = await self._journal.append_all([append.records for append in appends])
-        for append, places in zip(appends, offsets, strict=True):
-            for record, offset in zip(append.records, places, strict=True):
-                self._offsets.setdefault(self._game(record), []).append(offset)
-                settled(SampleKey(*record["sample"]))
-                if record["kind"] == FailureRecord.KIND:
-                    self._accounting.failed(TransientError(record["error"]))
+        self._wrote(appends, await self._journal.append_all(_groups(appends)))
+        for append in appends:
+            for sample in append.samples:
+                settled(SampleKey(*sample))
 
-    def of(self, leased: Leased) -> list[Record]:
-        """What the journal has of a game; where games share calls, of all games of its datapoint."""
+    def append_now(self, appends: Sequence[Append]) -> None:
+        """Write records of calls that cost nothing, which the system flushes when it likes. Raises as `append`."""
+        self._wrote(appends, self._journal.append_all_now(_groups(appends)))
+
+    def _wrote(self, appends: Sequence[Append], offsets: Sequence[Sequence[int]]) -> None:
+        """Remember where they stand."""
+        places = (place for group in offsets for place in group)
+        for append in appends:
+            for sample in append.samples:
+                game = game_of_sample(self._plan, sample[0], sample[1])
+                self._offsets.setdefault(game, []).append(next(places))
+            for error in append.failures:
+                self._accounting.failed(TransientError(error))
+
+    def of(self, leased: Leased, known: set[str]) -> list[Record]:
+        """What the journal has of a game; where games share calls, of all games of its datapoint.
+
+        Of those in `known`, a worker's, nothing: it has them already.
+        """
+        if self._plan.shares_between_games:
+            if leased.job.datapoint.id in known:
+                return []
+            known.add(leased.job.datapoint.id)
         offsets = self._offsets.get(game_of_job(self._plan, leased.job), ())
         return [self._journal.record(offset) for offset in offsets]
 
@@ -60,3 +78,7 @@ class Written:
         """A game is over: its records are asked for no more."""
         if not self._plan.shares_between_games:
             self._offsets.pop(game_of_job(self._plan, leased.job), None)
+
+
+def _groups(appends: Sequence[Append]) -> list[Sequence[Unnumbered]]:
+    return [group for append in appends for group in append.groups]

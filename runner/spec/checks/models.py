@@ -44,6 +44,10 @@ def model_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[P
             )
         if settings.get("top_logprobs") is not None and not settings.get("logprobs"):
             yield _of_group(layered, name, "top_logprobs")("top_logprobs needs logprobs: true; add it")
+        if settings.get("answer_words") is not None and not traits.drawn:
+            yield _of_group(layered, name, "answer_words")(
+                "is for `dummy`: a model is asked for so many words by agents.*.max_response_words; leave it out"
+            )
         yield from _sharing_problems(layered, name, settings)
         yield from _server_problems(layered, name, settings)
         if not saved:

@@ -56,7 +56,7 @@ def test_a_seat_answers_each_question_once_in_order_whatever_the_order_they_come
         await asyncio.sleep(0.01)
         assert [second.done(), third.done()] == [False, False]  # the first has not come yet
         first = asyncio.create_task(seat.exchange(0, told(messages.Stop())))
-        assert [*await asyncio.gather(first, second)] == [b"", b""]  # each is answered when the next one comes
+        assert list(await asyncio.gather(first, second)) == [b"", b""]  # each is answered when the next one comes
         seat.send(messages.Ready())
         seat.send(messages.Noted("a", "x" * 2 * PIECE_BYTES))
         answers = [await third, await seat.exchange(3, []), await seat.exchange(4, [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from runner.datasets.datapoint import Datapoint
 from runner.errors import JournalError, MalformedError, NipRunError, ProviderRefusal, RunError
 from runner.models.journal_index import JournalIndex
 from runner.models.records import OtherRecord, begun, read_records
+from runner.results.measured import Measured
 from runner.rollouts.job import Job
+from runner.rollouts.ordered import HELD_CHARACTERS, InOrder
 from runner.rollouts.plan import Plan
+from runner.runs.accounting import Counted
+from runner.runs.making import Made, MadeElsewhere, MadeGame
 from runner.runs.workers import messages
 from runner.runs.workers.book import ALONE, SUSPECT, LeaseBook, Leased
 from runner.runs.workers.deaths import AT_ONCE_IN_A_ROW, IN_A_ROW, Deaths
@@ -24,6 +29,7 @@ from runner.runs.workers.packing import packed, unpacked
 from runner.runs.workers.places import Place
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal
+from runner.storage.log_lines import encode, numbered, unnumbered
 from tests.support.runs import played
 from tests.support.specs import spec_file
 
@@ -48,6 +54,12 @@ def test_every_error_comes_out_of_another_process_as_it_went_in(kind: type[NipRu
     assert type(again) is kind
     assert again.lines() == error.lines()
     assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
+def test_what_the_system_refused_is_told_apart_in_another_process_too(error: BaseException) -> None:
+    again = unpacked(packed([Failure.of(error)]))[0].error()
+    assert (type(again), again.args) == (type(error), error.args)
 
 
 def test_a_refusal_keeps_what_it_says_to_change_and_what_one_call_would_be() -> None:
@@ -118,9 +130,9 @@ def test_records_of_many_go_out_in_one_write_and_are_found_where_they_stand(tmp_
     async def write() -> None:
         journal = Journal(path, first=begun("identity", "run"), run="identity", durable=durable)
         groups = [[record(0)], [record(1), record(2, "a\nb")], [record(3)]]
-        offsets = await journal.append_all(groups)
+        offsets = await journal.append_all(list(map(unnumbered, groups)))
         await journal.append(record(4))
-        more = await journal.append_all([[record(5)]])
+        more = await journal.append_all([unnumbered([record(5)])])
         for places, group in zip([*offsets, *more], [*groups, [record(5)]], strict=True):
             assert [journal.record(place)["sample"] for place in places] == [one["sample"] for one in group]
         await journal.close()
@@ -130,6 +142,35 @@ def test_records_of_many_go_out_in_one_write_and_are_found_where_they_stand(tmp_
     samples = [entry.record.sample for entry in entries[1:] if isinstance(entry.record, OtherRecord)]
     assert [one.datapoint for one in samples if one is not None] == [f"p{number}" for number in range(6)]
     assert len(JournalIndex(lambda _: {}, entries)) == 0
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": "call", "text": 'a "seq":0 and a \0', "other": {"seq": 0}},
+        {"kind": "call", "answer": b'{"content": "\\u0000", "seq": 0}', "zone": 1},
+        {"a": 1, "zz": [1, {"seq": "x"}]},
+    ],
+)
+def test_a_line_that_gets_its_number_later_is_the_line_that_one_process_writes(record: dict[str, object]) -> None:
+    more, last = unnumbered([record, record])
+    assert numbered(17, more, 5) == encode(17, {**record, "more": True}, 5)
+    assert numbered(18, last, 5) == encode(18, record, 5)
+
+
+def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp_path: Path) -> None:
+    def made(number: int, size: int) -> MadeGame:
+        lines: list[list[bytes]] = [[b"x" * size], [], []]
+        counted = Counted("decided", True, 0, 5, (number, 0, 0), ())
+        one = Made(lines, Measured("decided", "g", (), None), [], None)
+        return MadeGame([MadeElsewhere(one, counted, (1, 1))])
+
+    games = [made(number, HELD_CHARACTERS // 2 + 1) for number in range(4)]
+    passed: list[object] = []
+    with closing(InOrder(passed.append, 10, tmp_path)) as ordered:
+        for number in (3, 2, 1, 0):
+            ordered.put(number, games[number])
+    assert passed == games
 
 
 def test_a_write_that_fails_is_told_to_all_of_a_batch(tmp_path: Path) -> None:
@@ -143,9 +184,9 @@ def test_a_write_that_fails_is_told_to_all_of_a_batch(tmp_path: Path) -> None:
     async def write() -> None:
         journal = Journal(tmp_path / "journal.jsonl", disk=Full())
         with pytest.raises(JournalError, match="No space left"):
-            await journal.append_all([[{"kind": "a"}], [{"kind": "b"}]])
+            await journal.append_all([unnumbered([{"kind": "a"}]), unnumbered([{"kind": "b"}])])
         with pytest.raises(JournalError, match="No space left"):
-            await journal.append_all([[{"kind": "c"}]])
+            await journal.append_all([unnumbered([{"kind": "c"}])])
         await journal.close()
 
     asyncio.run(write())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -12,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import BudgetExhausted, ProviderRefusal
+from runner.errors import BudgetExhausted, ProviderRefusal, RunError
 from runner.runs.accounting import Progress
-from tests.support.processes import ended, environment, nip_run, nip_run_here, started, until
+from tests.support.processes import ended, environment, nip_run, nip_run_here, python, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
@@ -247,3 +249,51 @@ def test_a_script_without_a_main_guard_plays_by_workers(tmp_path: Path) -> None:
             timeout=60,
         )  # fmt: skip
     assert done.stdout.strip().endswith("done"), done.stderr
+
+
+_SMALL_FILES = """
+import resource, sys
+from runner.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.full
+def test_a_disk_that_is_full_is_told_as_by_one_process_and_the_run_goes_on(tmp_path: Path) -> None:
+    spec_file(tmp_path, size=80, fine_tune=None)
+    words = ("spec.yaml", "-q", "--results", "results", "--run-id", "full")
+    done = python(_SMALL_FILES, *words, TWO, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"cannot write .*journal\.jsonl: File too large; everything written before is kept", done.stderr)
+    assert "Make room, and run the same command again" in done.stderr
+    run = only_run(tmp_path / "results")
+    kept = set(facts_in_journal(run))
+    assert kept
+    assert nip_run_here(*words, TWO, cwd=tmp_path).returncode == 0
+    assert kept < set(facts_in_journal(run))
+    whole = played(tmp_path / "spec.yaml", tmp_path / "one", run_id="full")
+    assert derived_files(run) == derived_files(whole.path)
+
+
+@pytest.mark.full
+def test_a_worker_without_memory_is_told_and_loses_nothing(tmp_path: Path) -> None:
+    short: list[int] = []
+
+    def shorten(progress: Progress) -> None:
+        """Give a worker no more memory than it has."""
+        if progress.calls >= 20 and not short:
+            short.extend(workers_of(os.getpid())[:1])
+            pages = int(Path(f"/proc/{short[0]}/statm").read_text().split()[0])
+            resource.prlimit(short[0], resource.RLIMIT_AS, (pages * resource.getpagesize(),) * 2)
+
+    path = spec_file(tmp_path, size=400, rollouts={"concurrency": 64})
+    said = ""
+    try:
+        result = played(path, tmp_path / "two", TWO, watch=shorten)
+    except RunError as error:  # where a game was told of it; where the worker was, it ends, and another one begins
+        said = str(error)
+        result = played(path, tmp_path / "two", TWO)
+    assert short
+    assert not said or re.search("(out of memory|worker process).*what was paid for is kept", said, re.IGNORECASE), said
+    assert derived_files(result.path) == derived_files(played(path, tmp_path / "one").path)

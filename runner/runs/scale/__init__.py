@@ -1,0 +1,1 @@
+"""How long a run takes and what bounds it: a model, and the measurements that it is given."""

@@ -1,0 +1,243 @@
+"""What a run costs this machine, measured: some of its games are played by the provider `dummy`, and thrown away.
+
+It is a run like any other, on the disk where the results are, by the code that plays all runs. Its answers are as long
+as those that are planned; what an answer from a server costs on top is measured in `live`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from runner.datasets.shards import Shard
+from runner.errors import RunError
+from runner.models.layers.budget import BudgetSettings
+from runner.models.settings import ModelSettings
+from runner.results.folder import RunFolder, part_id
+from runner.results.results import Results
+from runner.rollouts.plan import Plan
+from runner.runs.accounting import Progress
+from runner.runs.in_shards import in_shard
+from runner.runs.merging import merge
+from runner.runs.run import RunOptions, run_games
+from runner.storage.files import open_to_read
+
+FIRST_CALLS = 300
+"""Calls of the run that only tells how many games to play in the next; it loads what every run loads, too."""
+SETTLED = 0.25
+"""The share of the games after which the pace is taken: workers have begun, and all places are full."""
+FEWEST_GAMES = 24
+SECONDS = 2.0
+"""For so long games are played to be measured, about."""
+MERGED = "measured-merge"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run that was played to be measured."""
+
+    games: int
+    calls: int
+    begin: float
+    """Seconds to the first game that was over."""
+    call: float
+    """Seconds a call, while games are played."""
+    call_cpu: float
+    """Of this process' cores alone."""
+    workers_cpu: float | None
+    """A call, of the workers' cores; None where they cannot be watched, or there are none."""
+    end: float
+    """Seconds after the last game."""
+    journal_bytes: float
+    """A call."""
+    table_bytes: float
+    """A call: tables and fine-tune files."""
+    folder: RunFolder
+
+    @property
+    def share(self) -> float:
+        """What this process had of a core while it played."""
+        return self.call_cpu / self.call
+
+
+@contextmanager
+def scratch(results: Results) -> Iterator[Results]:
+    """A results folder on the same disk, which is gone afterwards.
+
+    Raises:
+        RunError: none can be made.
+    """
+    at = results.disk
+    try:
+        made = TemporaryDirectory(prefix=".plan-", dir=at, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise RunError(
+            f"cannot measure what a run costs here: {at}: {error.strerror}; --results DIR names a folder that can be "
+            "written"
+        ) from error
+    with made as name:
+        yield Results(Path(name))
+
+
+@dataclass
+class Calibration:
+    """Plays some games of a plan."""
+
+    plan: Plan
+    results: Results
+    words: Mapping[str, int]
+    """How long the answers of each model group are to be, in words; a group of `dummy` answers as its own spec says."""
+    seconds: float = SECONDS
+    """How long to play."""
+    _number: int = 0
+    first: Measured = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.played(max(FIRST_CALLS // max(self._fewest_calls(), 1), FEWEST_GAMES), 1)
+
+    def _fewest_calls(self) -> int:
+        protocol = self.plan.spec.protocol
+        return next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
+
+    def of_one_process(self) -> Measured:
+        return self.played(self._enough(self.first.call), 1)
+
+    def of_workers(self, workers: int, call: float) -> Measured:
+        """By this many, whose writer is this process; `call` is what a call takes of one process."""
+        return self.played(self._enough(call / min(workers, 2)), workers)
+
+    def of_merge(self) -> float:
+        """Seconds a call that it takes to make one run of two shards."""
+        plan = self._smaller(self._enough(2 * self.first.call), 1)
+        for shard in (Shard(1, 2), Shard(2, 2)):
+            run_games(in_shard(plan, shard), self.results, part_id(MERGED, shard), RunOptions())
+        begun = time.perf_counter()
+        made = merge(MERGED, self.results)
+        took = time.perf_counter() - begun
+        return max(took - self.first.end, 0.0) / (made.manifest.completions or 1)
+
+    def _enough(self, call: float) -> int:
+        """So many games that they take the time that there is for it."""
+        each = call * self.first.calls / self.first.games
+        return max(round(self.seconds / each), 2 * self.first.games)
+
+    def played(self, games: int, processes: int) -> Measured:
+        """Play so many games, and throw the run away but for its tables."""
+        self._number += 1
+        plan, run_id = self._smaller(games, processes), f"measured-{self._number}"
+        pace = _Pace(plan.size)
+        begun = time.perf_counter()
+        run_games(plan, self.results, run_id, RunOptions(watch=pace.watch))
+        ended = time.perf_counter()
+        return pace.measured(self.results.run(run_id), begun, ended)
+
+    def _smaller(self, games: int, processes: int) -> Plan:
+        """The plan of so many games by `dummy`: its first datapoints, with repeats where there are not as many."""
+        spec, experiment = self.plan.spec, self.plan.spec.experiment
+        blocks = -(-games // len(self.plan.variants))
+        points = spec.dataset.datapoints[:blocks]
+        smaller = replace(
+            experiment,
+            models={name: self._dummy(name, one) for name, one in experiment.models.items()},
+            rollouts=replace(experiment.rollouts, per_datapoint=-(-blocks // len(points))),
+            execution=replace(experiment.execution, processes=processes),
+            budget=BudgetSettings(),
+            until=None,
+            cache=None,
+        )
+        dataset = replace(spec.dataset, datapoints=points)
+        return Plan(
+            replace(
+                spec, experiment=smaller, dataset=dataset, cache=None, replays={}, replayed={}, begun_as=None,
+                fetched=None, shard=None,
+            )
+        )  # fmt: skip
+
+    def _dummy(self, name: str, settings: ModelSettings) -> ModelSettings:
+        if settings.traits.drawn:
+            return settings
+        return ModelSettings(
+            provider="dummy", answer_words=self.words.get(name), chat_format=settings.chat_format,
+            system_role=settings.system_role, send_name=settings.send_name, logprobs=settings.logprobs,
+            top_logprobs=settings.top_logprobs,
+        )  # fmt: skip
+
+
+class _Pace:
+    """Takes the time of a run that is being played: at its first game, once it has settled, and at its last."""
+
+    def __init__(self, games: int) -> None:
+        self._games = games
+        self._first: _Moment | None = None
+        self._settled: _Moment | None = None
+        self._last: _Moment | None = None
+        self._jobs = 0
+
+    def watch(self, progress: Progress) -> None:
+        if progress.jobs == self._jobs:
+            return
+        self._jobs = progress.jobs
+        if self._first is None:
+            self._first = _Moment.now(progress)
+        if self._settled is None and progress.jobs >= SETTLED * self._games:
+            self._settled = _Moment.now(progress)
+        if progress.jobs == self._games:
+            self._last = _Moment.now(progress)
+
+    def measured(self, folder: RunFolder, begun: float, ended: float) -> Measured:
+        first, settled, last = self._first, self._settled, self._last
+        if first is None or settled is None or last is None or last.calls == settled.calls:
+            raise RunError("the games that were played to be measured did not come to their end; see --verbose")
+        calls = last.calls - settled.calls
+        workers = None if settled.workers is None or last.workers is None else last.workers - settled.workers
+        tables = sum(path.stat().st_size for path in folder.path.glob("*.parquet"))
+        tables += sum(path.stat().st_size for path in folder.fine_tune.glob("*"))
+        return Measured(
+            games=self._games,
+            calls=last.calls,
+            begin=first.at - begun,
+            call=(last.at - settled.at) / calls,
+            call_cpu=(last.cpu - settled.cpu) / calls,
+            workers_cpu=None if workers is None else workers / calls,
+            end=ended - last.at,
+            journal_bytes=folder.journal.stat().st_size / last.calls,
+            table_bytes=tables / last.calls,
+            folder=folder,
+        )
+
+
+@dataclass(frozen=True)
+class _Moment:
+    calls: int
+    at: float
+    cpu: float
+    workers: float | None
+
+    @classmethod
+    def now(cls, progress: Progress) -> _Moment:
+        return cls(progress.calls, time.perf_counter(), time.process_time(), cpu_of_children())
+
+
+def cpu_of_children() -> float | None:
+    """Seconds of a core that this process' children have used so far; None where the system does not say."""
+    ticks = 0
+    try:
+        tasks = [Path(task.path) / "children" for task in os.scandir("/proc/self/task")]
+        children = {child for path in tasks for child in _read(path).split()}
+        for child in children:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                stat = _read(Path(f"/proc/{child.decode()}/stat"))
+                ticks += sum(map(int, stat.rpartition(b")")[2].split()[11:13]))
+    except OSError:
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK") if children else None
+
+
+def _read(path: Path) -> bytes:
+    with open_to_read(path) as file:
+        return file.read()

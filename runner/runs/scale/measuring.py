@@ -1,0 +1,101 @@
+"""All that is measured on this machine for one prediction, and what a call costs by that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.results.results import Results
+from runner.runs.scale.calibration import Calibration, Measured
+from runner.runs.scale.live import LiveCost, live_cost
+from runner.runs.scale.model import Costs, Use
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured."""
+
+    first: Measured
+    """A few games, which tell what a run takes by itself."""
+    one: Measured
+    """One process that plays."""
+    workers: Measured | None
+    worked: int
+    """How many workers played."""
+    live: LiveCost | None
+    merge: float
+    """Seconds a call."""
+    live_share: float = 1.0
+    """The share of calls that go to servers."""
+
+    @property
+    def slowed(self) -> float:
+        """How much longer than its work takes a process takes here, beside all else that this machine does."""
+        return max(self.one.call / self.one.call_cpu, 1.0)
+
+    @property
+    def end_call(self) -> float:
+        """Seconds after the last game, a call."""
+        return max((self.one.end - self.first.end) / (self.one.calls - self.first.calls), 0.0)
+
+    @property
+    def journal_bytes(self) -> float:
+        return self.one.journal_bytes if self.live is None else self.live.journal_bytes
+
+    def costs(self, start: float, workers: int, cores: int) -> Costs:
+        """What a call costs of what plays; `start` is what it took to load the spec."""
+        live = 0.0 if self.live is None else self.live.seconds * self.live_share * self.slowed
+        worker = writer = together = None
+        if self.workers is not None:
+            cpu = self.workers.workers_cpu
+            worker = (self.one.call if cpu is None else cpu * self.slowed) + live
+            writer = self.workers.call_cpu * self.slowed
+            if self.worked == workers and cores == cores_here():
+                together = self.workers.call + live / min(workers, cores)
+        return Costs(
+            core=self.one.call + live,
+            worker=worker,
+            writer=writer,
+            together=together,
+            begin=start + (self.workers or self.one).begin,
+            end=max(self.one.end - self.end_call * self.one.calls, 0.0),
+            end_call=self.end_call,
+            merge=self.merge,
+        )
+
+
+def measurements(
+    calibration: Calibration, results: Results, tell: Tell, *, workers: int, shards: int, live: Sequence[str],
+    use: Mapping[str, Use],
+) -> Measurements:  # fmt: skip
+    """Measure what these need; `live` are the groups that servers answer, and `use` what a game asks of each group."""
+    tell("measuring what a call costs here, with games of the provider dummy")
+    one = calibration.of_one_process()
+    worked = min(workers, max(cores_here(), 2))
+    many = None
+    if workers > 1:
+        tell("measuring workers and their writer")
+        many = calibration.of_workers(worked, one.call)
+    merge = 0.0
+    if shards > 1:
+        tell("measuring a merge of shards")
+        merge = calibration.of_merge()
+    cost, share = None, 0.0
+    asked = {name: use[name] for name in live if name in use and use[name].calls > 0}
+    if asked:
+        tell("measuring what a server's answer costs on top")
+        group = max(asked, key=lambda name: asked[name].calls)
+        share = sum(one.calls for one in asked.values()) / sum(one.calls for one in use.values())
+        cost = live_cost(
+            calibration.plan, results, group, words=calibration.words[group],
+            prompt_tokens=use[group].prompt_tokens / use[group].calls,
+        )  # fmt: skip
+    return Measurements(calibration.first, one, many, worked, cost, merge, share)
+
+
+def cores_here() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
