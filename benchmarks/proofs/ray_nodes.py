@@ -110,7 +110,8 @@ class _Proof:
             killed += self._kill(process, rng)
             self._look_for_key()
         _, err = process.communicate(timeout=300)
-        claims(process.returncode == 0, f"the run ended with exit code {process.returncode} {err[-400:]}")
+        said = err[-400:] if process.returncode else ""
+        claims(process.returncode == 0, f"the run ended with exit code {process.returncode} {said}".rstrip())
         run = only_run(self._here / "kills/results")
         records = journal_records(run)
         samples = calls_of(run)

@@ -22,6 +22,9 @@ LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 * 2**20
 
 _UNSHARE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+_REAPING = '"$@"; exit $?'
+"""The first process of a namespace is a shell, which reaps orphans: Ray looks whether those that it knew are gone."""
+
 _INSIDE = "NIP_RUN_TESTS_IN_NAMESPACE"
 _SET_FLAGS, _UP = 0x8914, 0x1
 
@@ -44,7 +47,7 @@ def _unshare() -> list[str]:
 
 def in_namespace(command: Sequence[str]) -> list[str]:
     """A command as one that runs where there is nothing but a loopback, with all that it starts."""
-    return [*_unshare(), "env", f"{_INSIDE}=1", *command]
+    return [*_unshare(), "sh", "-c", _REAPING, "sh", "env", f"{_INSIDE}=1", *command]
 
 
 def is_inside() -> bool:

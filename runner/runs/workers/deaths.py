@@ -62,8 +62,8 @@ class Deaths:
                 raise RunError(
                     f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "
                     f"({job.datapoint.id}, repeat {job.repeat}), {ALONE} of them nothing else; the last {how}. What "
-                    "was paid for is kept; look at that datapoint, or run the same command again with "
-                    "execution.processes=1 to see what it does"
+                    "was paid for is kept; look at that datapoint, or run the same command again "
+                    "without `execution` (~execution) to see what it does in one process"
                 )
         for count, most, when in (
             (self._early, self._most_early, "before they took a game"),
@@ -72,6 +72,6 @@ class Deaths:
             if count >= most:
                 raise RunError(
                     f"{count} worker processes died one after the other, {when}; the last {how}. What was paid for is "
-                    "kept; lower execution.processes or rollouts.concurrency where memory is short, and run the same "
+                    "kept; lower the number of workers or rollouts.concurrency where memory is short, and run the same "
                     "command again"
                 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -25,9 +28,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if reason is not None:
         pytest.skip(reason)
     inside = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "ray", "-p", "no:cacheprovider", pyfuncitem.nodeid]
-    done = subprocess.run(
-        ray_nodes.in_namespace(inside), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    with (Path(tempfile.gettempdir()) / "nip-run-tests-ray.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # a cluster at a time is what a small machine has room for
+        done = subprocess.run(
+            ray_nodes.in_namespace(inside), cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "1 passed" in done.stdout, done.stdout
     return True

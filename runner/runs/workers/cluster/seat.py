@@ -7,11 +7,15 @@ is something to say; with the next one, at the latest, so that questions that br
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from runner.runs.workers.cluster.frames import Incoming, Outgoing
 from runner.runs.workers.playing import Playing
+
+ALONE_SECONDS = 120.0
+"""A worker that the writer has asked nothing for so long ends: it is dead, or counts this one as dead."""
 
 
 class Seat:
@@ -26,6 +30,7 @@ class Seat:
         self._open: asyncio.Future[bytes] | None = None
         """The writer's last question, as long as it has no answer."""
         self._is_due = False
+        self._alone: asyncio.TimerHandle | None = None
 
     def send(self, message: Any) -> None:
         """Say something, with the answer to the writer's question."""
@@ -41,6 +46,7 @@ class Seat:
     def _answer(self) -> None:
         if self._open is not None and not self._open.done():
             self._open.set_result(b"".join(self._out.pieces(1)))
+            self._alone = asyncio.get_running_loop().call_later(ALONE_SECONDS, os._exit, 1)
 
     def close(self) -> None:
         """The process ends with the actor: nothing is to be let go of."""
@@ -56,6 +62,8 @@ class Seat:
             await turn
         self._arrived = number + 1
         self._answer()
+        if self._alone is not None:
+            self._alone.cancel()
         answer = self._open = loop.create_future()
         for batch in self._in.batches(pieces):
             self._playing.receive(batch)
