@@ -92,5 +92,8 @@ def test_check_says_who_plays_and_more_workers_than_cores_are_told(tmp_path: Pat
     said = nip_run_here("check", str(spec), "execution.processes=1000", cwd=tmp_path).stdout
     assert "Played by 1000 worker processes of this machine, which has " in said
     ray = ("execution.engine=ray", "execution.workers=8", "execution.address=head:6379")
-    assert "Played by 8 workers of the Ray cluster at head:6379." in nip_run_here("check", str(spec), *ray).stdout
+    assert (
+        "Played by 8 workers of the Ray cluster at head:6379."
+        in nip_run_here("check", str(spec), *ray, cwd=tmp_path).stdout
+    )
     assert "Played by" not in nip_run_here("check", str(spec), cwd=tmp_path).stdout
