@@ -128,6 +128,8 @@ class _Files:
                 found[name] = self._swept(value, (name,))
             elif name == "cache":
                 self.notes += [] if value is None else ["cache was taken out: it is a file of yours"]
+            elif name == "execution":
+                self.notes.append("execution was taken out: what plays the games is for whoever plays them to say")
             else:
                 found[name] = self._value(value, name, (name,))
         return found

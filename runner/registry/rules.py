@@ -84,6 +84,10 @@ def _encoded(host: str) -> Iterator[str]:
         yield host.encode("idna").decode() if not host.isascii() else host.encode().decode("idna")
 
 
+_CLUSTER = "execution.address"
+"""Where a Ray cluster is; other keys named `address` are of files."""
+
+
 @dataclass
 class Rules:
     """The rules for one publish: the runs that go out together, and what was taken out so far."""
@@ -119,17 +123,22 @@ class Rules:
     def value(self, value: Any, key: str = "", *, free: bool = False) -> Any:
         """Data whose texts are names, numbers, places: what a manifest has, and a spec."""
         if isinstance(value, Mapping):
-            return {name: self.value(item, str(name), free=free or is_free(str(name))) for name, item in value.items()}
+            above = "execution." if key == "execution" else ""
+            return {
+                name: self.value(item, f"{above}{name}", free=free or is_free(str(name)))
+                for name, item in value.items()
+            }
         if isinstance(value, (list, tuple)):
             return [self.value(item, key, free=free) for item in value]
         return self.scalar(value, key, free=free) if isinstance(value, str) else value
 
     def scalar(self, text: str, key: str = "", *, free: bool = False) -> str:
         """One text of such data, under a key; `free`: in a mapping whose keys are anybody's."""
+        is_cluster = key == _CLUSTER
         free, key = free or is_free(key), key.rpartition(".")[2]
         if text in ("", NOT_PUBLISHED):
             return text
-        if key == "base_url" or (free and _OF_HOSTS.fullmatch(key)):
+        if is_cluster or key == "base_url" or (free and _OF_HOSTS.fullmatch(key)):
             return self._took(ADDRESS, NOT_PUBLISHED)
         if text in self.models:
             return self._took(MODEL, self.models[text])

@@ -52,8 +52,9 @@ def _dataset_lines(plan: Plan) -> Iterator[bytes]:
 
 
 def resolved_spec(plan: Plan) -> dict[str, Any]:
-    """The resolved spec as data: a valid spec that names the files saved with the run."""
+    """The resolved spec as data: a valid spec that names the files saved with the run, and not what plays it."""
     data: dict[str, Any] = to_plain(plan.spec.experiment)
+    del data["execution"]
     parameters = to_plain(plan.spec.protocol.parameters)
     chosen: dict[str, Any] = {
         "columns": {},

@@ -34,9 +34,11 @@ def spending(plan: Plan, folder: RunFolder) -> Tally:
     costs = CallCosts(used_models(plan))
     metered = {name for name, settings in costs.groups.items() if settings.traits.metered}
     left = AbandonedCalls(folder.in_flight)
+    records = read_journal(folder.journal, folder.identity())
     if not metered and left.is_empty:
-        return total  # nobody was paid, and no record says otherwise
-    for _, data in read_journal(folder.journal, folder.identity()):
+        next(records, None)  # whose journal it is; nobody was paid, and no record says otherwise
+        return total
+    for _, data in records:
         if left.is_empty and _is_free(data, plan, metered):
             continue  # and read no further: most of the time that this takes goes into answers
         record = parse_record(data)

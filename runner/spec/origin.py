@@ -90,6 +90,11 @@ def path_problems(layered: Layered, *, saved: bool) -> Iterator[Problem]:
                 if why is not None and not _is_only_a_name(layered, key):
                     where = ".".join(map(str, at))
                     yield Problem(layered.place(at), where, f"{why}. If you mean it, say it yourself: {where}=...")
+    for at, _ in _values(layered.data, ("execution", "*"), ()):
+        if not saved and layered.is_said_by_a_file(at) and fetched_folder([layered.folder(at)]) is not None:
+            where = ".".join(map(str, at))
+            why = "what plays the games, and on whose machines, is not for what came from elsewhere to say"
+            yield Problem(layered.place(at), where, f"{why}. If you mean it, say it yourself: {where}=...")
 
 
 def _why(key: KeyPath, value: str, folder: Path, named: _Named) -> str | None:

@@ -264,7 +264,6 @@ ADDED = (
     "  limits:\n    bytes: 268435456\n    rows: 1000000\n",
     "    columns: 1000\n    seconds: 60.0\n    memory: 2147483648\n",
     "max_sweep_points: 1000\n",
-    "execution:\n  engine: processes\n  processes: 1\n  workers: null\n  address: null\n",
     "  max_transport_failed: 0.0\n",
     "    chat_format: openai\n",
     "    headers: null\n    session_id: null\n",

@@ -220,6 +220,14 @@ def test_an_address_under_its_key_goes_whatever_it_is() -> None:
     ]  # fmt: skip
     several = {"m": {"base_url": ["https://models.example.com/v1", "http://gpu8:1/v1"]}}
     assert rules.value(several) == {"m": {"base_url": ["???", "???"]}}
+    assert rules.written("execution.address=head-7.cluster:6379\n") == "execution.address=???\n"
+    assert rules.value(
+        {"execution": {"address": "head-7:6379"}, "dataset": {"ids": "street"}, "address": "weights/"}
+    ) == {
+        "execution": {"address": "???"},
+        "dataset": {"ids": "street"},
+        "address": "weights/",
+    }
     assert rules.written("models.m.base_url=[http://gpu7:1/v1, http://gpu8:1/v1]\n") == "models.m.base_url=???\n"
     assert rules.value({"see": "https://models.example.com/v1"}) == {"see": "https://models.example.com/v1"}
 

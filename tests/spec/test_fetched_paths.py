@@ -188,7 +188,7 @@ NO_PATH = {
     "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model", "models.*.lineage",
     "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop", "models.*.reasoning_effort",
     "training.trainers.*.command", "training.trainers.*.suffix", "training.test.split",
-    "training.rerun_tests.models",
+    "training.rerun_tests.models", "execution",
 }  # fmt: skip
 """Keys, and what is below them, that name no file. `until.compare` is seen to when it is played."""
 
@@ -304,3 +304,18 @@ def test_a_marker_that_names_no_release_still_marks(said: bytes, fetched: Path) 
     (fetched / MARKER).write_bytes(said)
     spec = load_spec(spec_file(fetched, size=2))
     assert (spec.fetched, spec.got_from, got_from(fetched)) == (fetched, None, None)
+
+
+@pytest.mark.parametrize(
+    "execution", [{"engine": "ray", "workers": 8, "address": "elsewhere.example:6379"}, {"processes": 1024}]
+)
+def test_what_plays_the_games_is_for_the_user_to_say(execution: dict[str, Any], fetched: Path) -> None:
+    """A cluster that somebody else names would be sent the run, and be trusted with this process."""
+    path = spec_file(fetched, size=2, execution=execution)
+    done = nip_run_here(path, cwd=fetched.parent)
+    assert done.returncode == 2
+    assert all(f"execution.{key}: what plays the games" in done.stderr for key in execution)
+    assert not (fetched.parent / "results").exists()
+    load_saved(path)
+    said = load_spec(path, [f"execution.{key}={value}" for key, value in execution.items()])
+    assert said.experiment.execution.by_workers

@@ -31,6 +31,7 @@ def hub(servers: tuple[Loopback, Loopback], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(scope="module")
 def published(servers: tuple[Loopback, Loopback]) -> str:
     """A repository that holds one release, and is only read."""
+    servers[0].change(**CALM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_ENDPOINT", servers[0].root)
         patch.setenv("HF_TOKEN", WRITE)
