@@ -17,6 +17,7 @@ import hashlib
 import random
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ class Options:
     """Where it listens: one that comes back after it was down is at its old place. 0: at any."""
     record: int = 0
     """How many requests to keep for GET /requests."""
+    clock: bool = False
+    """Keep when each request came, in seconds, for GET /stats."""
 
     def __post_init__(self) -> None:
         unknown = self.faults.keys() - set(self.kinds())
@@ -124,6 +127,7 @@ class Server:
         self.paths: Counter[str] = Counter()
         self.bodies: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()
+        self.arrivals: list[float] = []
         self.requests = self.open = self.max_open = self.connections = self.body_bytes = 0
         self.recorded: list[dict[str, Any]] = []
         self.routes: dict[str, Callable[..., Answer]] = {}
@@ -142,7 +146,7 @@ class Server:
     def stats(self) -> dict[str, Any]:
         return {
             "requests": self.requests, "open": self.open, "max_open": self.max_open, "connections": self.connections,
-            "body_bytes": self.body_bytes, "paths": self.paths, "bodies": self.bodies, "kinds": self.kinds,
+            "arrivals": self.arrivals, "body_bytes": self.body_bytes, "paths": self.paths, "bodies": self.bodies, "kinds": self.kinds,
         }  # fmt: skip
 
     def keeps(self, request: Request) -> bool:
@@ -201,6 +205,8 @@ class Server:
 
     async def _counted(self, request: Request) -> Answer:
         self.requests += 1
+        if self.options.clock:
+            self.arrivals.append(time.monotonic())
         self.paths[request.path] += 1
         self.body_bytes += len(request.body)
         if len(self.recorded) < self.options.record and self.keeps(request):
