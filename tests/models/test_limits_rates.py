@@ -31,7 +31,7 @@ def spent(bucket: LeakyBucket, time: Time, amounts: Iterator[float] | list[float
 def test_a_bucket_lets_a_burst_pass_and_then_its_rate() -> None:
     time = Time()
     bucket = LeakyBucket(600.0, time.clock)
-    assert spent(bucket, time, [1] * 60) == 0
+    assert spent(bucket, time, [1] * 55) == 0
     assert spent(bucket, time, [1] * 600) == pytest.approx(60, abs=0.5)
 
 
@@ -45,7 +45,7 @@ def test_a_bucket_passes_no_more_in_a_minute_than_its_rate_and_a_burst() -> None
         used.append((time.now, amount))
         time.now += rng.choice([0, 0, 0, 2, 10])
     for at, _ in used:
-        assert sum(amount for when, amount in used if at <= when < at + 60) <= 1000 * 1.1 + 80
+        assert sum(amount for when, amount in used if at <= when < at + 60) <= 1000 + 5.5 / 60 * 1000 + 80
 
 
 def test_more_than_a_burst_passes_alone_and_is_paid_off_afterwards() -> None:
@@ -60,7 +60,7 @@ def test_calls_that_wait_together_wait_one_after_another() -> None:
     bucket = LeakyBucket(60.0, time.clock)
     waits = [bucket.wait_for(1) for _ in range(20)]
     assert waits == sorted(waits)
-    assert waits[-1] == pytest.approx(14)
+    assert waits[-1] == pytest.approx(14.5)
 
 
 def test_requests_and_tokens_are_each_held_to_their_rate() -> None:
@@ -155,9 +155,9 @@ def test_the_requests_a_minute_of_the_spec_are_kept(tmp_path: Path) -> None:
         played(path, tmp_path / "results")
         seconds = time.monotonic() - begun
         asked = provider.stats()["chat"]
-    # A burst of 30 at once, then five a second.
-    assert seconds > (asked - 30) / 5 - 0.5
-    assert seconds < (asked - 30) / 5 + 5
+    # A burst of 27 at once, then five a second.
+    assert seconds > (asked - 27) / 5 - 0.5
+    assert seconds < (asked - 27) / 5 + 5
 
 
 @pytest.mark.full
