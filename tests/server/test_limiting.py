@@ -183,8 +183,9 @@ def test_wrong_tokens_are_counted_wherever_they_are_tried() -> None:
         asked = Asked(lambda app: Limiting(app, 0, (), lambda _: False))
         asked.go.set()
         said = {"authorization": f"Bearer nip_{'a' * 12}_{'x' * 43}"}
-        assert {await asked("/", "192.0.2.1", **said) for _ in range(60)} == {200}
-        assert await asked("/", "192.0.2.1", **said) == 429
+        tried = [await asked("/", "192.0.2.1", **said) for _ in range(80)]  # 60, and one a second
+        assert set(tried[:60]) == {200}
+        assert tried[-1] == 429
         assert await asked("/", "192.0.2.1") == 200
 
     asyncio.run(work())
