@@ -114,7 +114,7 @@ def picture() -> str:
 
 def main() -> None:
     sys.path.insert(0, str(DOCS.parent))
-    from runner.spec.experiment import experiment_schema
+    from runner.spec.schemas import experiment_schema
 
     (DOCS / "spec-reference.md").write_text(reference(experiment_schema()), "utf-8")
     (DOCS / "terminal.svg").write_text(picture(), "utf-8")

@@ -16,7 +16,7 @@ from runner.prompts.templates import VARIABLES
 from runner.results.board_schema import COMPARISON_COLUMNS, definitions
 from runner.results.notes import NOTE_COLUMNS
 from runner.results.tables import COLUMNS
-from runner.spec.experiment import experiment_schema
+from runner.spec.schemas import experiment_schema
 from tests.support.documentation import SHOWN, reference
 from tests.support.paths import ROOT
 from tests.support.processes import python

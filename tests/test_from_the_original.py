@@ -10,7 +10,7 @@ import pytest
 
 from runner.documents.fields import schema
 from runner.protocols.table import Parameters
-from runner.spec.experiment import experiment_schema
+from runner.spec.schemas import experiment_schema
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "docs" / "from-the-original.md").read_text("utf-8")

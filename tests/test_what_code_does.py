@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from runner.protocols.load import protocol_schema
-from runner.spec.experiment import experiment_schema
+from runner.spec.schemas import experiment_schema
 from tests.support.modules import FILES, tree
 from tests.support.paths import ROOT
 

@@ -16,7 +16,7 @@ from runner.cli.output import print_json, say
 from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.protocols.load import protocol_editor_schema
-from runner.spec.experiment import editor_schema
+from runner.spec.schemas import editor_schema
 from runner.storage.files import create_only, make_folder, make_folders, read_bounded
 from runner.text import comma_join
 

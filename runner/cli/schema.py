@@ -12,6 +12,6 @@ def execute(args: argparse.Namespace) -> int:
     if args.name == "protocol":
         from runner.protocols.load import protocol_editor_schema as made
     else:
-        from runner.spec.experiment import editor_schema as made
+        from runner.spec.schemas import editor_schema as made
     print_json(made())
     return ExitCode.DONE

@@ -40,9 +40,10 @@ from runner.spec.checks.unlabelled import unlabelled_problems
 from runner.spec.checks.until import until_problems
 from runner.spec.components import ComponentUse
 from runner.spec.design import design_problems
-from runner.spec.experiment import SAVED_SPEC, Experiment, experiment_schema
+from runner.spec.experiment import SAVED_SPEC, Experiment
 from runner.spec.origin import fetched_folder, got_from
 from runner.spec.rejudged import Rejudged, conflicts, find_rejudged, rejudge_problems
+from runner.spec.schemas import experiment_schema
 from runner.spec.seats import fill_seats
 from runner.spec.written import NamedFiles, Origin
 from runner.storage.journal import JOURNAL

@@ -20,16 +20,11 @@ from runner.errors import Place, Problem, SpecError
 from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assemble import Readers, Spec, assemble
 from runner.spec.components import Components, FindComponent, none_installed, without_what_follows
-from runner.spec.experiment import (
-    RENAMED_KEYS,
-    SAVED_SPEC,
-    experiment_schema,
-    removable_spec_keys,
-    resettable_spec_keys,
-)
+from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
 from runner.spec.from_run import FindRun, no_runs, take_models
 from runner.spec.origin import path_problems
 from runner.spec.rejudged import take_debates
+from runner.spec.schemas import experiment_schema, removable_spec_keys, resettable_spec_keys
 from runner.spec.sweep import Sweep
 from runner.spec.training_from import take_start
 from runner.spec.written import Written, as_words

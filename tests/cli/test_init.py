@@ -12,7 +12,7 @@ from runner.builtin import PROTOCOLS
 from runner.cli.init import COMMENTS_AT
 from runner.cli.registry import COMMANDS
 from runner.protocols.load import builtin_names, protocol_editor_schema
-from runner.spec.experiment import editor_schema
+from runner.spec.schemas import editor_schema
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
 

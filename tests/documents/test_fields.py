@@ -16,7 +16,8 @@ from runner.documents.layered import Layered
 from runner.errors import Place
 from runner.protocols.load import protocol_editor_schema, protocol_schema
 from runner.protocols.table import Parameters
-from runner.spec.experiment import Experiment, editor_schema, experiment_schema
+from runner.spec.experiment import Experiment
+from runner.spec.schemas import editor_schema, experiment_schema
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run
 

@@ -16,8 +16,8 @@ from runner.cli.problems import error_lines
 from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
 from runner.errors import Problem, SpecError
-from runner.spec.experiment import experiment_schema
 from runner.spec.load import load_spec
+from runner.spec.schemas import experiment_schema
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 

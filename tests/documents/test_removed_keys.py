@@ -12,8 +12,9 @@ from runner.documents.layers import load_layers
 from runner.documents.overrides import Override
 from runner.errors import SpecError
 from runner.models.policy import Retry
-from runner.spec.experiment import AgentSettings, Rollouts, removable_spec_keys
+from runner.spec.experiment import AgentSettings, Rollouts
 from runner.spec.load import load_spec, load_specs
+from runner.spec.schemas import removable_spec_keys
 from tests.support.document_layers import beside, write
 from tests.support.specs import spec_file
 

@@ -13,8 +13,9 @@ from runner.results.folder import RunFolder
 from runner.results.inputs import write_inputs
 from runner.rollouts.identity import MUTABLE_KEYS
 from runner.rollouts.plan import Plan
-from runner.spec.experiment import RENAMED_KEYS, experiment_schema
+from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.load import load_spec, load_specs
+from runner.spec.schemas import experiment_schema
 from tests.support.processes import nip_run
 from tests.support.runs import played
 from tests.support.specs import spec_file

@@ -23,7 +23,7 @@ from runner.cli.main import main
 from runner.documents.dump import dump
 from runner.documents.reader import Document, parse
 from runner.protocols.load import builtin_names, protocol_schema
-from runner.spec.experiment import experiment_schema
+from runner.spec.schemas import experiment_schema
 from tests.support.paths import ROOT
 
 STEPS = ("yaml", "schema", "names", "templates", "dataset", "planned")

@@ -11,7 +11,7 @@ import pytest
 from runner.errors import RunError
 from runner.models.settings import ModelSettings
 from runner.spec.backends import TRAITS
-from runner.spec.experiment import experiment_schema
+from runner.spec.schemas import experiment_schema
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState, JobStatus
 from runner.training.backends.connect import BACKENDS, backend_for
