@@ -132,7 +132,7 @@ def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) ->
         for _ in range(3)
     ]
     for process in processes:
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, "")
     assert len(rows(results)["runs"]) == 3
     assert len(rows(results)["rollouts"]) == 12

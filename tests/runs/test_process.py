@@ -65,7 +65,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
     # In a process of its own, whose main thread is surely where the query is.
-    done = python(QUERY, timeout=20)
+    done = python(QUERY, timeout=120)
     assert done.stdout == "as Ctrl-C\n", done.stderr
 
 

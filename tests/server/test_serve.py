@@ -173,5 +173,5 @@ def test_it_ends_well_when_it_is_told_to(tmp_path: Path, number: int) -> None:
         running.publish("alice", bundle("council", kind=Kind.DATASET))
         time.sleep(1.5)  # a board is being made
         os.kill(running.process.pid, number)
-        assert ended_or_killed(running.process, 30) == 0
+        assert ended_or_killed(running.process, 120) == 0
         assert "trace" not in running.log
