@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from runner.errors import RunError
@@ -271,10 +273,12 @@ def attended(connection: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
 
     DuckDB itself hears a signal only between tasks of the thread that asked: not while another of its threads works.
     """
-    if threading.current_thread() is not threading.main_thread():
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
         return call()
     returned: list[T] = []
     raised: list[BaseException] = []
+    heard: list[tuple[int, FrameType | None]] = []
     done = threading.Event()  # and no `join`, which takes a thread for ended once a signal has come between
 
     def work() -> None:
@@ -285,15 +289,17 @@ def attended(connection: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
         finally:
             done.set()
 
-    threading.Thread(target=work, name="question").start()
+    # A KeyboardInterrupt could come where it is lost, or before anybody waits for the thread, whose work would go on.
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
     try:
-        done.wait()
-    except KeyboardInterrupt:
-        while not done.is_set():  # DuckDB forgets an interrupt that comes before the call has begun to work
-            with suppress(KeyboardInterrupt):
+        threading.Thread(target=work, name="question").start()
+        while not done.wait(INTERRUPT_SECONDS):
+            if heard:  # again and again: DuckDB forgets an interrupt that comes before the call has begun to work
                 connection.interrupt()
-                done.wait(INTERRUPT_SECONDS)
-        raise
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if heard:
+        usual(*heard[0])
     if raised:
         raise raised[0]
     return returned[0]

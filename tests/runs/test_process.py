@@ -69,6 +69,29 @@ def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
     assert done.stdout == "as Ctrl-C\n", done.stderr
 
 
+ATTENDED = """
+import os, random, signal, threading
+from runner.storage.queries import attended, connect
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+connection, rng, heard = connect(), random.Random(1), 0
+question = "SELECT count(*) FROM range(10_000_000_000) a, range(1000) b WHERE a.range % 7 = b.range % 11"
+for _ in range(40):
+    try:
+        # A second one comes where the first was before the call, and met Python where it hears none.
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1e-3), 1)
+        attended(connection, lambda: connection.execute(question))
+    except KeyboardInterrupt:
+        heard += not any(thread.name == "question" for thread in threading.enumerate())
+    signal.setitimer(signal.ITIMER_REAL, 0)
+print(heard)
+"""
+
+
+def test_ctrl_c_is_heard_at_any_moment_of_beginning_a_question_and_no_work_goes_on() -> None:
+    assert python(ATTENDED, timeout=120).stdout == "40\n"
+
+
 def test_an_error_that_only_looks_like_it_stays_what_it_is() -> None:
     with pytest.raises(RuntimeError, match="something else"), interruptible_queries():
         raise RuntimeError("something else")
