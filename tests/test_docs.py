@@ -162,7 +162,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     assert "decided" in done.stdout
 
 
-@pytest.mark.parametrize(("page", "prints"), [("agent.md", 15), ("python.md", 10)])
+@pytest.mark.parametrize(("page", "prints"), [("agent.md", 15), pytest.param("python.md", 10, marks=pytest.mark.full)])
 def test_the_python_of_a_page_prints_what_is_promised(page: str, prints: int, tmp_path: Path) -> None:
     code = "\n".join(blocks("python", PAGES[page]))
     done = python(code, cwd=tmp_path)

@@ -253,6 +253,7 @@ def test_the_results_folder_is_by_default_that_of_the_command_line(
         runner.open_run("x")
 
 
+@pytest.mark.full
 def test_a_replay_of_a_copied_folder_is_a_replay_of_the_run(result: RunResult, tmp_path: Path) -> None:
     copy = shutil.copytree(result.path, tmp_path / "results" / "runs" / "copied")
     spec = runner.load_spec("specs/quickstart.yaml", {"dataset.limit": 2})

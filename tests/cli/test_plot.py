@@ -79,6 +79,7 @@ def test_every_figure_of_one_system_is_an_image_and_the_same_one_again(
     assert ET.fromstring(one.decode()).get("width") == "3.25in"
 
 
+@pytest.mark.full
 def test_seeds_of_one_game_are_pooled_as_the_board_pools_them(results: Path, tmp_path: Path) -> None:
     seeds = ids(results, "sure")
     assert len(seeds) == 2

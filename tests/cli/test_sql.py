@@ -79,6 +79,7 @@ def test_every_example_can_be_asked_of_a_run_and_of_an_empty_folder(results: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("question", "first"),
     [

@@ -56,6 +56,7 @@ def test_compare_and_sql_and_both_tables_of_ranks_make_one_test(uneven: Path) ->
     assert of_ranks == pytest.approx(pair.p, abs=1e-12)
 
 
+@pytest.mark.full
 def test_the_order_in_which_pooled_runs_are_named_changes_nothing(uneven: Path) -> None:
     one, other = (compare("y", names, results=uneven).pairs[0] for names in (["x", "x-too"], ["x-too", "x"]))
     assert one.p == other.p

@@ -111,6 +111,7 @@ def test_a_replay_by_0_1_0_can_be_replayed(folder: Path) -> None:
         assert rows(new, "run_id") == rows(old, "run_id")
 
 
+@pytest.mark.full
 def test_a_replay_says_that_it_called_nobody_and_cost_nothing_whatever_a_call_costs(folder: Path) -> None:
     words = ("--replay", f"results/runs/{RUNS['served']}", "--results", "again", "~models.m.price")
     said = called("run", "specs/served.yaml", *words, "models.m.base_url=http://127.0.0.1:9/v1", cwd=folder)

@@ -98,6 +98,7 @@ def test_what_a_killed_run_has_is_the_beginning_of_what_it_has_in_the_end(result
     assert 0 < lengths[1] < lengths[-1] == 12
 
 
+@pytest.mark.full
 def test_the_learning_curve_is_the_accuracy_of_the_tests_by_iteration(trained: RunFolder) -> None:
     record = training_record(trained, journal=False)
     tests = json.loads(trained.metrics.read_text())["tests"]

@@ -48,13 +48,14 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
         patch.setenv("HF_HUB_OFFLINE", "1")
+        for consumer in ("datasets", "transformers", "trl"):  # before any game is played for them
+            pytest.importorskip(consumer)
         # Tests of the registry on the Hub may have imported it before, which is when it reads the variable.
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         yield
 
 
 def tokenizer_of(template: str) -> Any:
-    pytest.importorskip("transformers")
     import transformers
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -73,8 +74,6 @@ def tokenizer(_offline: None) -> Any:
 
 @pytest.fixture(scope="module")
 def trl(_offline: None) -> Any:
-    pytest.importorskip("trl")
-    pytest.importorskip("datasets")
     from trl import data_utils
 
     return data_utils

@@ -38,6 +38,7 @@ def budget_of(**most: float) -> Any:
     return {"models": PRICED, "budget": most}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("concurrency", [1, 16])
 def test_a_run_never_exceeds_its_budget_faults_and_retries_included(tmp_path: Path, concurrency: int) -> None:
     """By the provider's own account, which bills for answers that never arrived too."""
@@ -104,6 +105,7 @@ def test_a_run_that_its_budget_stopped_says_so_and_with_which_command_it_goes_on
     assert "stopped by" not in called("show", "last", *words, cwd=tmp_path).stdout
 
 
+@pytest.mark.full
 def test_the_same_budget_again_asks_for_nothing_more_than_it_has_left(tmp_path: Path) -> None:
     with providing(faults=FAULTS) as provider:
         path = spec_file(tmp_path, provider.base_url, size=30, **budget_of(usd=1.0))
@@ -164,6 +166,7 @@ def test_games_that_were_begun_finish_where_the_budget_allows(tmp_path: Path) ->
     assert len(rounds) < 25
 
 
+@pytest.mark.full
 def test_a_sweep_shares_one_budget(tmp_path: Path) -> None:
     patient = "models.m.timeout=30"  # what is given up on a busy machine is charged at its worst case
     with providing() as provider:
@@ -255,6 +258,7 @@ def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_an_answer_from_the_cache_spends_nothing_of_a_budget(tmp_path: Path) -> None:
     with providing() as provider:
         path = spec_file(tmp_path, provider.base_url, cache="cache.sqlite")

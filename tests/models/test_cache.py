@@ -52,6 +52,7 @@ def test_a_second_run_asks_for_nothing(tmp_path: Path, server: Loopback) -> None
     assert second.manifest.prompt_tokens == first.manifest.prompt_tokens
 
 
+@pytest.mark.full
 def test_answers_from_the_cache_cost_nothing(tmp_path: Path, server: Loopback) -> None:
     price = {"m": {"price": {"input": 1.0, "output": 2.0}}}
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", models=price)
@@ -68,6 +69,7 @@ def test_a_run_of_another_protocol_shares_the_requests_that_are_the_same(tmp_pat
     assert server.requests == asked
 
 
+@pytest.mark.full
 def test_repeats_never_share_an_answer(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", rollouts={"per_datapoint": 3})
     played(path, tmp_path / "first")
@@ -110,6 +112,7 @@ def test_another_server_misses(tmp_path: Path, server: Loopback) -> None:
         assert other.requests == second.manifest.completions
 
 
+@pytest.mark.full
 def test_an_answer_that_was_invalid_is_not_given_for_the_next_attempt(tmp_path: Path) -> None:
     with serving(faults={"bad_decision": 0.4}) as server:
         path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
@@ -205,6 +208,7 @@ def test_explain_misses_says_that_nothing_was_missed(tmp_path: Path, server: Loo
     assert "0 of " in done.stdout
 
 
+@pytest.mark.full
 def test_explain_misses_counts_what_the_same_spec_asked_in_another_folder(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
     played(path, tmp_path / "results")

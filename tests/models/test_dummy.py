@@ -69,6 +69,7 @@ def test_a_group_of_a_trained_name_is_connected_with_the_labels() -> None:
     assert right(asyncio.run(asked())) == set(range(len(LABELS)))
 
 
+@pytest.mark.full
 def test_in_a_run_a_trained_verifier_is_right_and_an_untrained_one_guesses(tmp_path: Path) -> None:
     accuracy = []
     for model in (trained_name("dummy", 10**8, "0" * 8), "dummy"):

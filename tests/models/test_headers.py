@@ -93,6 +93,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 def test_headers_that_break_the_protocol_are_refused_all_at_once(tmp_path: Path) -> None:
     headers = {"X-twice": "$A", **dict.fromkeys(REFUSED, "$A")}
     spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"headers": headers}})

@@ -45,6 +45,7 @@ def test_the_rate_that_only_a_429_names_is_kept(tmp_path: Path) -> None:
     assert result.folder.log.read_text().count("allows 300 requests a minute") == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["requests", "tokens"])
 def test_the_rate_is_learnt_though_no_call_is_ever_answered(tmp_path: Path, kind: str) -> None:
     with providing(most_at_once=0, headers={f"x-ratelimit-limit-{kind}": "60000"}) as provider:

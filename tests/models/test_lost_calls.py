@@ -161,6 +161,7 @@ def test_calls_that_a_second_ctrl_c_gives_up_are_counted(tmp_path: Path) -> None
     assert spent(tmp_path).completions == AT_ONCE
 
 
+@pytest.mark.full
 def test_a_run_that_ends_by_itself_leaves_nothing_in_flight(tmp_path: Path) -> None:
     with providing(faults={"server_error": 0.1, "drop": 0.1, "rate_limit": 0.1}) as provider:
         result = played(spec_file(tmp_path, provider.base_url), tmp_path / "results")

@@ -181,6 +181,7 @@ def test_until_round_beyond_the_end_asks_nothing(tmp_path: Path, server: Loopbac
     same_bytes(first.folder.path, again.folder.path)
 
 
+@pytest.mark.full
 def test_the_live_rounds_are_retried_once_by_the_policy_and_no_more(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(
         tmp_path, server.base_url, size=1, retry={"transient": {"attempts": 3}},
@@ -245,6 +246,7 @@ def test_the_provider_replay_plays_a_run_by_its_folder(tmp_path: Path, server: L
         assert one == other
 
 
+@pytest.mark.full
 def test_a_run_by_the_provider_replay_can_be_shown_and_its_spec_is_a_spec(tmp_path: Path, server: Loopback) -> None:
     """The saved spec names the replayed run from wherever it is read."""
     first = played(spec_file(tmp_path, server.base_url), tmp_path / "results")
@@ -344,6 +346,7 @@ def test_one_model_can_be_replayed_while_another_is_asked(tmp_path: Path, server
     assert server.requests - asked == live
 
 
+@pytest.mark.full
 def test_an_answer_that_is_missing_is_named(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url)
     first = played(path, tmp_path / "results")

@@ -221,6 +221,7 @@ def test_a_killed_run_goes_on_with_no_answer_lost_or_doubled(tmp_path: Path) -> 
     assert result.metrics["outcomes"] == whole.metrics["outcomes"]
 
 
+@pytest.mark.full
 def test_a_budget_holds_with_shared_prompts(tmp_path: Path) -> None:
     priced = {"m": {"share_prompts": True, "price": {"input": 100, "output": 400}, "max_completion_tokens": 60}}
     with providing(faults={"drop": 0.1}, latency=0.01) as provider:

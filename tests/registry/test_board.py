@@ -234,6 +234,7 @@ def test_a_run_that_trains_is_no_benchmark_whatever_its_release_says(
     assert all("learn@" not in name for name in by_release(board))
 
 
+@pytest.mark.full
 def test_models_that_a_run_did_not_make_by_its_own_stages_are_behind_no_row(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:

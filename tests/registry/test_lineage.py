@@ -303,6 +303,7 @@ def test_a_training_took_no_less_than_its_own_published_games_say() -> None:
         assert rollouts_behind(end, parent, games) == (most, False)
 
 
+@pytest.mark.full
 def test_a_chain_of_thousands_needs_no_stack() -> None:
     names = [f"m{n:04d}" for n in range(600)]
     chain = [

@@ -250,6 +250,7 @@ def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
     assert (asked.returncode, said in asked.stderr) == (2, True), asked.stderr
 
 
+@pytest.mark.full
 def test_a_signal_ends_the_whole_chain_and_not_one_part_of_it(training: tuple[Path, str], tmp_path: Path) -> None:
     class Signalled(FolderTransport):
         def stored(self, prefix: str = "") -> Iterator[Stored]:
@@ -363,6 +364,7 @@ def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(u
     assert (done.returncode, "cannot be told" in done.stdout, "reproduced" in done.stdout) == (5, True, False), done
 
 
+@pytest.mark.full
 def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) -> None:
     with judging(judges={"other": {}}) as server:
         done = nip_run_here(

@@ -160,6 +160,7 @@ def test_a_run_that_was_begun_without_any_goes_on_without_any(tmp_path: Path) ->
     assert not (folder / "inputs" / "environment.lock").exists()
 
 
+@pytest.mark.full
 def test_a_replay_has_its_own_beginning(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=2, fine_tune=None)
     first = played(spec, tmp_path / "results").folder

@@ -34,6 +34,7 @@ def contents(folder: RunFolder) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
 
 
+@pytest.mark.full
 def test_a_finished_run_that_knew_fewer_defaults_is_shown_as_it_is(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     folder = played(path, tmp_path / "results").folder

@@ -30,6 +30,7 @@ def hashes(run: Path) -> dict[str, Any]:
     return {name: value for name, value in manifest.items() if name.endswith("sha256") or name == "dataset_selection"}
 
 
+@pytest.mark.full
 def test_a_replay_of_a_copy_has_the_hashes_of_the_run(tmp_path: Path) -> None:
     path = spec_file(tmp_path, dataset={"path": "data.csv", "split": "b"}, fine_tune=None)
     (tmp_path / "data.csv").write_text(CSV)

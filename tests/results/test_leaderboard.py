@@ -109,6 +109,7 @@ def test_an_unfinished_run_has_a_row_that_says_so_and_no_numbers(results: Path) 
         assert Results(results).board.query(f"SELECT count(*) FROM {name} WHERE run_id = ?", [run_id])[1] == [(0,)]
 
 
+@pytest.mark.full
 def test_a_refused_run_is_failed_on_a_board_that_is_made_again(tmp_path: Path) -> None:
     with serving(kind="unauthorized", after=3) as server:
         path = spec_file(tmp_path, server.base_url, size=4)
@@ -118,6 +119,7 @@ def test_a_refused_run_is_failed_on_a_board_that_is_made_again(tmp_path: Path) -
     assert Results(tmp_path / "results").board.query("SELECT status FROM runs")[1] == [("failed",)]
 
 
+@pytest.mark.full
 def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"

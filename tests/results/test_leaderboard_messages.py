@@ -52,6 +52,7 @@ def test_an_append_without_room_names_the_later_command_once(results: Path) -> N
     assert "damaged" not in message
 
 
+@pytest.mark.full
 def test_a_rebuild_that_finds_no_room_does_not_advise_itself(results: Path) -> None:
     message = said(results, "rebuild")
     assert "cannot write" in message

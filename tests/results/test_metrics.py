@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
-from statsmodels.stats.proportion import proportion_confint
 
 from runner.datasets.load import Datapoint
 from runner.protocols.game import Message, Round
@@ -89,7 +87,9 @@ def clustered(values: Sequence[float], clusters: Sequence[int]) -> tuple[float, 
 
     Its small-sample factor is G/(G-1) * (N-1)/(N-K), and with one coefficient the second part is 1.
     """
-    fit = sm.OLS(np.asarray(values, float), np.ones(len(values))).fit(
+    from statsmodels.regression.linear_model import OLS
+
+    fit = OLS(np.asarray(values, float), np.ones(len(values))).fit(
         cov_type="cluster", cov_kwds={"groups": np.asarray(clusters)}
     )
     return float(fit.params[0]), float(fit.bse[0])
@@ -147,6 +147,8 @@ def test_one_rollout_a_datapoint_gives_nearly_the_wilson_interval(right: int, to
     p = right / total
     stderr = math.sqrt(p * (1 - p) / (total - 1))
     low, high = interval(p, stderr, total, total, proportion=True)
+    from statsmodels.stats.proportion import proportion_confint
+
     expected = proportion_confint(right, total, method="wilson")
     assert low is not None
     assert high is not None
@@ -160,6 +162,8 @@ def test_all_right_and_all_wrong_leave_room_for_doubt(protocol: Protocol, value:
     accuracy = found[None, "accuracy"]
     assert accuracy.value == value
     assert accuracy.stderr == 0.0
+    from statsmodels.stats.proportion import proportion_confint
+
     expected = proportion_confint(int(20 * value), 20, method="wilson")
     assert [accuracy.ci_low, accuracy.ci_high] == pytest.approx(list(expected))
 

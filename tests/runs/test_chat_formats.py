@@ -40,6 +40,7 @@ def test_a_spec_that_says_nothing_goes_by_the_address(tmp_path: Path) -> None:
         chat_format(tmp_path, None, chat_format="gemma")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("role", ["user", pytest.param("system", marks=pytest.mark.full)])
 def test_a_replay_asks_as_the_run_was_asked(tmp_path: Path, role: str) -> None:
     (tmp_path / "again").mkdir()

@@ -41,6 +41,7 @@ def stormy(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return found
 
 
+@pytest.mark.full
 def test_under_every_fault_the_run_gets_the_answers_of_the_calm_one(stormy: Any) -> None:
     (calm, _), (storm, stats) = stormy["calm"], stormy["stormy"]
     assert set(FAULTS) <= set(stats["kinds"])

@@ -126,6 +126,7 @@ def test_both_stances_tell_persuasion_from_truth(tmp_path: Path, server: Loopbac
         assert holds(result, f"persuasion_{stance}", accepted if stance else 1 - accepted)
 
 
+@pytest.mark.full
 def test_planted_confidence_is_in_the_records_both_ways(tmp_path: Path, server: Loopback) -> None:
     judge = JUDGES["sure"]
     path = judged_spec(

@@ -129,6 +129,7 @@ def test_a_results_folder_may_be_a_link(tmp_path: Path) -> None:
     assert (only_run(tmp_path / "large disk") / "rollouts.parquet").is_file()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", [".parts", "inputs", "inputs/prompts", "fine_tune", "fine_tune/agents"])
 def test_a_planted_folder_is_said_to_be_a_link(tmp_path: Path, name: str) -> None:
     run = tmp_path / "results" / "runs" / "planted"

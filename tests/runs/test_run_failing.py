@@ -48,6 +48,7 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
     assert len([r for r in journal_records(run_folder) if r["kind"] == "call"]) >= stats["kinds"]["answer"] - 8
 
 
+@pytest.mark.full
 def test_after_a_refusal_the_same_command_pays_for_the_rest_alone(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url)

@@ -42,6 +42,7 @@ def test_a_finished_run_is_shown_without_server_or_key(tmp_path: Path) -> None:
     assert shown["run_id"] == first.folder.run_id
 
 
+@pytest.mark.full
 def test_again_plays_a_run_of_its_own(tmp_path: Path) -> None:
     with serving() as server:
         path = spec_file(tmp_path, server.base_url)
@@ -72,6 +73,7 @@ def test_a_longer_run_pays_for_the_difference_alone(tmp_path: Path, small: str, 
     assert derived_files(grown.folder.path) == derived_files(fresh.folder.path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("less", ["dataset.limit=5", "rollouts.per_datapoint=1"])
 def test_a_finished_run_is_not_made_smaller(tmp_path: Path, less: str) -> None:
     with serving() as server:
@@ -85,6 +87,7 @@ def test_a_finished_run_is_not_made_smaller(tmp_path: Path, less: str) -> None:
     assert derived_files(first.folder.path) == files
 
 
+@pytest.mark.full
 def test_a_regrouped_run_is_counted_anew_and_says_so(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     first = played(path, tmp_path / "results")
@@ -147,6 +150,7 @@ def test_the_journal_of_another_run_is_neither_gone_on_with_nor_shown(tmp_path: 
     assert mine.journal.read_bytes() == theirs.journal.read_bytes()
 
 
+@pytest.mark.full
 def test_a_replay_reads_the_journal_of_the_run_that_it_names_alone(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     mine = played(path, tmp_path / "results").folder

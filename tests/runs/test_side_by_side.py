@@ -43,6 +43,7 @@ def statuses(results: Path) -> set[str]:
     return {json.loads(path.read_text())["status"] for path in results.glob("runs/*/manifest.json")}
 
 
+@pytest.mark.full
 def test_points_share_one_concurrency_and_each_leaves_what_it_would_alone(tmp_path: Path) -> None:
     with serving(latency=0.05) as server:
         path = spec_file(

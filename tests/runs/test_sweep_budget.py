@@ -154,6 +154,7 @@ def test_a_budget_counts_no_run_of_another_spec(tmp_path: Path) -> None:
     assert "holds another spec's run" in done.stderr
 
 
+@pytest.mark.full
 def test_what_a_run_without_a_manifest_spent_is_counted(tmp_path: Path) -> None:
     """As after a damaged manifest was removed, to have the run made again from its journal."""
     with providing() as provider:

@@ -128,6 +128,7 @@ def test_however_many_requests_are_malformed_a_group_that_was_answered_plays_on(
     assert [(run.manifest.status, run.manifest.transport_failed) for run in runs] == [("incomplete", 6)] * 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "paid"),
     [pytest.param("blank_length", True, marks=pytest.mark.full), ("null_length", True), ("cut_at_limit", False)],

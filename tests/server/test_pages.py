@@ -321,6 +321,7 @@ def run_copy(site: Site, name: str) -> Bundle:
     return Bundle(replace(release, name=name), contents)
 
 
+@pytest.mark.full
 def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
     """As where a run is hidden, or the database is busy, just when its page is made."""
     bundle = run_copy(site, "later")

@@ -19,6 +19,8 @@ from tests.support.processes import until
 from tests.support.served import copy_of, put, run_bundle
 from tests.support.serving import Answered, Served, populate, serving
 
+pytestmark = pytest.mark.full  # test_pages.py has a private run on no page in every run of the tests
+
 PRIVATE, OTHER, PUBLIC = "unspeakable", "notthatname", "wellknown00"
 """Names of one length: a private run's, one that nobody has, and a public run's."""
 FOLDER = f"run/acme/{PRIVATE}/1"

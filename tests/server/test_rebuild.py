@@ -125,6 +125,7 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     held.close()
 
 
+@pytest.mark.full
 def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, tmp_path: Path) -> None:
     held.publishing.start()
     for name in ("one", "two"):

@@ -146,6 +146,7 @@ def refused(*words: str | Path, cwd: Path) -> str:
     return done.stderr
 
 
+@pytest.mark.full
 def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "end that server first" in refused(served.folder, "--port", "0", cwd=tmp_path)

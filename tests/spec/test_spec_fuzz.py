@@ -11,6 +11,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from tests.support.spec_fuzz import Example, Reached, examples, try_example
 
 
+@pytest.mark.full
 def test_no_spec_is_a_fault_of_the_program(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     reached = Reached()
     set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))

@@ -99,6 +99,7 @@ def got(first: RunResult, folder: Path, **served: Any) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was(
     first: RunResult, tmp_path: Path
 ) -> None:

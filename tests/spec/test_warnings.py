@@ -18,6 +18,7 @@ from tests.support.terminal import in_terminal
 SHIPPED = [path for path in sorted((ROOT / "specs").glob("*.yaml")) if path.stem not in {"nip", "debate", "mnip"}]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_no_shipped_spec_has_a_warning_but_where_the_rounds_are_the_original(path: Path) -> None:
     assert warnings_of(load_spec(path)) == []
@@ -34,6 +35,7 @@ def test_a_last_round_that_no_decision_follows_is_said_with_better_numbers(name:
     assert [warnings_of(load_spec(path, [f"protocol.max_message_rounds={rounds}"])) for rounds in better] == [[], []]
 
 
+@pytest.mark.full
 def test_a_warning_is_wrapped_at_the_terminals_width(tmp_path: Path) -> None:
     code, seen = in_terminal("check", str(ROOT / "specs" / "nip.yaml"), cwd=tmp_path, columns=60, NO_COLOR="1")
     assert code == 0

@@ -7,10 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from scipy.stats import permutation_test, ttest_ind
-from statsmodels.regression.linear_model import OLS
-from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
 
 from runner.statistics.differences import Sample, paired_difference, unpaired_difference
 from runner.statistics.intervals import interval
@@ -37,6 +33,8 @@ def shares(rng: np.random.Generator, groups: int) -> np.ndarray:
 
 
 def test_sign_flip_is_the_exact_permutation_test_of_scipy() -> None:
+    from scipy.stats import permutation_test
+
     for table in TABLES:
         rng = np.random.default_rng(table)
         values = shares(rng, 10) if table % 2 else rng.normal(0.3, 1, 9)
@@ -55,6 +53,8 @@ def test_counting_sums_is_counting_flips() -> None:
 
 
 def test_what_cannot_be_counted_is_drawn_and_the_same_each_time() -> None:
+    from scipy.stats import permutation_test
+
     values = np.random.default_rng(1).normal(0.2, 1, 60).tolist()
     found = sign_flip(values, seed=3)
     assert not found.exact
@@ -87,6 +87,8 @@ def test_nothing_differs_where_only_floating_point_does() -> None:
 
 
 def test_mid_p_mcnemar_is_that_of_statsmodels_less_half_of_what_was_seen() -> None:
+    from statsmodels.stats.contingency_tables import mcnemar
+
     for table in TABLES:
         rng = np.random.default_rng(table)
         one, two = (int(n) for n in rng.integers(0, 30, 2))
@@ -115,6 +117,8 @@ def test_judges_who_differ_everywhere_are_not_rejected_too_often() -> None:
 
 @pytest.mark.full
 def test_holm_is_that_of_statsmodels() -> None:
+    from statsmodels.stats.multitest import multipletests
+
     for table in TABLES:
         p = np.random.default_rng(table).random(table % 9 + 1) ** 3
         assert np.abs(multipletests(p, method="holm")[1] - holm(p.tolist())).max() < EXACTLY
@@ -126,6 +130,8 @@ def test_holm_multiplies_by_how_many_are_left_and_never_falls() -> None:
 
 
 def test_errors_of_groups_of_any_size_are_those_of_statsmodels() -> None:
+    from statsmodels.regression.linear_model import OLS
+
     for table in TABLES:
         rng = np.random.default_rng(table)
         group = rng.integers(0, 12, 40)
@@ -140,6 +146,8 @@ def test_errors_of_groups_of_any_size_are_those_of_statsmodels() -> None:
 
 
 def test_welch_is_that_of_scipy() -> None:
+    from scipy.stats import ttest_ind
+
     for table in TABLES:
         rng = np.random.default_rng(table)
         one, two = rng.random(rng.integers(3, 30)), rng.random(rng.integers(3, 30)) + 0.1
@@ -245,6 +253,7 @@ def test_choosing_the_leader_is_paid_for() -> None:
     assert ranges_in_order("abcd", p_values) == {"a": (1, 3), "b": (1, 3), "c": (1, 3), "d": (4, 4)}
 
 
+@pytest.mark.full
 def test_the_test_and_the_interval_keep_what_they_promise() -> None:
     """Small; `benchmarks/proofs/comparisons.py` is the full size."""
     rng = np.random.default_rng(7)

@@ -9,8 +9,6 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
-from scipy.stats import norm
 
 from runner.agents.votes import majority
 from runner.statistics.calibration import LOG_FLOOR, Forecasts, auroc
@@ -46,7 +44,9 @@ def tables() -> Iterator[tuple[Floats, Codes, Codes]]:
 
 
 def clustered(values: Floats, clusters: Codes) -> tuple[float, float]:
-    fit = sm.OLS(values, np.ones(len(values))).fit(cov_type="cluster", cov_kwds={"groups": clusters})
+    from statsmodels.regression.linear_model import OLS
+
+    fit = OLS(values, np.ones(len(values))).fit(cov_type="cluster", cov_kwds={"groups": clusters})
     return float(fit.params[0]), float(fit.bse[0])
 
 
@@ -111,6 +111,8 @@ def test_ece_and_the_curve_are_sums_over_ten_bins() -> None:
 
 
 def test_sensitivity_and_criterion_are_their_formula() -> None:
+    from scipy.stats import norm
+
     for seed in range(50):
         rng = np.random.default_rng(seed)
         n = 40 + seed

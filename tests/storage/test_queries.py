@@ -70,6 +70,7 @@ def test_a_folder_that_cannot_be_linked_to_is_refused_before_any_call(tmp_path: 
     assert "bug in nip-run" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_dataset_may_stand_in_a_folder_of_any_name(tmp_path: Path) -> None:
     for name in (*NAMES, *MORE_NAMES):
         folder = tmp_path / name

@@ -296,6 +296,7 @@ def test_a_trainer_that_ended_while_nobody_looked_is_not_started_again(tmp_path:
     assert backend.poll(job, backend.submit(job, [{"attempt": 1}], unexpected)).model == "org/better"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(3, 8))])
 def test_killed_at_any_moment_of_starting_two_trainers_never_run_at_once(tmp_path: Path, seed: int) -> None:
     code = f"os.close(os.open('alone', os.O_CREAT | os.O_EXCL))\n{WAITS}os.remove('alone')"

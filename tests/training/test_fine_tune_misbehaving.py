@@ -32,6 +32,7 @@ def server() -> Iterator[Loopback]:
         yield started
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("row", "kind", "calls"),
     [

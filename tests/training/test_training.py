@@ -232,6 +232,7 @@ def test_a_frozen_agent_never_trains(tmp_path: Path) -> None:
     assert {row["agent"]: row["model"] for row in last.agents}["verifier"] == "dummy"
 
 
+@pytest.mark.full
 def test_too_few_examples_leave_the_model_and_are_said_in_the_row(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"min_examples": 1000, "iterations": 1})
     result = trained(path, tmp_path / "results")
@@ -245,6 +246,7 @@ def test_too_few_examples_leave_the_model_and_are_said_in_the_row(tmp_path: Path
     assert "not trained: fewer than 1000 examples" in shown.stdout
 
 
+@pytest.mark.full
 def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_path: Path) -> None:
     flat = {"verifier_reward": 0.0, "verifier_incorrect_penalty": 0.0, "verifier_terminated_penalty": 0.0}
     path = training_spec(
@@ -259,6 +261,7 @@ def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_pa
     assert "nothing tells the rollouts apart" in report["groups"]["p"]["notes"][0]
 
 
+@pytest.mark.full
 def test_replaced_guesses_train_a_verifier_whose_rollouts_are_alike(tmp_path: Path) -> None:
     selection = {"method": "weighted_sampling", "minimum": 100.0}
     changes = {"selection": selection, "guess_replacement": {"proportion": 0.5}, "iterations": 1}

@@ -71,6 +71,7 @@ def test_a_trainer_that_cannot_start_is_an_error_before_any_game(tmp_path: Path)
     assert [run.name for run in (tmp_path / "results" / "runs").iterdir()] == ["mine"]
 
 
+@pytest.mark.full
 def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None:
     code = "import sys, time; time.sleep(0.2); open(sys.argv[2], 'w').write('better')"
     command = [sys.executable, "-c", code, "{dataset}", "{model_file}"]

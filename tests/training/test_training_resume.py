@@ -104,6 +104,7 @@ def test_what_makes_another_run_is_named_where_the_id_is_taken(tmp_path: Path, o
         trained(path, tmp_path / "results", override, *free, *drop, run_id="mine")
 
 
+@pytest.mark.full
 def test_games_and_training_are_not_one_run(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     trained(path, tmp_path / "results", run_id="mine")
@@ -170,6 +171,7 @@ def test_a_second_process_is_told_who_has_the_run(tmp_path: Path) -> None:
     trained(path, tmp_path / "results", run_id="mine")
 
 
+@pytest.mark.full
 def test_a_dataset_gone_or_edited_is_built_again_before_training(tmp_path: Path) -> None:
     fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
     trainers = {"p": {"backend": "files"}, "v": {**fails, "format": "openai"}}

@@ -275,6 +275,7 @@ except ReleaseError as error:
 """
 
 
+@pytest.mark.full
 def test_a_disk_that_takes_no_more_is_said_and_nothing_is_left(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, env=environment(), capture_output=True, text=True,

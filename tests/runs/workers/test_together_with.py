@@ -23,6 +23,7 @@ def at_servers(folder: Path, base_urls: list[str], size: int, concurrency: int =
     return spec_file(folder, None, size=size, models={"m": group}, rollouts={"concurrency": concurrency})
 
 
+@pytest.mark.full
 def test_games_stick_to_their_servers_whichever_worker_plays_them(tmp_path: Path) -> None:
     with fleet(2) as servers, fleet(1) as alone:
         whole = played(at_servers(tmp_path / "one", alone.base_urls, 16), tmp_path / "one")
