@@ -22,7 +22,7 @@ from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from runner.storage.locks import locked
-from tests.support.processes import environment, nip_run_here
+from tests.support.processes import ended, environment, nip_run_here
 from tests.support.runs import played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -129,13 +129,16 @@ def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) ->
     )
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(results)], env=environment(), stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, str(results)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for _ in range(3)
     ]
     for process in processes:
-        _, err = process.communicate(timeout=120)
-        assert (process.returncode, err) == (0, "")
+        assert ended(process) == (0, "", "")
     assert len(rows(results)["runs"]) == 3
     assert len(rows(results)["rollouts"]) == 12
 

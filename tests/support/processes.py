@@ -85,7 +85,7 @@ def _as_at_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 30.0) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[str], seconds: float = 120.0) -> tuple[int, str, str]:
     """Its exit code and what it said on stdout and stderr."""
     try:
         out, err = process.communicate(timeout=seconds)
