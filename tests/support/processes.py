@@ -29,7 +29,7 @@ def command(*words: str | Path) -> list[str]:
     return [sys.executable, "-m", "runner", *map(str, words)]
 
 
-def nip_run(*words: str | Path, cwd: Path, timeout: float = 60.0, **variables: str) -> subprocess.CompletedProcess[str]:
+def nip_run(*words: str | Path, cwd: Path, timeout: float = 180.0, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     return subprocess.run(
         command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
@@ -50,7 +50,7 @@ def nip_run_here(*words: str | Path, cwd: Path, **variables: str) -> subprocess.
 
 
 def python(
-    code: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = 60.0, **variables: str
+    code: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = 180.0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own."""
     return subprocess.run(
