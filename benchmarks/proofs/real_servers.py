@@ -60,7 +60,7 @@ sys.stdin.read()
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--games", type=int, default=10, help="of each protocol at llama.cpp; default: 10")
+    parser.add_argument("--games", type=int, default=10, help="of each protocol at llama.cpp, an even number; default: 10")
     chosen = parser.parse_args()
     claims = Claims()
     with folder() as here:
@@ -70,6 +70,10 @@ def main() -> int:
         claims(parameters < 10_000, f"a model of {parameters} random parameters, with the chat template of Gemma 3")
         with llama_server(packed) as address, noted(address) as proxy:
             decided = [at_llama(claims, here / "llama.cpp", proxy, name, chosen.games) for name in PROTOCOLS]
+            by_two = at_llama(claims, here / "llama.cpp, two processes", proxy, "debate", chosen.games, processes=2)
+            claims(
+                by_two >= 0.9 * chosen.games, f"llama.cpp: {by_two} of {chosen.games} debates by two processes decided"
+            )
             share, total = sum(decided) / (len(decided) * chosen.games), counted_by_llama(address)
             claims(share >= 0.9, f"llama.cpp: {share:.0%} of {len(decided) * chosen.games} games decided")
             claims(
@@ -258,7 +262,7 @@ def counted_by_llama(address: str) -> tuple[int, int]:
 # The games
 
 
-def at_llama(claims: Claims, here: Path, proxy: Proxy, protocol: str, games: int) -> int:
+def at_llama(claims: Claims, here: Path, proxy: Proxy, protocol: str, games: int, *, processes: int = 1) -> int:
     """Play a protocol with answers that follow its format; how many games were decided."""
     if protocol in SHORT:
         question = ""
@@ -271,9 +275,8 @@ def at_llama(claims: Claims, here: Path, proxy: Proxy, protocol: str, games: int
     verifier = f"root ::= decision{question}\n" + DECISION + (WORDS if question else "")
     grammars = {"prover": "root ::= words\n" + WORDS, "verifier": verifier}
     models = {name: {**hot, "extra_body": {"grammar": grammar}} for name, grammar in grammars.items()}
-    return played(
-        claims, here / protocol, proxy, models, rounds={"min_message_rounds": 5, "max_message_rounds": 24}, games=games
-    )
+    rounds = {"min_message_rounds": 5, "max_message_rounds": 24}
+    return played(claims, here / protocol, proxy, models, rounds=rounds, games=games, processes=processes)
 
 
 def at_transformers(claims: Claims, here: Path, proxy: Proxy, protocol: str, model: Path) -> int:
@@ -290,7 +293,14 @@ def at_transformers(claims: Claims, here: Path, proxy: Proxy, protocol: str, mod
 
 
 def played(
-    claims: Claims, here: Path, proxy: Proxy, models: Mapping[str, Any], *, rounds: Mapping[str, int], games: int
+    claims: Claims,
+    here: Path,
+    proxy: Proxy,
+    models: Mapping[str, Any],
+    *,
+    rounds: Mapping[str, int],
+    games: int,
+    processes: int = 1,
 ) -> int:
     """Play a protocol by the command line; how many games were decided."""
     here.mkdir(parents=True)
@@ -302,6 +312,7 @@ def played(
         "models": {name: {**server, **models[name]} for name in ("verifier", *(["prover"] if provers else []))},
         "agents": {"verifier": {"model": "verifier"}, **{name: {"model": "prover"} for name in provers}},
         "rollouts": {"concurrency": 4},
+        "execution": {"processes": processes},
         "fine_tune": None,
         **({} if protocol in SHORT else {"protocol": dict(rounds)}),
     }
