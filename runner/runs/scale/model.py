@@ -11,10 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
-from runner.models.layers.limits import MINUTE, START_SHARE
-
-BURST = 0.1
-"""What of a minute's rate may be used at once."""
+from runner.models.layers.limits import BURST, MINUTE, START_SHARE
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,7 @@ def predicted(games: Games, costs: Costs, players: Players) -> Prediction:
 
 
 def _rates(games: Games, players: Players, part: int) -> list[Bound]:
-    """What servers allow in a minute, a tenth of which may be used at once; shards have a share of it."""
+    """What servers allow in a minute, of which `BURST` may be used at once; shards have a share of it."""
     bounds = []
     for group, rate in players.rates.items():
         use = games.groups.get(group)

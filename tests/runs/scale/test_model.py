@@ -57,9 +57,9 @@ def test_speakers_of_a_round_are_asked_at_once_and_no_more_calls_than_games_wait
 
 @pytest.mark.parametrize(
     ("rate", "seconds"),
-    [(Rate(requests=600.0), (50_000 - 60) / 10), (Rate(tokens=600_000.0), (12_000_000 - 60_000) / 10_000)],
+    [(Rate(requests=600.0), (50_000 - 55) / 10), (Rate(tokens=600_000.0), (12_000_000 - 55_000) / 10_000)],
 )
-def test_a_rate_is_the_bound_but_for_the_tenth_of_a_minute_that_may_be_used_at_once(rate: Rate, seconds: float) -> None:
+def test_a_rate_is_the_bound_but_for_what_may_be_used_at_once(rate: Rate, seconds: float) -> None:
     found = predicted(GAMES, COSTS, replace(PLAYERS, rates={"m": rate}))
     assert found.bounds[0].name == RATE
     assert found.play == pytest.approx(seconds)

@@ -146,7 +146,8 @@ class Server:
     def stats(self) -> dict[str, Any]:
         return {
             "requests": self.requests, "open": self.open, "max_open": self.max_open, "connections": self.connections,
-            "arrivals": self.arrivals, "body_bytes": self.body_bytes, "paths": self.paths, "bodies": self.bodies, "kinds": self.kinds,
+            "arrivals": self.arrivals, "body_bytes": self.body_bytes, "paths": self.paths, "bodies": self.bodies,
+            "kinds": self.kinds,
         }  # fmt: skip
 
     def keeps(self, request: Request) -> bool:
