@@ -22,6 +22,7 @@ from runner.runs.workers.crew import Crew, Worker
 from runner.runs.workers.deaths import Deaths, count_lost
 from runner.runs.workers.messages import job_fields, rollout_of
 from runner.runs.workers.news import News
+from runner.runs.workers.packing import Packed
 from runner.runs.workers.permits import Asking
 from runner.runs.workers.places import Held, Place
 
@@ -72,8 +73,10 @@ class Leasing:
         is_whole = False
         try:
             held.stop.check()
+            start = Packed(held.start)
             for place in places:
-                self._begin(self._start(place))
+                self._begin(self._start(place, start))
+            del start  # which may be large
             await self._until_over()
             await self._drain()
             is_whole = True
@@ -238,14 +241,14 @@ class Leasing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, place: Place) -> None:
+    async def _start(self, place: Place, start: Packed) -> None:
         place.asking = Asking(place.send)
         loop = asyncio.get_running_loop()
         place.waited_until = loop.time() + SOON_SECONDS
         loop.call_later(SOON_SECONDS, self._moved.set)
         try:
             place.worker = await self._crew.start(partial(self._receive, place), partial(self._died, place))
-            place.worker.send(self._held.start)
+            place.worker.send(start)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 
@@ -277,7 +280,7 @@ class Leasing:
         place.known.clear()
         self._moved.set()
         if not (self._is_over or self._book.is_empty or self._begins_nothing):
-            await self._start(place)
+            await self._start(place, Packed(held.start))
 
     async def _drain(self) -> None:
         """Have all workers say what remains to be said.
