@@ -123,14 +123,16 @@ class Leasing:
         now = asyncio.get_running_loop().time()
         expected = sum(place.is_ready or now < place.waited_until for place in self._places)
         at_once = -(-self._concurrency // max(expected, 1))
+        # Where no call waits for a server, games end many at a time: a worker has the next ones there already.
+        ahead = 0 if self._held.start.is_durable else at_once // 2
         given = True
         while given and not self._begins_nothing:
             # The least busy first, one game each time, so that all have the same to do.
             ready = sorted((place for place in self._places if place.is_ready), key=lambda one: len(one.leases))
-            given = sum(self._lease_to(place, at_once) for place in ready) > 0
+            given = sum(self._lease_to(place, at_once, ahead) for place in ready) > 0
 
-    def _lease_to(self, place: Place, at_once: int) -> bool:
-        if place.plays_alone or len(place.leases) >= at_once:
+    def _lease_to(self, place: Place, at_once: int, ahead: int) -> bool:
+        if place.plays_alone or len(place.leases) >= at_once + ahead:
             return False
         if self._book.has_suspects(place.number):
             if place.leases:
@@ -143,7 +145,8 @@ class Leasing:
             return False
         place.leases[leased.job.index] = leased
         job = leased.job
-        place.send(messages.Lease(job_fields(job), job.datapoint.id, self._held.written.of(leased, place.known)))
+        records = self._held.written.of(leased, place.known)
+        place.send(messages.Lease(job_fields(job), job.datapoint.id, records, at_once))
         return True
 
     async def _let_come_in(self, error: NipRunError) -> None:

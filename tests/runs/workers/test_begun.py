@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.cli.run_ahead import guessed
+from runner.rollouts.plan import Plan
 from runner.runs.process import cores_here
+from runner.runs.workers import messages
 from runner.runs.workers.begun import begun_ahead, taken
 from runner.runs.workers.packing import Packed, packed, unpacked
+from runner.runs.workers.playing import Playing
+from runner.spec.load import load_spec
 from tests.support.processes import python
+from tests.support.specs import spec_file
 from tests.support.workers import is_running, workers_of
 
 SAID = {
@@ -82,3 +89,48 @@ def test_a_run_by_one_process_imports_nothing_of_this() -> None:
 def test_what_all_get_is_made_bytes_of_once_and_comes_out_as_itself() -> None:
     once = Packed([1, {"two": (3,)}])
     assert unpacked(packed([once, once])) == [[1, {"two": (3,)}]] * 2
+
+
+class Told:
+    """The writer's end of a link, as far as a worker sees it: what it is sent is kept."""
+
+    def __init__(self, games: int) -> None:
+        self.messages: list[Any] = []
+        self.is_over = asyncio.Event()
+        self._games = games
+
+    def send(self, message: Any) -> None:
+        self.messages.append(message)
+        if sum(isinstance(one, messages.Made) for one in self.messages) == self._games:
+            self.is_over.set()
+
+    def close(self) -> None: ...
+
+
+DEBATE = {
+    "protocol": {"use": "debate", "max_message_rounds": 5},
+    "prompts": "prompts/code_validation/debate",
+    "agents": {"prover": None, **{name: {"model": "m"} for name in ("prover0", "prover1", "verifier")}},
+}
+"""Whose provers answer at the same time, so that a game waits and others may go on."""
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_worker_plays_so_many_games_at_once_and_others_that_it_is_leased_wait(tmp_path: Path, at_once: int) -> None:
+    plan = Plan(load_spec(spec_file(tmp_path, size=6, **DEBATE)))
+    jobs = list(plan.jobs())
+
+    async def play() -> list[Any]:
+        told, worker = Told(len(jobs)), Playing()
+        worker.connected(told)
+        start = messages.Start(plan, "r", True, False, False, True, frozenset(), 8, {}, is_far=False)
+        leases = [messages.Lease(messages.job_fields(job), job.datapoint.id, (), at_once) for job in jobs]
+        worker.receive([start, *leases])
+        await told.is_over.wait()
+        return told.messages
+
+    appends = [one for one in asyncio.run(play()) if isinstance(one, messages.Append)]
+    points = [sample[0] for one in appends for sample in one.samples]
+    spans = {name: (points.index(name), len(points) - points[::-1].index(name)) for name in points}
+    together = [sum(begin <= place < end for begin, end in spans.values()) for place in range(len(points))]
+    assert (len(spans), max(together)) == (len(jobs), at_once)
