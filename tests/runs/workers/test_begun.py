@@ -107,7 +107,7 @@ class Told:
     def close(self) -> None: ...
 
 
-DEBATE = {
+DEBATE: dict[str, Any] = {
     "protocol": {"use": "debate", "max_message_rounds": 5},
     "prompts": "prompts/code_validation/debate",
     "agents": {"prover": None, **{name: {"model": "m"} for name in ("prover0", "prover1", "verifier")}},
