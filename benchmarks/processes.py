@@ -1,8 +1,9 @@
 """One process beside several: the games of `dummy`, which are bound by CPU; and what the one writer can take.
 
-A rollout is five completions: nip with a verifier that decides in the last of five rounds. Runs of one process and of
-`--processes` workers alternate; the ratio is of their medians, within this run. Time counts from the command to its
-end, CPU is that of all processes together.
+A short rollout is five completions: nip with a verifier that decides in the last of five rounds. A long chat is 37 of
+200 words each: a debate of 25 rounds. Each is on a datapoint of its own. Runs of one process and of `--processes`
+workers alternate; the ratio is of their medians, within this run. Time counts from the command to its end, CPU is that
+of all processes together.
 
 The writer's limit is measured with feeders in the place of workers: processes that send records of one size, as many
 at once as calls in flight, and wait for each to be on disk.
@@ -18,7 +19,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from common import ROOT, footer, measured, median, table, temporary_folder
 from engine import write_spec
 
 SIZES = (1 << 10, 60 << 10)
+LONG_ROUNDS, LONG_WORDS = 25, 200
 IN_FLIGHT = 256
 """Records of one feeder that wait for the disk."""
 
@@ -44,25 +47,57 @@ def runs(here: Path, processes: Sequence[int], repeat: int) -> dict[int, list[An
     return found
 
 
-def compare(rollouts: int, concurrency: int, processes: int, repeat: int, *, fine_tune: bool) -> None:
+@dataclass(frozen=True)
+class Games:
+    """What is played."""
+
+    title: str
+    rollouts: int
+    calls: int
+    """Of each."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.rollouts} {self.title} of {self.calls} completions"
+
+
+def long_chats(rollouts: int) -> Games:
+    """Debates of `LONG_ROUNDS` rounds: in every other one the verifier speaks, in the others both provers do."""
+    provers = LONG_ROUNDS // 2
+    return Games(
+        "long chats",
+        rollouts,
+        LONG_ROUNDS - provers + 2 * provers,
+        {
+            "protocol": {"use": "debate", "min_message_rounds": LONG_ROUNDS, "max_message_rounds": LONG_ROUNDS},
+            "prompts": "prompts/code_validation/debate",
+            "models": {"m": {"provider": "dummy", "answer_words": LONG_WORDS}},
+            "agents": {name: {"model": "m"} for name in ("prover0", "prover1", "verifier")},
+        },
+    )
+
+
+def compare(games: Games, concurrency: int, processes: int, repeat: int, *, fine_tune: bool) -> None:
+    rollouts = games.rollouts
     with temporary_folder() as here:
         path = write_spec(here, "", rollouts, concurrency)
         spec = json.loads(path.read_text())
-        spec |= {"models": {"m": {"provider": "dummy"}}, "fine_tune": {} if fine_tune else None}
+        spec |= {"models": {"m": {"provider": "dummy"}}, "fine_tune": {} if fine_tune else None, **games.changes}
         path.write_text(json.dumps(spec))
         found = runs(here, (1, processes), repeat)
     walls = {count: median([one.wall for one in done]) for count, done in found.items()}
     cpus = {count: median([one.cpu for one in done]) for count, done in found.items()}
     rows = [
         (
-            f"{count} process{'es' * (count > 1)}", walls[count], rollouts * 5 / walls[count], cpus[count],
+            f"{count} process{'es' * (count > 1)}", walls[count], rollouts * games.calls / walls[count], cpus[count],
             walls[1] / walls[count], cpus[count] / cpus[1], int(max(one.peak_mb for one in done)),
         )
         for count, done in found.items()
     ]  # fmt: skip
     columns = ("", "wall s", "calls/s", "CPU s", "times as fast", "times the CPU", "peak MB of one")
     files = "with fine-tune files, which the one writer makes" if fine_tune else "without fine-tune files"
-    table(f"{rollouts} rollouts of 5 completions of `dummy`, {concurrency} games at once, {files}", columns, rows)
+    table(f"{games} of `dummy`, {concurrency} games at once, {files}", columns, rows)
+    print("wall s of each run:", {count: [round(one.wall, 1) for one in done] for count, done in found.items()})
 
 
 # The writer's limit
@@ -164,7 +199,8 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rollouts", type=int, default=12_000)
+    parser.add_argument("--rollouts", type=int, default=12_000, help="short ones; 0: none")
+    parser.add_argument("--long-chats", type=int, default=3_000, help="0: none")
     parser.add_argument("--concurrency", type=int, default=128)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
@@ -175,8 +211,10 @@ def main() -> None:
     if args.feed:
         feed(*args.feed)
         return
-    for fine_tune in () if args.writer else (False, True):
-        compare(args.rollouts, args.concurrency, args.processes, args.repeat, fine_tune=fine_tune)
+    short, chats = Games("short rollouts", args.rollouts, 5), long_chats(args.long_chats)
+    for games, fine_tune in () if args.writer else ((chats, False), (short, False), (short, True)):
+        if games.rollouts:
+            compare(games, args.concurrency, args.processes, args.repeat, fine_tune=fine_tune)
     rows = []
     for size, count in zip(SIZES, (args.records, args.records // 10), strict=True):
         a_second, share, megabytes = writer_limit(size, count, 2)

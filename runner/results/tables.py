@@ -8,6 +8,7 @@ held in memory is bounded in bytes, whatever the rows hold.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +17,7 @@ import orjson
 from runner.errors import RunError
 from runner.rollouts.rollout import Call, Rollout
 from runner.storage.files import create, make_folder, remove_folder
-from runner.storage.parquet import try_parquet, write_parquet
+from runner.storage.parquet import BESIDE, try_parquet, write_parquet
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "rollouts": {
@@ -187,16 +188,26 @@ class PartFiles:
             except OSError as error:
                 raise _disk_error(self.folder, error) from error
 
-    def seal(self) -> None:
-        """Turn the parts into Parquet files, each whole or absent."""
+    def seal(self, at_once: int = 1) -> None:
+        """Turn the parts into Parquet files, each whole or absent; so many at once."""
         self.close()
-        for name, columns in COLUMNS.items():
-            table = self._tables[name]
-            write_parquet(table.paths, columns, self._target / f"{name}.parquet", longest=table.longest)
         try:
+            (self._target / BESIDE).unlink(missing_ok=True)  # which an earlier version may have left
+            if at_once == 1:
+                for name in COLUMNS:
+                    self._seal(name)
+            else:
+                with ThreadPoolExecutor(at_once, "nip-run-seal") as threads:
+                    for _ in threads.map(self._seal, ("messages", "completions", "rollouts")):  # what takes long first
+                        pass
             remove_folder(self.folder)
         except OSError as error:
             raise _disk_error(self.folder, error) from error
+
+    def _seal(self, name: str) -> None:
+        table, target = self._tables[name], self._target / f"{name}.parquet"
+        beside = self.folder / f"{name}.parquet"
+        write_parquet(table.paths, COLUMNS[name], target, longest=table.longest, beside=beside)
 
 
 def _disk_error(path: Path, error: OSError) -> RunError:

@@ -97,6 +97,8 @@ class Session:
             plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
         )
         self._context = copy_context()
+        self._cores = 1
+        """How many cores are for what follows the games."""
 
     async def play(self) -> None:
         """Play what is left, then derive everything from the records.
@@ -159,6 +161,7 @@ class Session:
         if workers is not None:
             from runner.runs.workers.opening import leasing  # most runs need none
 
+            self._cores = min(workers, cores_here())
             makes = self._on_rollout is None and not needs_rollouts(self.plan)
             async with leasing(self._wiring, workers, makes=makes) as (leases, journal):
                 await self._play_all(leases, journal.check_there, lambda: journal.records)
@@ -253,7 +256,7 @@ class Session:
         except BaseException:
             sinks.discard()
             raise
-        await asyncio.to_thread(sinks.seal)
+        await asyncio.to_thread(sinks.seal, self._cores)
         self._finish(sinks, records)
 
     def _concurrency(self) -> int:

@@ -86,9 +86,9 @@ class RecordSinks:
         if self._files is not None:
             self._files.discard()
 
-    def seal(self) -> None:
-        """Put the tables in their place."""
-        self._parts.seal()
+    def seal(self, at_once: int = 1) -> None:
+        """Put the tables in their place; so many are written at once."""
+        self._parts.seal(at_once)
 
     def finish(self, decision: Decision | None = None) -> list[str]:
         """Write the metrics and put the fine-tune files in their place; what there is to note."""

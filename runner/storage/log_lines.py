@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import orjson
 
@@ -55,11 +55,11 @@ def encode(sequence: int, record: Mapping[str, Any], seed: int = 0) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(body, seed), body)
 
 
-class Unnumbered(NamedTuple):
-    """A record as its line has it, without the number that it gets in its log: what stands before that, and behind."""
+Unnumbered = tuple[bytes, bytes]
+"""A record as its line has it, without the number that it gets in its log: what stands before that, and behind.
 
-    before: bytes
-    behind: bytes
+A plain tuple: thousands a second go from process to process.
+"""
 
 
 _NUMBER = b"\0"
@@ -75,12 +75,14 @@ def unnumbered(records: Sequence[Mapping[str, Any]]) -> list[Unnumbered]:
         to_json({**record, MORE: True, "seq": _NO_NUMBER} if index < last else {**record, "seq": _NO_NUMBER})
         for index, record in enumerate(records)
     )
-    return [Unnumbered(*body.split(_NUMBER, 1)) for body in bodies]
+    parts = (body.partition(_NUMBER) for body in bodies)
+    return [(before, behind) for before, _, behind in parts]
 
 
 def numbered(sequence: int, record: Unnumbered, seed: int) -> bytes:
     """A record as its line, as `encode` would write it."""
-    body = b"%b%d%b" % (record.before, sequence, record.behind)
+    before, behind = record
+    body = b"%b%d%b" % (before, sequence, behind)
     return b"%08x %b\n" % (zlib.crc32(body, seed), body)
 
 

@@ -51,17 +51,25 @@ def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, A
         ) from error
 
 
-def write_parquet(lines: Sequence[Path], columns: Mapping[str, str], target: Path, *, longest: int = 0) -> None:
+def write_parquet(
+    lines: Sequence[Path],
+    columns: Mapping[str, str],
+    target: Path,
+    *,
+    longest: int = 0,
+    beside: Path | None = None,
+) -> None:
     """Write files of JSON lines, in their order, as one Parquet file, whole or absent.
 
-    `longest` is the size of the longest line.
+    `longest` is the size of the longest line. `beside` is what it is written as before it takes its place, with a plain
+    name of its own where others are written at the same time.
 
     Raises:
         RunError: it cannot be written.
     """
     import duckdb
 
-    beside = target.with_name(BESIDE)
+    beside = beside or target.with_name(BESIDE)
     line = max(longest, LONG_LINE)
     try:
         beside.unlink(missing_ok=True)

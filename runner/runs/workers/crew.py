@@ -1,38 +1,22 @@
-"""Where workers come from: an interface, and processes of this machine.
-
-A process is a program of its own, begun afresh: it shares nothing with the one that began it but a socket, which
-tells each that the other is gone. It needs no `__main__` that can be imported, so a notebook may play with workers.
-"""
+"""Where workers come from: an interface, and processes of this machine."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from tempfile import TemporaryFile
 from typing import Any, Protocol
 
-from runner.errors import RunError
 from runner.redaction import redacted
+from runner.runs.workers.begun import taken
 from runner.runs.workers.link import Receive, SocketLink
 
 END_SECONDS = 5.0
 """How long a process may take to end once nobody is at the other side."""
 
 _SAID_BYTES = 2000
-
-_BEGIN = (
-    "import signal, sys\n"
-    "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    "sys.path[:] = {path!r}\n"
-    "from runner.runs.workers.process import main\n"
-    "main({descriptor})\n"
-)
-"""What a worker runs. What interrupts the group is for the writer alone, which tells the workers."""
 
 
 class Worker(Protocol):
@@ -81,28 +65,7 @@ class LocalWorker:
         Raises:
             RunError: it cannot be started.
         """
-        if not sys.executable:
-            raise RunError("this Python knows no program of its own to start workers with; set execution.processes=1")
-        ours, theirs = socket.socketpair()
-        code = _BEGIN.format(path=list(sys.path), descriptor=theirs.fileno())
-        self._said = TemporaryFile()  # noqa: SIM115 - closed by `_reaped`
-        try:
-            with theirs:
-                self._process = subprocess.Popen(  # noqa: ASYNC220 - it is started, not waited for
-                    [sys.executable, "-P", "-c", code],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=self._said,
-                    process_group=0,  # a terminal's Ctrl-C does not reach it
-                )
-        except OSError as error:
-            ours.close()
-            self._said.close()
-            raise RunError(
-                f"cannot start a worker process: {error.strerror}; what was paid for is kept. Lower "
-                "execution.processes, and run the same command again"
-            ) from error
+        self._process, ours, self._said = taken()
         try:
             self._link = await SocketLink.over(ours, receive, self._alone)
         except BaseException:

@@ -22,6 +22,7 @@ from runner.runs.workers.crew import Crew, Worker
 from runner.runs.workers.deaths import Deaths, count_lost
 from runner.runs.workers.messages import job_fields, rollout_of
 from runner.runs.workers.news import News
+from runner.runs.workers.packing import Packed
 from runner.runs.workers.permits import Asking
 from runner.runs.workers.places import Held, Place
 
@@ -72,8 +73,10 @@ class Leasing:
         is_whole = False
         try:
             held.stop.check()
+            start = Packed(held.start)
             for place in places:
-                self._begin(self._start(place))
+                self._begin(self._start(place, start))
+            del start  # which may be large
             await self._until_over()
             await self._drain()
             is_whole = True
@@ -120,14 +123,16 @@ class Leasing:
         now = asyncio.get_running_loop().time()
         expected = sum(place.is_ready or now < place.waited_until for place in self._places)
         at_once = -(-self._concurrency // max(expected, 1))
+        # Where no call waits for a server, games end many at a time: a worker has the next ones there already.
+        ahead = 0 if self._held.start.is_durable else at_once // 2
         given = True
         while given and not self._begins_nothing:
             # The least busy first, one game each time, so that all have the same to do.
             ready = sorted((place for place in self._places if place.is_ready), key=lambda one: len(one.leases))
-            given = sum(self._lease_to(place, at_once) for place in ready) > 0
+            given = sum(self._lease_to(place, at_once, ahead) for place in ready) > 0
 
-    def _lease_to(self, place: Place, at_once: int) -> bool:
-        if place.plays_alone or len(place.leases) >= at_once:
+    def _lease_to(self, place: Place, at_once: int, ahead: int) -> bool:
+        if place.plays_alone or len(place.leases) >= at_once + ahead:
             return False
         if self._book.has_suspects(place.number):
             if place.leases:
@@ -140,7 +145,8 @@ class Leasing:
             return False
         place.leases[leased.job.index] = leased
         job = leased.job
-        place.send(messages.Lease(job_fields(job), job.datapoint.id, self._held.written.of(leased, place.known)))
+        records = self._held.written.of(leased, place.known)
+        place.send(messages.Lease(job_fields(job), job.datapoint.id, records, at_once))
         return True
 
     async def _let_come_in(self, error: NipRunError) -> None:
@@ -238,14 +244,14 @@ class Leasing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, place: Place) -> None:
+    async def _start(self, place: Place, start: Packed) -> None:
         place.asking = Asking(place.send)
         loop = asyncio.get_running_loop()
         place.waited_until = loop.time() + SOON_SECONDS
         loop.call_later(SOON_SECONDS, self._moved.set)
         try:
             place.worker = await self._crew.start(partial(self._receive, place), partial(self._died, place))
-            place.worker.send(self._held.start)
+            place.worker.send(start)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 
@@ -277,7 +283,7 @@ class Leasing:
         place.known.clear()
         self._moved.set()
         if not (self._is_over or self._book.is_empty or self._begins_nothing):
-            await self._start(place)
+            await self._start(place, Packed(held.start))
 
     async def _drain(self) -> None:
         """Have all workers say what remains to be said.

@@ -60,6 +60,8 @@ class Lease(NamedTuple):
     job: Sequence[Any]
     datapoint: str
     records: Sequence[Record]
+    at_once: int
+    """How many games the worker plays at the same time; what it is leased beyond them waits there."""
 
 
 class Acked(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from io import BytesIO
 from operator import attrgetter
@@ -39,8 +39,8 @@ _TABLE: dict[type[Any], Callable[[Any], Any]] = {
 }
 
 
-def packed(batch: Sequence[Any]) -> bytes:
-    """A batch as bytes."""
+def packed(batch: Any) -> bytes:
+    """A batch, or a message, as bytes."""
     into = BytesIO()
     pickler = pickle.Pickler(into, pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = _TABLE
@@ -48,7 +48,16 @@ def packed(batch: Sequence[Any]) -> bytes:
     return into.getvalue()
 
 
-def unpacked(data: bytes | memoryview) -> Sequence[Any]:
-    """The batch that `packed` made bytes of."""
-    batch: Sequence[Any] = pickle.loads(data)  # noqa: S301 - from a process of ours
-    return batch
+def unpacked(data: bytes | memoryview) -> Any:
+    """What `packed` made bytes of."""
+    return pickle.loads(data)  # noqa: S301 - from a process of ours
+
+
+class Packed:
+    """A message that several get: its bytes are made once."""
+
+    def __init__(self, message: Any) -> None:
+        self._data = packed(message)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return unpacked, (self._data,)

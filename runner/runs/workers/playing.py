@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -83,6 +84,9 @@ class _Begun:
         logging.getLogger("nip_run").setLevel(logging.INFO)
         plan = self._plan
         self._points: Mapping[str, Datapoint] = {point.id: point for point in plan.spec.dataset.datapoints}
+        self._waiting: deque[Job] = deque()
+        """Games that are leased, and not begun."""
+        self._at_once = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = Stop()
         self._costs = costs = CallCosts(used_models(plan))
@@ -168,11 +172,21 @@ class _Begun:
         self._link.send(messages.Rendered(key, text))
 
     def _lease(self, lease: messages.Lease) -> None:
-        job = messages.job_of(lease.job, self._points[lease.datapoint])
+        self._waiting.append(messages.job_of(lease.job, self._points[lease.datapoint]))
         self._records.add(lease.records)
-        task = asyncio.create_task(self._play(job))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._at_once = lease.at_once
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Begin games as far as there is room for them, in the order in which they were leased."""
+        while self._waiting and len(self._tasks) < self._at_once:
+            task = asyncio.create_task(self._play(self._waiting.popleft()))
+            self._tasks.add(task)
+            task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._begin_waiting()
 
     def _told_to_stop(self, _: messages.Stop) -> None:
         self._stop.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 
@@ -13,6 +14,8 @@ from runner.runs.workers.playing import Playing
 
 def main(descriptor: int) -> None:
     """Play what the writer leases, until it lets go."""
+    gc.freeze()  # of what is imported nothing is garbage, and it is looked through no more
+    gc.enable()
     with relaxed_gc():
         asyncio.run(_play(socket.socket(fileno=descriptor)))
 
