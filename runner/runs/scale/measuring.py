@@ -47,6 +47,7 @@ class Measurements:
 
     def costs(self, start: float, workers: int, cores: int) -> Costs:
         """What a call costs of what plays; `start` is what it took to load the spec."""
+        played = self.workers or self.one
         live = 0.0 if self.live is None else self.live.seconds * self.live_share * self.slowed
         worker = writer = together = None
         if self.workers is not None:
@@ -60,8 +61,8 @@ class Measurements:
             worker=worker,
             writer=writer,
             together=together,
-            begin=start + (self.workers or self.one).begin,
-            end=max(self.one.end - self.end_call * self.one.calls, 0.0),
+            begin=start + played.begin,
+            end=max(played.end - self.end_call * played.calls, 0.0),
             end_call=self.end_call,
             merge=self.merge,
         )
@@ -76,8 +77,9 @@ def measurements(
     one = calibration.of_one_process()
     worked = min(workers, max(cores_here(), 2))
     many = None
-    if workers > 1:
-        tell("measuring workers and their writer")
+    is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
+    if workers > 1 or is_on_ray:
+        tell(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
         many = calibration.of_workers(worked, one.call)
     merge = 0.0
     if shards > 1:

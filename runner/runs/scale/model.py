@@ -94,6 +94,12 @@ class Players:
     shards: int = 1
     is_live: bool = True
     """Whether servers are asked, whose limit on calls grows to all that the concurrency allows."""
+    are_apart: bool = False
+    """Whether workers play for a writer also where there is one of them, as on Ray."""
+
+    @property
+    def by_one_process(self) -> bool:
+        return self.workers == 1 and not self.are_apart
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,7 @@ def _delay(games: Games) -> float:
 
 
 def _machine(costs: Costs, players: Players) -> list[Bound]:
-    if players.workers == 1:
+    if players.by_one_process:
         return [Bound(CORE, 1 / costs.core, f"{1e3 * costs.core:.2f} ms a call")]
     assert costs.worker is not None
     assert costs.writer is not None
@@ -216,7 +222,7 @@ def _queued(games: Games, costs: Costs, players: Players, at_once: int) -> float
     """Calls a second, by mean value analysis, without rates."""
     together = _together(games)
     delay = _delay(games) if games.waited and games.latency else 0.0
-    if players.workers == 1:
+    if players.by_one_process:
         demands = [costs.core * together]
     else:
         assert costs.writer is not None
