@@ -99,11 +99,7 @@ class Calibration:
     first: Measured = field(init=False)
 
     def __post_init__(self) -> None:
-        self.first = self.played(max(FIRST_CALLS // max(self._fewest_calls(), 1), FEWEST_GAMES))
-
-    def _fewest_calls(self) -> int:
-        protocol = self.plan.spec.protocol
-        return next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
+        self.first = self.played(max(FIRST_CALLS // max(self.fewest_calls(), 1), FEWEST_GAMES))
 
     def of_one_process(self) -> Measured:
         return self.played(self._enough(self.first.call))
@@ -116,6 +112,11 @@ class Calibration:
         own = self.plan.spec.experiment.execution
         many = replace(own, workers=workers) if own.engine == "ray" else Execution(processes=workers)
         return self.played(self._enough(call / min(workers, 2)), many)
+
+    def fewest_calls(self) -> int:
+        """Of a game."""
+        protocol = self.plan.spec.protocol
+        return next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
 
     def of_merge(self) -> float:
         """Seconds a call that it takes to make one run of two shards."""
@@ -132,24 +133,26 @@ class Calibration:
         each = call * self.first.calls / self.first.games
         return max(round(self.seconds / each), 2 * self.first.games)
 
-    def played(self, games: int, execution: Execution | None = None) -> Measured:
-        """Play so many games, by default in this process, and throw the run away but for its tables."""
+    def played(
+        self, games: int, execution: Execution | None = None, models: Mapping[str, ModelSettings] | None = None
+    ) -> Measured:
+        """Play so many games, by default in this process and by `dummy`, and throw the run away but for its tables."""
         self._number += 1
-        plan, run_id = self._smaller(games, execution or Execution()), f"measured-{self._number}"
+        plan, run_id = self._smaller(games, execution or Execution(), models), f"measured-{self._number}"
         pace = _Pace(plan.size)
         begun = time.perf_counter()
         run_games(plan, self.results, run_id, RunOptions(watch=pace.watch))
         ended = time.perf_counter()
         return pace.measured(self.results.run(run_id), begun, ended)
 
-    def _smaller(self, games: int, execution: Execution) -> Plan:
-        """The plan of so many games by `dummy`: its first datapoints, with repeats where there are not as many."""
+    def _smaller(self, games: int, execution: Execution, models: Mapping[str, ModelSettings] | None = None) -> Plan:
+        """The plan of so many games, its first datapoints, with repeats where there are not as many."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
         blocks = -(-games // len(self.plan.variants))
         points = spec.dataset.datapoints[:blocks]
         smaller = replace(
             experiment,
-            models={name: self._dummy(name, one) for name, one in experiment.models.items()},
+            models=models or {name: self._dummy(name, one) for name, one in experiment.models.items()},
             rollouts=replace(experiment.rollouts, per_datapoint=-(-blocks // len(points))),
             execution=execution,
             budget=BudgetSettings(),

@@ -120,7 +120,10 @@ def _measured_here(
     use = known_games(plan, earlier)[1].groups
     with scratch(results) as folder:
         calibration = Calibration(plan, folder, planned_words(plan, earlier), asked.measure)
-        found = measurements(calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=use)
+        found = measurements(
+            calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=use,
+            latency=None if earlier is None else earlier.games.latency,
+        )  # fmt: skip
         if live or earlier is not None:
             return found, None
         return found, replace(of_run(found.one.folder, plan).games, games=plan.size)
@@ -236,6 +239,8 @@ def _measured(seen: Measurements, earlier: Earlier | None, players: Players) -> 
     yield f"on this machine, {counted(seen.one.games, 'game')} by dummy: {1e3 * seen.one.call:.2f} ms a call{busy}"
     if seen.live is not None:
         yield f"a server's answer on top, of {1e3 * seen.live.seconds:.2f} ms, at a server of this machine"
+    if seen.far:
+        yield f"a call by workers on Ray waits {1e3 * seen.far:.0f} ms on top for permits and the writer"
     if seen.workers is not None:
         on_ray = f" on Ray, which took {seen.workers.begin:.0f} s to begin" if players.are_apart else ""
         yield (

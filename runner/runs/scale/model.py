@@ -81,6 +81,8 @@ class Costs:
     """And for each call: tables, metrics, leaderboard."""
     merge: float = 0.0
     """For each call, where shards are merged."""
+    far: float = 0.0
+    """Seconds that each call waits for a writer that is far."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ def _spread(costs: Costs, players: Players) -> float:
 def _queued(games: Games, costs: Costs, players: Players, at_once: int) -> float:
     """Calls a second, by mean value analysis, without rates."""
     together = _together(games)
-    delay = _delay(games) if games.waited and games.latency else 0.0
+    delay = _delay(games) + costs.far * max(1.0, together) if games.waited and games.latency else 0.0
     if players.by_one_process:
         demands = [costs.core * together]
     else:
