@@ -5,6 +5,8 @@
 Each run is planned, then played as a command of its own, from its start to its end. Those that servers answer are
 planned by a pilot of a few games, at a server of this machine in a process of its own. On a machine that does nothing
 else: what others take of it between the plan and the run is in the difference. `--scale` makes the runs longer.
+Those on Ray are planned and played in a network namespace that has nothing but a loopback (Linux), by a Ray that each
+command starts.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 
 from shared import Claims, folder
 
+from tests.support import ray_nodes
 from tests.support.processes import environment
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -128,10 +131,47 @@ def shards(claims: Claims, scale: float) -> None:
         compare(claims, "two shards and their merge", here, spec, ["--shards", "2"], "core", play)
 
 
+def live_workers(claims: Claims, scale: float) -> None:
+    with folder() as here, serving(latency=(0.1, 0.3), decide=0.0) as server:
+        write_spec(here, server.base_url, int(900 * scale), 32)
+        nip_run(here, "spec.yaml", "dataset.limit=96", "-q", "--run-id", "pilot")
+        spec = ["name=slow", "execution.processes=2"]
+        name = "two workers, 32 at once in 0.2 s"
+        compare(claims, name, here, spec, ["--workers", "2", "--like", "pilot"], "servers")
+
+
+ON_RAY = ["execution.engine=ray", "execution.workers=2"]
+
+
+def ray(claims: Claims, scale: float) -> None:
+    with folder() as here:
+        write_spec(here, None, int(20_000 * scale), 128)
+        compare(claims, "two workers on Ray, dummy", here, ON_RAY, ["--workers", "2"], "cores")
+
+
+def ray_live(claims: Claims, scale: float) -> None:
+    with folder() as here, serving(latency=(0.1, 0.3), decide=0.0) as server:
+        write_spec(here, server.base_url, int(900 * scale), 32)
+        nip_run(here, "spec.yaml", "dataset.limit=96", "-q", "--run-id", "pilot")
+        name = "two workers on Ray, 32 at once in 0.2 s"
+        compare(claims, name, here, ["name=slow", *ON_RAY], ["--workers", "2", "--like", "pilot"], "servers")
+
+
+def in_namespace(case: str, scale: float) -> int:
+    """Play a case where Ray may be started; how many of its claims failed."""
+    reason = ray_nodes.missing()
+    if reason is not None:
+        print(f"skipped: {case}: {reason}", flush=True)
+        return 1
+    command = [sys.executable, __file__, "--only", case, "--scale", str(scale)]
+    return int(subprocess.run(ray_nodes.in_namespace(command), check=False).returncode != 0)
+
+
 CASES = {
     "rate": rate, "latency": latency, "core": core, "client": client, "workers": workers, "long": long_answers,
-    "shards": shards,
+    "shards": shards, "live-workers": live_workers, "ray": ray, "ray-live": ray_live,
 }  # fmt: skip
+IN_NAMESPACE = {"ray", "ray-live"}
 
 
 def main() -> int:
@@ -140,8 +180,13 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="times as many games")
     args = parser.parse_args()
     claims = Claims()
+    if ray_nodes.is_inside():
+        ray_nodes.check_alone()
     for name in args.only:
-        CASES[name](claims, args.scale)
+        if name in IN_NAMESPACE and not ray_nodes.is_inside():
+            claims.failed += in_namespace(name, args.scale)
+        else:
+            CASES[name](claims, args.scale)
     return claims.end()
 
 

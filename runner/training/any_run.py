@@ -13,7 +13,7 @@ from runner.results.folder import part_id, split_part
 from runner.results.results import LAST, Results
 from runner.rollouts.plan import Plan
 from runner.runs.as_begun import as_begun
-from runner.runs.engine_there import check_engine
+from runner.runs.engine_there import check_engine, check_stays, engine_kept
 from runner.runs.result import RunResult
 from runner.runs.run import RunOptions, run_games
 from runner.runs.spending import spending
@@ -50,12 +50,13 @@ def run_all(runs: Sequence[ToRun], results: Results, ended: Callable[[int, RunRe
         UsageError, NipRunError: as `run_plan`; what has failed has stopped the others.
     """
     first = 0
-    for several in _side_by_side(runs, results):
-        if len(several) > 1:
-            _benchmarks(several, results, partial(_from, first, ended))
-        else:
-            _one(several[0], results, partial(ended, first), is_only=len(runs) == 1)
-        first += len(several)
+    with engine_kept(run.plan.spec.experiment.execution for run in runs):
+        for several in _side_by_side(runs, results):
+            if len(several) > 1:
+                _benchmarks(several, results, partial(_from, first, ended))
+            else:
+                _one(several[0], results, partial(ended, first), is_only=len(runs) == 1)
+            first += len(several)
 
 
 def _from(first: int, ended: Callable[[int, RunResult | Waiting], None], place: int, result: RunResult) -> None:
@@ -63,7 +64,7 @@ def _from(first: int, ended: Callable[[int, RunResult | Waiting], None], place: 
 
 
 def _benchmarks(runs: Sequence[ToRun], results: Results, ended: Callable[[int, RunResult], None]) -> None:
-    run_together([GamesOf(_checked(run), run.run_id, run.options) for run in runs], results, ended)
+    run_together([GamesOf(_checked(run, results), run.run_id, run.options) for run in runs], results, ended)
 
 
 def _one(run: ToRun, results: Results, ended: Callable[[RunResult | Waiting], None], *, is_only: bool) -> None:
@@ -116,27 +117,30 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
         NipRunError: see `runner.runs.run.run_games` and `runner.training.run.train`.
     """
     if not isinstance(plan, TrainingPlan):
-        return run_games(_checked(ToRun(plan, run_id, options)), results, run_id, options)
+        return run_games(_checked(ToRun(plan, run_id, options), results), results, run_id, options)
     check_trust(plan, options.replay, options.allowed_keys)
     check_engine(plan.spec.experiment.execution, asks=True)
+    check_stays(results)
     if options.replay is not None:
         raise UsageError(
             "--replay is for benchmarks (in Python: replay); replay the games of one iteration: its run is <run id>-i0"
         )
     from runner.training.run import train
 
-    return train(plan, results, run_id, options)
+    with engine_kept([plan.spec.experiment.execution]):
+        return train(plan, results, run_id, options)
 
 
-def _checked(run: ToRun) -> Plan:
+def _checked(run: ToRun, results: Results) -> Plan:
     """The plan of a benchmark.
 
     Raises:
-        UsageError: what was asked is for training runs; or a spec from elsewhere wants a key.
+        UsageError: what was asked is for training runs; a spec from elsewhere wants a key; or the run would not stay.
     """
     assert isinstance(run.plan, Plan)
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
     check_engine(run.plan.spec.experiment.execution, asks=run.options.replay is None)
+    check_stays(results)
     if run.options.manual_models:
         raise UsageError("--set-model is for training runs (in Python: set_model); this spec is a benchmark")
     return run.plan

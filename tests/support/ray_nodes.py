@@ -17,6 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from tests.support import guard
 
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 100 * 2**20
@@ -38,6 +41,14 @@ def missing() -> str | None:
     tried = subprocess.run([*_unshare(), "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         return f"no network namespace ({tried.stderr.strip()}), and Ray is started nowhere else"
+    return None
+
+
+def missing_dashboard() -> str | None:
+    """What keeps Ray's dashboard, which takes jobs, from being started here; None where nothing does."""
+    wanted = ("aiohttp_cors", "opencensus", "prometheus_client")  # Ray's own test of it is to import them
+    if any(importlib.util.find_spec(name) is None for name in wanted):
+        return "Ray's dashboard is not installed (pip install 'ray[default]')"
     return None
 
 
@@ -79,12 +90,15 @@ class Nodes:
         """Ray's own: sessions, with their logs and sockets; its path is short, as sockets want it."""
         self._cluster: Any = Cluster()
 
-    def add(self, cpus: int, **environment: str) -> Any:
-        """Another node; the first is the head."""
-        return self._cluster.add_node(
-            num_cpus=cpus, node_ip_address=LOOPBACK, object_store_memory=STORE_BYTES, include_dashboard=False,
-            temp_dir=str(self.folder), env_vars=environment,
-        )  # fmt: skip
+    def add(self, cpus: int, *, dashboard: bool = False, **environment: str) -> Any:
+        """Another node; the first is the head, which may have a dashboard."""
+        # With its first job the dashboard asks what cloud it is in, where the guard would end it; no one answers.
+        own = {"PYTHONPATH": guard.REPOSITORY} if dashboard else {}
+        with patch.dict(os.environ, own):
+            return self._cluster.add_node(
+                num_cpus=cpus, node_ip_address=LOOPBACK, object_store_memory=STORE_BYTES, include_dashboard=dashboard,
+                dashboard_host=LOOPBACK, temp_dir=str(self.folder), env_vars=environment,
+            )  # fmt: skip
 
     def remove(self, node: Any) -> None:
         """Take a node away as a power cut does."""
@@ -94,19 +108,24 @@ class Nodes:
     def address(self) -> str:
         return str(self._cluster.address)
 
+    @property
+    def jobs_address(self) -> str:
+        """Where jobs are submitted."""
+        return f"http://{self._cluster.webui_url}"
+
     def shutdown(self) -> None:
         self._cluster.shutdown()
 
 
 @contextmanager
-def nodes(folder: Path, *cpus: int, **environment: str) -> Iterator[Nodes]:
+def nodes(folder: Path, *cpus: int, dashboard: bool = False, **environment: str) -> Iterator[Nodes]:
     """A cluster with a node for each of these numbers of CPUs, for as long as the block runs."""
     check_alone()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     cluster = Nodes(folder)
     try:
-        for count in cpus:
-            cluster.add(count, **environment)
+        for number, count in enumerate(cpus):
+            cluster.add(count, dashboard=dashboard and number == 0, **environment)
         yield cluster
     finally:
         cluster.shutdown()

@@ -1,6 +1,6 @@
-"""A server that gives every call the same answer at once: a program of its own, so that its work is nobody else's.
+"""A server that gives every call the same answer, at once or after a while.
 
-It ends when standard input does.
+It is a program of its own, so that its work is nobody else's, and ends when standard input does.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from runner.errors import RunError
 
 WORD_BYTES = 6
 
-_BEGIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptor}, {words}, {prompt_tokens})"
+_BEGIN = (
+    "import sys; sys.path[:] = {path!r}; from {module} import main; "
+    "main({descriptor}, {words}, {prompt_tokens}, {seconds})"
+)
 
 
 @contextmanager
-def answering(words: int, prompt_tokens: int) -> Iterator[str]:
-    """The address of such a server on this machine; its answers have so many words.
+def answering(words: int, prompt_tokens: int, seconds: float = 0.0) -> Iterator[str]:
+    """The address of such a server on this machine; its answers have so many words, and take so long.
 
     Raises:
         RunError: it cannot be started.
@@ -32,7 +35,7 @@ def answering(words: int, prompt_tokens: int) -> Iterator[str]:
             host, port = listening.getsockname()
             code = _BEGIN.format(
                 path=list(sys.path), module=__name__, descriptor=listening.fileno(), words=words,
-                prompt_tokens=prompt_tokens,
+                prompt_tokens=prompt_tokens, seconds=seconds,
             )  # fmt: skip
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code], pass_fds=[listening.fileno()],
@@ -47,16 +50,16 @@ def answering(words: int, prompt_tokens: int) -> Iterator[str]:
             process.kill()
 
 
-def main(descriptor: int, words: int, prompt_tokens: int) -> None:
+def main(descriptor: int, words: int, prompt_tokens: int, seconds: float) -> None:
     """Serve on a socket that listens, until standard input ends."""
-    asyncio.run(_serve(socket.socket(fileno=descriptor), words, prompt_tokens))
+    asyncio.run(_serve(socket.socket(fileno=descriptor), words, prompt_tokens, seconds))
 
 
-async def _serve(listening: socket.socket, words: int, prompt_tokens: int) -> None:
+async def _serve(listening: socket.socket, words: int, prompt_tokens: int, seconds: float) -> None:
     content = ("answer " * words)[: words * WORD_BYTES]
     answer = _http(content, prompt_tokens)
     loop = asyncio.get_running_loop()
-    await loop.create_server(lambda: _Answers(answer), sock=listening)
+    await loop.create_server(lambda: _Answers(answer, seconds), sock=listening)
     await loop.run_in_executor(None, sys.stdin.buffer.read)
 
 
@@ -83,8 +86,8 @@ def _http(content: str, prompt_tokens: int) -> bytes:
 class _Answers(asyncio.Protocol):
     """One connection: an answer for each request, once all of it is there."""
 
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
+    def __init__(self, answer: bytes, seconds: float) -> None:
+        self._answer, self._seconds = answer, seconds
         self._transport: asyncio.Transport | None = None
         self._had = bytearray()
 
@@ -100,5 +103,11 @@ class _Answers(asyncio.Protocol):
             if len(self._had) < end + 4 + length:
                 return
             del self._had[: end + 4 + length]
-            if self._transport is not None:
-                self._transport.write(self._answer)
+            if self._seconds:
+                asyncio.get_running_loop().call_later(self._seconds, self._say)
+            else:
+                self._say()
+
+    def _say(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._answer)

@@ -25,6 +25,7 @@ from runner.runs.accounting import Progress
 from runner.runs.in_shards import in_shard
 from runner.runs.merging import merge
 from runner.runs.run import RunOptions, run_games
+from runner.spec.experiment import Execution
 from runner.storage.files import open_to_read
 
 FIRST_CALLS = 300
@@ -98,22 +99,28 @@ class Calibration:
     first: Measured = field(init=False)
 
     def __post_init__(self) -> None:
-        self.first = self.played(max(FIRST_CALLS // max(self._fewest_calls(), 1), FEWEST_GAMES), 1)
+        self.first = self.played(max(FIRST_CALLS // max(self.fewest_calls(), 1), FEWEST_GAMES))
 
-    def _fewest_calls(self) -> int:
+    def of_one_process(self) -> Measured:
+        return self.played(self._enough(self.first.call))
+
+    def of_workers(self, workers: int, call: float) -> Measured:
+        """By this many, whose writer is this process; `call` is what a call takes of one process.
+
+        They are processes, or where the spec says so those of a Ray cluster: the spec's, or one that is started.
+        """
+        own = self.plan.spec.experiment.execution
+        many = replace(own, workers=workers) if own.engine == "ray" else Execution(processes=workers)
+        return self.played(self._enough(call / min(workers, 2)), many)
+
+    def fewest_calls(self) -> int:
+        """Of a game."""
         protocol = self.plan.spec.protocol
         return next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
 
-    def of_one_process(self) -> Measured:
-        return self.played(self._enough(self.first.call), 1)
-
-    def of_workers(self, workers: int, call: float) -> Measured:
-        """By this many, whose writer is this process; `call` is what a call takes of one process."""
-        return self.played(self._enough(call / min(workers, 2)), workers)
-
     def of_merge(self) -> float:
         """Seconds a call that it takes to make one run of two shards."""
-        plan = self._smaller(self._enough(2 * self.first.call), 1)
+        plan = self._smaller(self._enough(2 * self.first.call), Execution())
         for shard in (Shard(1, 2), Shard(2, 2)):
             run_games(in_shard(plan, shard), self.results, part_id(MERGED, shard), RunOptions())
         begun = time.perf_counter()
@@ -126,26 +133,28 @@ class Calibration:
         each = call * self.first.calls / self.first.games
         return max(round(self.seconds / each), 2 * self.first.games)
 
-    def played(self, games: int, processes: int) -> Measured:
-        """Play so many games, and throw the run away but for its tables."""
+    def played(
+        self, games: int, execution: Execution | None = None, models: Mapping[str, ModelSettings] | None = None
+    ) -> Measured:
+        """Play so many games, by default in this process and by `dummy`, and throw the run away but for its tables."""
         self._number += 1
-        plan, run_id = self._smaller(games, processes), f"measured-{self._number}"
+        plan, run_id = self._smaller(games, execution or Execution(), models), f"measured-{self._number}"
         pace = _Pace(plan.size)
         begun = time.perf_counter()
         run_games(plan, self.results, run_id, RunOptions(watch=pace.watch))
         ended = time.perf_counter()
         return pace.measured(self.results.run(run_id), begun, ended)
 
-    def _smaller(self, games: int, processes: int) -> Plan:
-        """The plan of so many games by `dummy`: its first datapoints, with repeats where there are not as many."""
+    def _smaller(self, games: int, execution: Execution, models: Mapping[str, ModelSettings] | None = None) -> Plan:
+        """The plan of so many games, its first datapoints, with repeats where there are not as many."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
         blocks = -(-games // len(self.plan.variants))
         points = spec.dataset.datapoints[:blocks]
         smaller = replace(
             experiment,
-            models={name: self._dummy(name, one) for name, one in experiment.models.items()},
+            models=models or {name: self._dummy(name, one) for name, one in experiment.models.items()},
             rollouts=replace(experiment.rollouts, per_datapoint=-(-blocks // len(points))),
-            execution=replace(experiment.execution, processes=processes),
+            execution=execution,
             budget=BudgetSettings(),
             until=None,
             cache=None,
@@ -220,22 +229,30 @@ class _Moment:
 
     @classmethod
     def now(cls, progress: Progress) -> _Moment:
-        return cls(progress.calls, time.perf_counter(), time.process_time(), cpu_of_children())
+        return cls(progress.calls, time.perf_counter(), time.process_time(), cpu_below())
 
 
-def cpu_of_children() -> float | None:
-    """Seconds of a core that this process' children have used so far; None where the system does not say."""
-    ticks = 0
-    try:
-        tasks = [Path(task.path) / "children" for task in os.scandir("/proc/self/task")]
-        children = {child for path in tasks for child in _read(path).split()}
-        for child in children:
-            with suppress(FileNotFoundError, ProcessLookupError):
-                stat = _read(Path(f"/proc/{child.decode()}/stat"))
-                ticks += sum(map(int, stat.rpartition(b")")[2].split()[11:13]))
-    except OSError:
-        return None
-    return ticks / os.sysconf("SC_CLK_TCK") if children else None
+def cpu_below() -> float | None:
+    """Seconds of a core that this process' children, and theirs, have used so far.
+
+    None where the system does not say, or there are none.
+    """
+    ticks, found = 0, [*_children("self")]
+    for process in found:  # which grows by those below it
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.extend(_children(process))
+            stat = _read(Path(f"/proc/{process}/stat"))
+            ticks += sum(map(int, stat.rpartition(b")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK") if found else None
+
+
+def _children(process: str) -> list[str]:
+    """Those of any thread of a process; none where the system does not say."""
+    found: list[str] = []
+    with suppress(OSError):
+        for task in os.scandir(f"/proc/{process}/task"):
+            found.extend(_read(Path(task.path) / "children").decode().split())
+    return found
 
 
 def _read(path: Path) -> bytes:

@@ -13,6 +13,7 @@ from runner.models.prices import price_of
 from runner.results.results import Results
 from runner.rollouts.estimate import estimates, total_cost
 from runner.rollouts.plan import Plan
+from runner.runs.engine_there import check_engine
 from runner.runs.process import cores_here
 from runner.runs.scale.breaks import Breaks, Room, breaks_of
 from runner.runs.scale.calibration import SECONDS, Calibration, scratch
@@ -87,7 +88,8 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
     """Say how long a plan's games take. Some of them are played by `dummy` for that, in a folder that is gone then.
 
     Raises:
-        UsageError: what is asked is out of bounds, or not known of such a run; the run to be like is no such one.
+        UsageError: what is asked is out of bounds, or not known of such a run; the run to be like is no such one; what
+            is to play is not installed.
         RunError: nothing can be measured here, or a run's files are damaged.
     """
     _check(plan, asked)
@@ -103,7 +105,7 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
     cores = asked.cores or cores_here()
     players = Players(
         plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, asked.workers, asked.shards,
-        is_live=bool(live),
+        is_live=bool(live), are_apart=plan.spec.experiment.execution.engine == "ray",
     )  # fmt: skip
     costs = found.costs(asked.start, asked.workers, cores)
     low, high = (predicted(games, costs, players) for games in known)
@@ -118,7 +120,10 @@ def _measured_here(
     use = known_games(plan, earlier)[1].groups
     with scratch(results) as folder:
         calibration = Calibration(plan, folder, planned_words(plan, earlier), asked.measure)
-        found = measurements(calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=use)
+        found = measurements(
+            calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=use,
+            latency=None if earlier is None else earlier.games.latency,
+        )  # fmt: skip
         if live or earlier is not None:
             return found, None
         return found, replace(of_run(found.one.folder, plan).games, games=plan.size)
@@ -138,6 +143,7 @@ def _check(plan: Plan, asked: Asked) -> None:
     batched = [name for name, settings in used_models(plan).items() if settings.batched]
     if batched:
         raise UsageError(f"models.{batched[0]}.batch: how long a batch takes is the provider's choice; plan without")
+    check_engine(plan.spec.experiment.execution, asks=True)
     groups = len({point.group for point in plan.spec.dataset.datapoints})
     if asked.shards > groups:
         raise UsageError(f"--shards {asked.shards}: the dataset has {counted(groups, 'group')} to be dealt")
@@ -233,9 +239,12 @@ def _measured(seen: Measurements, earlier: Earlier | None, players: Players) -> 
     yield f"on this machine, {counted(seen.one.games, 'game')} by dummy: {1e3 * seen.one.call:.2f} ms a call{busy}"
     if seen.live is not None:
         yield f"a server's answer on top, of {1e3 * seen.live.seconds:.2f} ms, at a server of this machine"
+    if seen.far:
+        yield f"a call by workers on Ray waits {1e3 * seen.far:.0f} ms on top for permits and the writer"
     if seen.workers is not None:
+        on_ray = f" on Ray, which took {seen.workers.begin:.0f} s to begin" if players.are_apart else ""
         yield (
-            f"{counted(seen.worked, 'worker')} and their writer, {counted(seen.workers.games, 'game')}: "
+            f"{counted(seen.worked, 'worker')}{on_ray} and their writer, {counted(seen.workers.games, 'game')}: "
             f"{1e3 * seen.workers.call:.2f} ms a call, of which the writer worked {1e3 * seen.workers.call_cpu:.2f} ms"
         )
 

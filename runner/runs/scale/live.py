@@ -48,14 +48,18 @@ def live_cost(plan: Plan, results: Results, group: str, *, words: int, prompt_to
     settings = plan.spec.experiment.models[group]
     drawn = ModelSettings(provider="dummy", answer_words=words, chat_format=settings.chat_format)
     with answering(words, int(prompt_tokens)) as address:
-        asked = replace(
-            settings, provider="openai", model=settings.name, base_url=address, api_key_env=None,
-            requests_per_minute=None, tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None,
-            headers=None,
-        )  # fmt: skip
-        live, size = _through(_with_models(plan, asked), results, "live", group, prompt_tokens)
+        live, size = _through(_with_models(plan, asked_at(settings, address)), results, "live", group, prompt_tokens)
     here, _ = _through(_with_models(plan, drawn), results, "here", group, prompt_tokens)
     return LiveCost(max(live - here, 0.0), size)
+
+
+def asked_at(settings: ModelSettings, address: str) -> ModelSettings:
+    """A model group that the server at this address answers."""
+    return replace(
+        settings, provider="openai", model=settings.name, base_url=address, api_key_env=None,
+        requests_per_minute=None, tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None,
+        headers=None,
+    )  # fmt: skip
 
 
 def _with_models(plan: Plan, settings: ModelSettings) -> Plan:

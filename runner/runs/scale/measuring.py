@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runner.results.results import Results
 from runner.runs.process import cores_here
 from runner.runs.scale.calibration import Calibration, Measured
+from runner.runs.scale.far import can_be_measured, far_seconds
 from runner.runs.scale.live import LiveCost, live_cost
 from runner.runs.scale.model import Costs, Use
 
@@ -28,6 +29,8 @@ class Measurements:
     live: LiveCost | None
     merge: float
     """Seconds a call."""
+    far: float = 0.0
+    """Seconds that a call waits for a writer that is far."""
     live_share: float = 1.0
     """The share of calls that go to servers."""
 
@@ -47,6 +50,7 @@ class Measurements:
 
     def costs(self, start: float, workers: int, cores: int) -> Costs:
         """What a call costs of what plays; `start` is what it took to load the spec."""
+        played = self.workers or self.one
         live = 0.0 if self.live is None else self.live.seconds * self.live_share * self.slowed
         worker = writer = together = None
         if self.workers is not None:
@@ -60,37 +64,44 @@ class Measurements:
             worker=worker,
             writer=writer,
             together=together,
-            begin=start + (self.workers or self.one).begin,
-            end=max(self.one.end - self.end_call * self.one.calls, 0.0),
+            begin=start + played.begin,
+            end=max(played.end - self.end_call * played.calls, 0.0),
             end_call=self.end_call,
             merge=self.merge,
+            far=self.far,
         )
 
 
 def measurements(
     calibration: Calibration, results: Results, tell: Tell, *, workers: int, shards: int, live: Sequence[str],
-    use: Mapping[str, Use],
+    use: Mapping[str, Use], latency: float | None,
 ) -> Measurements:  # fmt: skip
-    """Measure what these need; `live` are the groups that servers answer, and `use` what a game asks of each group."""
+    """Measure what these need.
+
+    `live` are the groups that servers answer, and `use` what a game asks of each group; `latency` is how long a call
+    takes, where that is known.
+    """
     tell("measuring what a call costs here, with games of the provider dummy")
     one = calibration.of_one_process()
     worked = min(workers, max(cores_here(), 2))
     many = None
-    if workers > 1:
-        tell("measuring workers and their writer")
+    is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
+    if workers > 1 or is_on_ray:
+        tell(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
         many = calibration.of_workers(worked, one.call)
     merge = 0.0
     if shards > 1:
         tell("measuring a merge of shards")
         merge = calibration.of_merge()
-    cost, share = None, 0.0
+    cost, share, far = None, 0.0, 0.0
     asked = {name: use[name] for name in live if name in use and use[name].calls > 0}
     if asked:
         tell("measuring what a server's answer costs on top")
         group = max(asked, key=lambda name: asked[name].calls)
         share = sum(one.calls for one in asked.values()) / sum(one.calls for one in use.values())
-        cost = live_cost(
-            calibration.plan, results, group, words=calibration.words[group],
-            prompt_tokens=use[group].prompt_tokens / use[group].calls,
-        )  # fmt: skip
-    return Measurements(calibration.first, one, many, worked, cost, merge, share)
+        words, tokens = calibration.words[group], use[group].prompt_tokens / use[group].calls
+        cost = live_cost(calibration.plan, results, group, words=words, prompt_tokens=tokens)
+        if latency and can_be_measured(calibration):
+            tell("measuring how long calls wait for the writer")
+            far = far_seconds(calibration, worked, words=words, prompt_tokens=tokens, latency=latency)
+    return Measurements(calibration.first, one, many, worked, cost, merge, far, share)

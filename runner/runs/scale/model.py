@@ -81,6 +81,8 @@ class Costs:
     """And for each call: tables, metrics, leaderboard."""
     merge: float = 0.0
     """For each call, where shards are merged."""
+    far: float = 0.0
+    """Seconds that each call waits for a writer that is far."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,12 @@ class Players:
     shards: int = 1
     is_live: bool = True
     """Whether servers are asked, whose limit on calls grows to all that the concurrency allows."""
+    are_apart: bool = False
+    """Whether workers play for a writer also where there is one of them, as on Ray."""
+
+    @property
+    def by_one_process(self) -> bool:
+        return self.workers == 1 and not self.are_apart
 
 
 @dataclass(frozen=True)
@@ -192,7 +200,7 @@ def _delay(games: Games) -> float:
 
 
 def _machine(costs: Costs, players: Players) -> list[Bound]:
-    if players.workers == 1:
+    if players.by_one_process:
         return [Bound(CORE, 1 / costs.core, f"{1e3 * costs.core:.2f} ms a call")]
     assert costs.worker is not None
     assert costs.writer is not None
@@ -215,8 +223,8 @@ def _spread(costs: Costs, players: Players) -> float:
 def _queued(games: Games, costs: Costs, players: Players, at_once: int) -> float:
     """Calls a second, by mean value analysis, without rates."""
     together = _together(games)
-    delay = _delay(games) if games.waited and games.latency else 0.0
-    if players.workers == 1:
+    delay = _delay(games) + costs.far * max(1.0, together) if games.waited and games.latency else 0.0
+    if players.by_one_process:
         demands = [costs.core * together]
     else:
         assert costs.writer is not None

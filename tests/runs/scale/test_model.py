@@ -86,6 +86,15 @@ def test_workers_that_were_measured_as_they_are_to_play_are_as_fast_as_that() ->
     assert predicted(DRAWN, replace(COSTS, together=8e-4), players).play == pytest.approx(40.0)
 
 
+def test_a_writer_that_is_far_is_waited_for_with_each_call_and_one_worker_has_one_too() -> None:
+    apart = replace(PLAYERS, are_apart=True)
+    free = replace(COSTS, worker=1e-7, writer=1e-7)
+    near, far = predicted(GAMES, free, apart), predicted(GAMES, replace(free, far=0.05), apart)
+    assert near.play == pytest.approx(50_000 / (100 / 0.2), rel=0.01)
+    assert far.play == pytest.approx(50_000 / (100 / 0.25), rel=0.01)
+    assert {one.name for one in predicted(DRAWN, COSTS, apart).bounds} == {WRITER, CORES}
+
+
 def test_shards_have_a_part_of_games_places_and_rates_and_are_merged() -> None:
     limited = replace(PLAYERS, rates={"m": Rate(requests=6000.0)}, shards=4)
     costs = replace(COSTS, merge=1e-4)

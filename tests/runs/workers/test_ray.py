@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from runner.runs.workers import messages
+from runner.runs.workers.cluster import connection
 from runner.runs.workers.cluster.connection import connected
 from runner.runs.workers.cluster.crew import RayCrew
 from runner.spec.experiment import Execution
@@ -109,6 +110,53 @@ def test_workers_end_with_a_driver_that_is_killed_and_the_next_one_goes_on(
     assert derived_files(result.path) == derived_files(whole.path)
 
 
+def test_a_run_goes_on_by_another_ray_while_that_of_a_killed_driver_still_ends(tmp_path: Path) -> None:
+    with serving(latency=0.05) as server:
+        path = spec_file(tmp_path, server.base_url, size=20)
+        whole = played(path, tmp_path / "one")
+        needed = server.requests
+        server.change(latency=0.5)
+        process = begun("spec.yaml", *LOCAL, cwd=tmp_path)
+        until(lambda: server.requests >= needed + 12 or process.poll() is not None, 90)
+        process.kill()
+        ended(process)
+        done = nip_run("spec.yaml", *LOCAL, cwd=tmp_path, timeout=120)  # at once
+        assert done.returncode == 0, done.stderr
+        until(nothing_left, 30)
+        result = only_run(tmp_path / "results")
+        (lost,) = (record["charged"][2] for record in journal_records(result) if record["kind"] == "lost")
+        assert server.requests - 2 * needed <= lost <= 8
+    assert derived_files(result) == derived_files(whole.path)
+
+
+@pytest.mark.parametrize("kind", ["sweep", "training"])
+def test_what_one_command_plays_is_played_by_one_ray_of_its_own(tmp_path: Path, short: Path, kind: str) -> None:
+    if kind == "sweep":
+        spec, words = spec_file(tmp_path, size=4), ["sweep={seed: [1, 2, 3]}"]
+    else:
+        spec, words = training_spec(tmp_path), []
+    done = nip_run(spec, *LOCAL, *words, "-q", cwd=tmp_path, timeout=120, RAY_TMPDIR=str(short))
+    assert done.returncode == 0, done.stderr
+    games = [run for run in (tmp_path / "results/runs").iterdir() if (run / "journal.jsonl").is_file()]
+    assert len(games) >= 2
+    assert len(list(short.glob("ray/session_2*"))) == 1
+    until(nothing_left, 30)
+
+
+def test_ctrl_c_between_two_points_leaves_nothing_of_their_ray(tmp_path: Path, short: Path) -> None:
+    with serving(latency=0.3) as server:
+        spec_file(tmp_path, server.base_url, size=4)
+        process = begun("spec.yaml", *LOCAL, "sweep={seed: [1, 2]}", cwd=tmp_path, RAY_TMPDIR=str(short))
+        runs = tmp_path / "results/runs"
+        until(lambda: len(list(runs.glob("*/journal.jsonl"))) == 2 or process.poll() is not None, 90)
+        os.killpg(process.pid, signal.SIGINT)
+        code, _, err = ended(process)
+    assert code == 130, err
+    assert "what was paid for is kept" in err
+    assert len(list(short.glob("ray/session_2*"))) == 1
+    until(nothing_left)
+
+
 def test_a_key_that_a_node_has_not_is_told_by_node_and_variable(tmp_path: Path, short: Path) -> None:
     spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"api_key_env": "NODES_KEY"}})
     with ray_nodes.nodes(short, 1) as nodes:
@@ -158,6 +206,25 @@ def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(shor
     assert notes
     assert all("each takes 1 CPU, and it has 1 node with 0 CPUs, of which 0 are free" in one.line for one in notes)
     assert "Add nodes or free some CPUs" in str(failed.failure.error())
+
+
+def test_what_raylets_report_is_kept_from_the_output_by_a_switch_that_ray_still_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is private to Ray, which has no public one: `log_to_driver` is of what workers print alone."""
+    import ray
+    from ray._private import worker
+
+    assert worker._worker_logs_enabled is True, "Ray dropped the switch that connection.py uses"
+
+    def report(said: str) -> str:
+        worker.print_to_stdstream({"lines": [said], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+        return capsys.readouterr().out
+
+    assert "one" in report("one")
+    with connection._silent(ray):
+        assert not report("two")
+    assert "three" in report("three")
 
 
 def test_an_address_where_no_cluster_is_ends_in_words(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +34,8 @@ def ray_package() -> ModuleType:
     """
     # Read when Ray is imported. A cluster that somebody else started has its own say.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # At a SIGTERM, which ends a run in order, it would print a stack first.
+    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
     try:
         import ray
     except ImportError as error:
@@ -42,6 +46,55 @@ def ray_package() -> ModuleType:
     return package
 
 
+class _Kept:
+    """A connection that is kept for the runs that follow: where it goes, and how many CPUs a cluster of our own has."""
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+        self._address: str | None = None
+        self._cpus = 0
+        self._is_ours = False
+
+    async def connect(self, ray: Any, execution: Execution) -> None:
+        """Be connected as an execution wants it, by the connection that is there if that will do."""
+        address = _address_of(execution)
+        if self._is_ours and (address != self._address or (address is None and execution.count > self._cpus)):
+            await asyncio.to_thread(self.close)
+        if ray.is_initialized():
+            return
+        # The system ends what Ray starts with the thread that started it, so that has to last as long.
+        thread = self._held.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
+        self._held.enter_context(_silent(ray))
+        self._held.callback(lambda: thread.submit(ray.shutdown).result())
+        self._address, self._cpus, self._is_ours = address, execution.count, True
+        await _connecting(thread, ray, execution)
+
+    def close(self) -> None:
+        self._is_ours = False
+        self._held.close()
+
+
+_KEPT: ContextVar[_Kept | None] = ContextVar("nip_run_ray", default=None)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """While this lasts, runs that follow each other share the connection that the first of them makes.
+
+    A Ray of our own takes some eight seconds to start and two to end, which a sweep or a training run pays once so.
+    """
+    if _KEPT.get() is not None:
+        yield
+        return
+    connection = _Kept()
+    before = _KEPT.set(connection)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+        connection.close()
+
+
 @asynccontextmanager
 async def connected(execution: Execution) -> AsyncIterator[None]:
     """While this lasts, this process is a driver of the cluster; one that was connected before stays so.
@@ -50,25 +103,36 @@ async def connected(execution: Execution) -> AsyncIterator[None]:
         RunError: there is no such cluster, or none can be started.
     """
     ray = ray_package()
-    if ray.is_initialized():
+    connection = _KEPT.get()
+    if connection is not None:
+        await connection.connect(ray, execution)
         yield
         return
-    with _silent(ray):
-        connecting = asyncio.ensure_future(asyncio.to_thread(_connect, ray, execution))
-        try:
-            try:
-                await asyncio.shield(connecting)
-            except asyncio.CancelledError:
-                await asyncio.wait([connecting])  # what it has started by then is ended below
-                raise
-            yield
-        finally:
-            await asyncio.to_thread(ray.shutdown)
+    connection = _Kept()
+    try:
+        await connection.connect(ray, execution)
+        yield
+    finally:
+        await asyncio.to_thread(connection.close)
+
+
+async def _connecting(thread: Executor, ray: Any, execution: Execution) -> None:
+    """Connect, and let nothing that has begun go on where this is cancelled: the caller ends it."""
+    connecting = asyncio.get_running_loop().run_in_executor(thread, _connect, ray, execution)
+    try:
+        await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        await asyncio.wait([connecting])
+        raise
+
+
+def _address_of(execution: Execution) -> str | None:
+    return execution.address or os.environ.get("RAY_ADDRESS") or None
 
 
 def _connect(ray: Any, execution: Execution) -> None:
     """Connect; in a thread, so that signals stay the loop's, and because it takes seconds."""
-    address = execution.address or os.environ.get("RAY_ADDRESS") or None
+    address = _address_of(execution)
     try:
         if address is not None:
             _check_reached(address)
@@ -92,7 +156,8 @@ def _connect(ray: Any, execution: Execution) -> None:
         where = "execution.address" if execution.address else "RAY_ADDRESS"
         raise RunError(
             f"cannot connect to the Ray cluster at {address} ({where}): {said}. This command must run on a node of "
-            "the cluster (`ray status` there shows it), with the same versions of Python and Ray; nothing was asked"
+            "the cluster (`ray status` there shows it), with the same versions of Python and Ray, and its token if it "
+            "has one (RAY_AUTH_MODE=token); nothing was asked"
         ) from error
 
 
