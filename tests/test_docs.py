@@ -56,7 +56,8 @@ def test_every_command_of_the_pages_is_one(words: list[str]) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     COMMANDS[name].arguments(parser)
     parser.add_argument("--results")
-    parsed, unknown = parser.parse_known_args(words[1:] if name != words[1] else words[2:])
+    # As main() parses: options may stand between words.
+    parsed, unknown = parser.parse_known_intermixed_args(words[1:] if name != words[1] else words[2:])
     assert not unknown
     for word in getattr(parsed, "words", []):
         if word.endswith(".yaml") and "mine" not in word:
