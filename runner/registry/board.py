@@ -23,6 +23,7 @@ from runner.registry.withheld import MARK as WITHHELD
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
 from runner.results.leaderboard import Leaderboard
+from runner.storage.queries import kept_connections
 from runner.text import comma_join, did_you_mean
 from runner.transports.registry import Entry, Registry
 
@@ -85,7 +86,8 @@ def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = Non
     sessions = dict(_sessions(registry, kept, releases, board))
     lineage = Lineage(sessions.values())
     shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
-    runs = dict(_runs(registry, kept, releases, shown, board))
+    with kept_connections():
+        runs = dict(_runs(registry, kept, releases, shown, board))
     rows = _ranked(kept, runs, shown, board)
     # A replay is no play: it says itself what it replays.
     repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])

@@ -31,6 +31,7 @@ from runner.server.settings import Settings
 from runner.server.store.blobs import BlobsError
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders, read_bounded, remove_folder
+from runner.storage.queries import kept_connections
 
 MOST = 256 << 20
 """Bytes of an answer."""
@@ -221,7 +222,8 @@ def _end_with_server() -> None:
 
 def _answer(place: Path, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     tempfile.tempdir = str(place)
-    said = work(place, *args)
+    with kept_connections():
+        said = work(place, *args)
     atomic_write(place / _RESULT, orjson.dumps(said))
 
 

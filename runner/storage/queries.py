@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -57,20 +58,33 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
     return duckdb.connect(":memory:", config=config)
 
 
-_idle: dict[str, duckdb.DuckDBPyConnection] = {}
-"""Those that may be lent again, by their memory; the last used at the end."""
+_idle: ContextVar[dict[str, duckdb.DuckDBPyConnection] | None] = ContextVar("idle", default=None)
+"""Within `kept_connections`: those that may be used again, by their memory."""
 _MOST_IDLE = 2
-_laying_by = threading.Lock()
+
+
+@contextmanager
+def kept_connections() -> Iterator[None]:
+    """For as long as the block goes on, what is lent is used again: for whoever reads many small files."""
+    kept: dict[str, duckdb.DuckDBPyConnection] = {}
+    token = _idle.set(kept)
+    try:
+        yield
+    finally:
+        _idle.reset(token)
+        for connection in kept.values():
+            connection.close()
 
 
 @contextmanager
 def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """What `connect` makes, with one thread: lent again and again, each time without anything of its last user.
+    """What `connect` makes, with one thread; within `kept_connections` used again, without anything of its last user.
 
     To make one takes longer than what a small file is read or written in. The block is one transaction, which is taken
     back at its end with all that was made in it, and no setting can be changed in it.
     """
-    connection = _idle.pop(memory, None)
+    idle = _idle.get()
+    connection = None if idle is None else idle.pop(memory, None)
     if connection is None:
         connection = connect(memory=memory)
         connection.execute("SET lock_configuration = true")
@@ -78,24 +92,14 @@ def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.begin()
         yield connection
         connection.rollback()
-        is_as_made = connection.execute(_LEFT).fetchone() == (0,)
+        is_as_made = idle is not None and connection.execute(_LEFT).fetchone() == (0,)
     except BaseException:
         connection.close()
         raise
-    spare: duckdb.DuckDBPyConnection | None = connection
-    if is_as_made:
-        with _laying_by:
-            spare, _idle[memory] = _idle.pop(memory, None), connection
-            if len(_idle) > _MOST_IDLE:
-                spare = _idle.pop(next(iter(_idle)))
-    if spare is not None:
-        spare.close()
-
-
-@atexit.register
-def _close_idle() -> None:
-    while _idle:
-        _idle.popitem()[1].close()
+    if idle is not None and is_as_made and memory not in idle and len(idle) < _MOST_IDLE:
+        idle[memory] = connection
+    else:
+        connection.close()
 
 
 _LEFT = (

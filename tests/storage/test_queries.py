@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from runner.storage.queries import connect, duckdb_pattern, lent
+from runner.storage.queries import connect, duckdb_pattern, kept_connections, lent
 from tests.support.files import json_lines
 from tests.support.processes import nip_run, nip_run_here, python
 from tests.support.runs import only_run
@@ -119,6 +120,13 @@ def test_a_link_reads_the_one_file_that_is_meant(tmp_path: Path) -> None:
             assert json_lines(one) == [{"name": name}]
 
 
+@pytest.fixture
+def kept() -> Iterator[None]:
+    with kept_connections():
+        yield
+
+
+@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(
     "left",
     [
@@ -139,6 +147,7 @@ def test_whoever_is_lent_a_connection_finds_it_as_it_was_made(left: str) -> None
                 connection.sql(again)
 
 
+@pytest.mark.usefixtures("kept")
 def test_a_connection_is_lent_again_and_none_with_a_memory_that_is_no_size() -> None:
     with lent("63MB") as first:
         pass
@@ -148,18 +157,11 @@ def test_a_connection_is_lent_again_and_none_with_a_memory_that_is_no_size() -> 
         assert again is first
 
 
-def test_few_connections_are_kept_those_used_last() -> None:
-    with lent("61MB") as first, lent("62MB"), lent("63MB"), lent("61MB") as another:
-        assert another is not first
-    with lent("61MB") as again:
-        assert again is first  # which was given back last
+def test_a_connection_outlives_no_block_that_keeps_none() -> None:
+    with lent("63MB") as connection:
+        pass
     with pytest.raises(duckdb.ConnectionException):
-        another.execute("SELECT 1")
-
-
-def test_a_program_ends_with_connections_to_lend_and_warns_of_nothing() -> None:
-    said = python("from runner.storage.queries import lent\nwith lent('61MB'): pass", PYTHONWARNINGS="always")
-    assert (said.returncode, said.stderr) == (0, "")
+        connection.execute("SELECT 1")
 
 
 def test_a_folder_of_links_is_gone_with_its_process_which_warns_of_nothing(tmp_path: Path) -> None:
