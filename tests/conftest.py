@@ -42,3 +42,12 @@ def _guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with guard.closed((str(tmp_path_factory.getbasetemp()), tempfile.gettempdir())):
         os.environ.update(guard.variables())
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_maker_of_tables() -> Iterator[None]:
+    """Runs in this process share what reads and writes small tables: to make it anew was a fifth of what they cost."""
+    from runner.storage.queries import kept_connections
+
+    with kept_connections():
+        yield

@@ -41,7 +41,7 @@ FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
 BOARD_GROUP_ROWS = 10_240
-CHECKPOINT = "8MB"
+CHECKPOINT = "2MB"
 """Rows stand in memory until they are checkpointed, by default at 16 MB of log."""
 
 

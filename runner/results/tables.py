@@ -18,6 +18,7 @@ from runner.errors import RunError
 from runner.rollouts.rollout import Call, Rollout
 from runner.storage.files import create, make_folder, remove_folder
 from runner.storage.parquet import BESIDE, try_parquet, write_parquet
+from runner.storage.queries import kept_connections
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "rollouts": {
@@ -194,8 +195,9 @@ class PartFiles:
         try:
             (self._target / BESIDE).unlink(missing_ok=True)  # which an earlier version may have left
             if at_once == 1:
-                for name in COLUMNS:
-                    self._seal(name)
+                with kept_connections():
+                    for name in COLUMNS:
+                        self._seal(name)
             else:
                 with ThreadPoolExecutor(at_once, "nip-run-seal") as threads:
                     for _ in threads.map(self._seal, ("messages", "completions", "rollouts")):  # what takes long first

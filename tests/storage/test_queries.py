@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from contextvars import Context
 from pathlib import Path
 
 import duckdb
@@ -158,8 +159,11 @@ def test_a_connection_is_lent_again_and_none_with_a_memory_that_is_no_size() -> 
 
 
 def test_a_connection_outlives_no_block_that_keeps_none() -> None:
-    with lent("63MB") as connection:
-        pass
+    def borrowed() -> duckdb.DuckDBPyConnection:
+        with lent("63MB") as connection:
+            return connection
+
+    connection = Context().run(borrowed)  # where nobody keeps any, as the tests do
     with pytest.raises(duckdb.ConnectionException):
         connection.execute("SELECT 1")
 
