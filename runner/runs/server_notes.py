@@ -72,8 +72,8 @@ class ServerNotes:
         now = before + calls
         many = "1 call" if now == 1 else f"{now:,} calls"
         new = (
-            f"{server} answered {many} of models.{group} with an error, and its other servers took them; the first: "
-            f"{first}; leave {server} out of models.{group}.base_url, or make it as the others are"
+            f"{server} did not take {many} of models.{group} that its other servers took; the first: {first}; leave "
+            f"{server} out of models.{group}.base_url, or make it as the others are"
         )
         self._unlike[key] = now, first, new
         if not before:

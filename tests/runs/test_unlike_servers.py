@@ -17,7 +17,7 @@ from tests.support.runs import only_run, table
 from tests.support.servers.fleet import Fleet, fleet
 from tests.support.specs import spec_file
 
-RETRY = {"transient": {"first_wait": 0.02, "max_wait": 0.2, "attempts": 3}, "breaker": {"failures": 4}}
+RETRY = {"transient": {"first_wait": 0.05, "max_wait": 1.0, "attempts": 3}, "breaker": {"failures": 4}}
 TWO = "execution.processes=2"
 
 
@@ -36,7 +36,7 @@ def outcomes(folder: Path) -> dict[str, int]:
 
 def notes_in(said: str, server: str) -> list[str]:
     """What the end of a run says of a server that is unlike the others; it may have been told before, with less."""
-    found = re.findall(rf"({re.escape(server)} answered ([\d,]+) calls? of .*)", said)
+    found = re.findall(rf"({re.escape(server)} did not take ([\d,]+) calls? of .*)", said)
     return [line for line, _ in found][-1:]
 
 
@@ -67,10 +67,10 @@ def test_what_one_server_refuses_the_others_are_asked_and_it_is_named(tmp_path: 
     (note,) = notes_in(done.stderr, refuses)
     failed = [row["error"] for row in table(only_run(tmp_path / "results"), "completions") if row["error"]]
     assert len(failed) == asked[2]
-    assert f"answered {asked[2]} calls of models.m with an error" in note
+    assert f"did not take {asked[2]} calls of models.m that its other servers took" in note
     assert f"leave {refuses} out of models.m.base_url" in note
     assert all(refuses in error for error in failed)
-    assert asked[2] < sum(asked) / 8, "it is left"
+    assert asked[2] < sum(asked) / 4, "it is left"
     assert refuses in (only_run(tmp_path / "results") / "run.log").read_text()
     assert refuses in done.stderr
 
@@ -86,13 +86,14 @@ def test_so_it_is_with_worker_processes(tmp_path: Path, kind: str) -> None:
     assert done.returncode == 0, done.stderr
     assert outcomes(tmp_path) == {"decided": 36}
     (note,) = notes_in(done.stderr, refuses)
-    assert f"answered {asked[2]} calls of models.m with an error" in note
+    assert f"did not take {asked[2]} calls of models.m that its other servers took" in note
     assert asked[2] < sum(asked) / 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("after", "processes"),
-    [(8, 0), pytest.param(0, 0, marks=pytest.mark.full), pytest.param(8, 2, marks=pytest.mark.full)],
+    [(8, 0), (0, 0), (8, 2)],
 )
 def test_a_server_that_fails_loses_no_game_of_those_that_the_others_answer(
     tmp_path: Path, after: int, processes: int
@@ -109,6 +110,7 @@ def test_a_server_that_fails_loses_no_game_of_those_that_the_others_answer(
     assert fails in (only_run(tmp_path / "results") / "run.log").read_text()
 
 
+@pytest.mark.full
 def test_what_all_servers_refuse_is_the_games_end_and_says_nothing_that_is_not_so(tmp_path: Path) -> None:
     with fleet(3, malformed="returns x + 5.") as servers:
         refuses = unlike(servers, kind="malformed_request")
@@ -124,16 +126,16 @@ def test_what_all_servers_refuse_is_the_games_end_and_says_nothing_that_is_not_s
 
 @pytest.mark.full
 def test_a_prompt_that_is_too_long_for_all_ends_its_game_as_at_one_server(tmp_path: Path) -> None:
-    with fleet(3, kind="context_length_exceeded", after=20) as servers:
+    with fleet(3, kind="context_length_exceeded") as servers:
         spec(tmp_path, servers.base_urls)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert outcomes(tmp_path)["context_exceeded"] > 0
-    assert "transport_failed" not in outcomes(tmp_path)
+    assert outcomes(tmp_path) == {"context_exceeded": 36}
     assert not any(notes_in(done.stderr, url) for url in servers.base_urls), "they are all alike"
 
 
-@pytest.mark.parametrize("kind", ["unknown_model", pytest.param("malformed_request", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["unknown_model", "malformed_request"])
 def test_what_all_servers_refuse_of_all_calls_ends_the_run(tmp_path: Path, kind: str) -> None:
     with fleet(3, kind=kind) as servers:
         spec(tmp_path, servers.base_urls)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from runner.errors import (
@@ -57,7 +57,6 @@ class OneOfSeveral:
 
     def __init__(self, provider: _Provider) -> None:
         self._provider = provider
-        self.close: Callable[[], Awaitable[None]] = provider.close
 
     async def complete(self, request: Request) -> Completion:
         """Ask it.
@@ -69,6 +68,9 @@ class OneOfSeveral:
             return await self._provider.complete(request)
         except ProviderRefusal as refusal:
             raise ServerRefusal(refusal) from None
+
+    async def close(self) -> None:
+        await self._provider.close()
 
 
 def serves_nobody(error: CallError) -> bool:

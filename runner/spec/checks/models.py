@@ -107,10 +107,11 @@ def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -
         if wrong is not None:
             yield problem(f"{url}: {wrong}" if len(urls) > 1 else wrong)
         elif url != NOT_PUBLISHED:
-            first = seen.setdefault(same_server(url), url)
-            if first is not url:
-                as_well = "" if first == url else f", as {first} too"
+            server = same_server(url)
+            if server in seen:
+                as_well = "" if seen[server] == url else f", as {seen[server]} too"
                 yield problem(f"{url} stands here twice{as_well}; leave one out")
+            seen.setdefault(server, url)
     if len(urls) > 1 and settings.get("batch"):
         yield problem("a batch is sent to one server and found again there; give one address")
     for header, message in header_problems(settings.get("headers") or {}, name):
