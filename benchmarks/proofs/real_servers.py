@@ -60,9 +60,7 @@ sys.stdin.read()
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--games", type=int, default=10, help="of each protocol at llama.cpp, an even number; default: 10"
-    )
+    parser.add_argument("--games", type=int, default=10, help="of each protocol at llama.cpp, an even number; default: 10")
     chosen = parser.parse_args()
     claims = Claims()
     with folder() as here:

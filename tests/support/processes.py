@@ -29,9 +29,7 @@ def command(*words: str | Path) -> list[str]:
     return [sys.executable, "-m", "runner", *map(str, words)]
 
 
-def nip_run(
-    *words: str | Path, cwd: Path, timeout: float = 180.0, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def nip_run(*words: str | Path, cwd: Path, timeout: float = 180.0, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     return subprocess.run(
         command(*words), cwd=cwd, env=environment(**variables), capture_output=True, text=True, timeout=timeout,
