@@ -22,6 +22,7 @@ from runner.models.layers.malformed import judging_refusals
 from runner.models.layers.placement import Placement, Rollout
 from runner.models.layers.retry import with_retries
 from runner.models.layers.several import Server, SeveralServers
+from runner.models.layers.standing import OneOfSeveral, Standing
 from runner.models.policy import Retry
 from runner.models.servers import Servers, Told, server_of
 from runner.models.settings import ModelSettings
@@ -174,7 +175,13 @@ class _AtSeveral:
         learn = self.admitted.learns(group, server)
         provider = CONNECTORS[settings.provider](ToConnect(group, settings, self.servers, learn, None, {}))
         self.made.append(provider)
-        return Server(self.told[server].breaker, self.attempt({group: provider}, server))
+        events = self.events
+        standing = Standing(
+            server, group, self.policy.breaker.failures, self.policy.transient,
+            tell=lambda message: events.server_down(f"{server} ({group})", message),
+            unlike=lambda calls, said: events.unlike(group, server, calls, said),
+        )  # fmt: skip
+        return Server(self.told[server].breaker, standing, self.attempt({group: OneOfSeveral(provider)}, server))
 
 
 def _or_several(complete: Complete, pools: Mapping[str, _Pool]) -> Complete:

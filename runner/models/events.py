@@ -18,6 +18,9 @@ class CallEvents:
     def server_down(self, server: str, message: str | None) -> None:
         """A server does not answer any more, as the message says; with None it does again."""
 
+    def unlike(self, group: str, server: str, calls: int, said: str) -> None:
+        """Other servers of a group took so many more calls, to the last of which this one had said so."""
+
     def recorded(self, request: Request, completion: Completion) -> None:
         """An answer is on disk; `n` of the request says how many were asked for together."""
 

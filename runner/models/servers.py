@@ -12,6 +12,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from runner.models.addresses import same_server
 from runner.models.layers.breaker import Breaker
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep
 from runner.models.policy import Retry
@@ -85,8 +86,8 @@ class Servers:
 
 
 def server_of(settings: ModelSettings) -> str:
-    """The address that a group asks, as one name for it; of several the first."""
-    return (settings.address or BASE_URL).rstrip("/")
+    """The server that a group asks, by one name however its address is written; of several the first."""
+    return same_server(settings.address or BASE_URL)
 
 
 def connections_of(settings: ModelSettings) -> Hashable:

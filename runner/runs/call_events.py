@@ -67,6 +67,9 @@ class RunCallEvents(CallEvents):
     def server_down(self, server: str, message: str | None) -> None:
         self.accounting.warn(server, message)
 
+    def unlike(self, group: str, server: str, calls: int, said: str) -> None:
+        self.server_notes.unlike(group, server, calls, said)
+
     def recorded(self, request: Request, completion: Completion) -> None:
         if self.cache is None:
             return

@@ -49,6 +49,8 @@ class ServerNotes:
         self._notes = notes
         self._tell = tell
         self._said: set[str] = set()
+        self._unlike: dict[tuple[str, str], tuple[int, str, str]] = {}
+        """By group and server: how many calls, what was said to the first, and the note."""
         self._lost = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
         self._last: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
         self._pairs = {group: _Pairs() for group in groups}
@@ -62,6 +64,24 @@ class ServerNotes:
             self._notes.append(line)
             log.warning("%s", line)
             self._tell(line)
+
+    def unlike(self, group: str, server: str, calls: int, said: str) -> None:
+        """One of several servers did not take so many more calls, which others took; `said`: to the last of them."""
+        key = group, server
+        before, first, line = self._unlike.get(key, (0, said, ""))
+        now = before + calls
+        many = "1 call" if now == 1 else f"{now:,} calls"
+        new = (
+            f"{server} did not take {many} of models.{group} that its other servers took; the first: {first}; leave "
+            f"{server} out of models.{group}.base_url, or make it as the others are"
+        )
+        self._unlike[key] = now, first, new
+        if not before:
+            self.note(new)
+            return
+        self._notes[self._notes.index(line)] = new
+        if now.bit_length() > before.bit_length():  # the log has it at once, and each time that it is twice as many
+            log.warning("%s", new)
 
     def gave_fewer(self, group: str) -> None:
         """A call for several answers got fewer."""

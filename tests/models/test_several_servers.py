@@ -9,12 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from runner.aio import run_sync
-from runner.errors import ServerUnreachable, TransientError
+from runner.errors import CallError, ContextExceededError, ProviderRefusal, ServerUnreachable, TransientError
 from runner.models.base import Choice, Complete, Completion, Request, SampleKey
 from runner.models.events import NO_EVENTS
 from runner.models.layers.breaker import Breaker
 from runner.models.layers.placement import Placement
 from runner.models.layers.several import Server, SeveralServers
+from runner.models.layers.standing import ServerRefusal, Standing
 from runner.models.policy import BreakerPolicy, TransientPolicy
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
@@ -39,8 +40,9 @@ class Three:
     def __init__(self, *, attempts: int = 8, failures: int = 2, probes: int = 3, first_wait: float = 1.0) -> None:
         self.now = 100.0
         self.asked: list[tuple[int, str]] = []
-        self.failing: dict[int, Callable[[], TransientError]] = {}
+        self.failing: dict[int, Callable[[], CallError]] = {}
         self.told: list[str | None] = []
+        self.left: list[str | None] = []
         self.waits: list[float] = []
         self.enough = asyncio.Event()
         """Set at the 60th call."""
@@ -51,7 +53,13 @@ class Three:
             Breaker(name, policy, waits, tell=self.told.append, sleep=self._sleep, clock=lambda: self.now)
             for name in NAMES
         ]
-        servers = [Server(breaker, self._of(at)) for at, breaker in enumerate(self.breakers)]
+        self.standings = [
+            Standing(name, "m", failures, waits, tell=self.left.append, clock=lambda: self.now) for name in NAMES
+        ]
+        servers = [
+            Server(breaker, standing, self._of(at))
+            for at, (breaker, standing) in enumerate(zip(self.breakers, self.standings, strict=True))
+        ]
         self.placement = Placement(NAMES)
         self.group = SeveralServers(
             servers, self.placement, waits, NO_EVENTS, sleep=self._sleep, clock=lambda: self.now
@@ -170,10 +178,95 @@ def test_calls_that_wait_for_any_of_them_go_on_once_one_is_there() -> None:
     assert three.told[-1] is None
 
 
-@pytest.mark.parametrize("status", [500, 404])
-def test_an_answer_of_a_server_is_no_reason_to_leave_it(status: int) -> None:
+@pytest.mark.parametrize("status", [500, 200, 404])
+def test_a_call_that_a_server_fails_in_is_asked_elsewhere_at_once(status: int) -> None:
     three = Three(attempts=2)
     home = three.homes(range(1))[0]
     three.failing[home] = lambda: TransientError("failed", status=status)
-    three.ask(request(0))
-    assert {at for at, _ in three.asked} == {home}
+    assert three.ask(request(0)) == [ANSWER]
+    assert three.asked[0][0] == home
+    assert three.waits == []
+
+
+def too_long() -> CallError:
+    return ContextExceededError("too long", status=400)
+
+
+def unknown() -> CallError:
+    return ServerRefusal(ProviderRefusal("no such model\nCheck the name.", changes={"models.m.model": None}))
+
+
+def test_a_refusal_is_asked_at_each_of_the_others_whatever_the_attempts() -> None:
+    three = Three(attempts=1)
+    order = three.placement.order(request(0).sample)
+    three.failing.update(dict.fromkeys(order[:2], too_long))
+    assert three.ask(request(0)) == [ANSWER]
+    assert [at for at, _ in three.asked] == order
+
+
+def test_what_all_refuse_is_raised_as_the_prompts_fault_where_one_says_so() -> None:
+    three = Three()
+    order = three.placement.order(request(0).sample)
+    three.failing = {order[0]: unknown, order[1]: too_long, order[2]: unknown}
+    (error,) = three.ask(request(0))
+    assert isinstance(error, ContextExceededError)
+    assert len(three.asked) == 3
+
+
+def test_what_all_refuse_of_everybody_is_the_groups_refusal() -> None:
+    three = Three()
+    three.failing = dict.fromkeys(range(3), unknown)
+    (error,) = three.ask(request(0))
+    assert isinstance(error, ProviderRefusal)
+    assert str(error) == "no such model\nno such model\nno such model\nCheck the name."
+    assert error.changes == {"models.m.model": None}
+
+
+def test_one_that_serves_nobody_is_left_at_the_first_call_and_comes_back_once_it_does() -> None:
+    three = Three(first_wait=1.0)
+    homes = three.homes(range(30))
+    three.failing[0] = unknown
+    assert three.ask(*(request(n) for n, at in homes.items() if at == 0)) == [ANSWER] * sum(
+        at == 0 for at in homes.values()
+    )
+    assert [said is None for said in three.left] == [False]
+    three.asked.clear()
+    three.ask(*(request(n, 1) for n in homes))
+    assert Counter(at for at, _ in three.asked)[0] == 0, "its wait is not over"
+    three.now += 10
+    three.asked.clear()
+    assert three.ask(*(request(n, 2) for n in homes)) == [ANSWER] * 30
+    assert Counter(at for at, _ in three.asked)[0] == 1
+    three.failing.clear()
+    three.now += 10
+    three.ask(request(0, 3))
+    assert [said is None for said in three.left] == [False, True]
+
+
+def test_one_with_a_shorter_context_is_not_left_once_it_has_answered() -> None:
+    three = Three(failures=2)
+    homes = three.homes(range(60))
+    at_first = [n for n, at in homes.items() if at == 0]
+    assert three.ask(request(at_first[0])) == [ANSWER]
+    three.failing[0] = too_long
+    assert three.ask(*(request(n) for n in at_first[1:])) == [ANSWER] * (len(at_first) - 1)
+    assert three.left == []
+
+
+def test_where_all_others_are_left_the_last_one_is_asked_and_judges() -> None:
+    three = Three(failures=1)
+    homes = three.homes(range(60))
+    three.failing.update({0: unknown, 1: unknown})
+    assert three.ask(*map(request, homes)) == [ANSWER] * 60
+    three.failing[2] = too_long
+    (error,) = three.ask(request(0, 1))
+    assert isinstance(error, ContextExceededError)
+
+
+def test_a_refusal_is_not_judged_while_the_others_are_only_away() -> None:
+    three = Three(failures=1, probes=3)
+    order = three.placement.order(request(0).sample)
+    three.failing = {order[0]: too_long, order[1]: refused, order[2]: refused}
+    (error,) = three.ask(request(0))
+    assert isinstance(error, TransientError), "another process asks again"
+    assert "too long" in str(error) or "refused" in str(error)

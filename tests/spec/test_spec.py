@@ -143,6 +143,9 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay); add models.m.run"]),
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
             "spec.yaml:6:25: models.m.run: no run folder 'gone'; `nip-run runs` lists those there are"]),
+        ("m: {provider: dummy}", "m: {model: x, base_url: ['http://a:80/v1', 'http://A//v1', 'http://a:80/v1']}", [
+            "spec.yaml:6:17: models.m.base_url: http://A//v1 stands here twice, as http://a:80/v1 too; leave one out",
+            "spec.yaml:6:17: models.m.base_url: http://a:80/v1 stands here twice; leave one out"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: 'https://me@evil.example'}", [
             ("spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form: http:// or https:// "
              "with a host belongs here, without user or password, or ??? for an address that is still to be given; "

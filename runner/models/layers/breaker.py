@@ -18,8 +18,10 @@ from runner.models.base import Complete, Completion, Request, SampleKey
 from runner.models.layers.waits import own_wait
 from runner.models.policy import BreakerPolicy, TransientPolicy
 
-_GATEWAY = (502, 503, 504)
-_ALIVE = (408, 409, 425, 429)
+GATEWAY = (502, 503, 504)
+"""Statuses that say that a server is down, whoever asks."""
+
+ALIVE = (408, 409, 425, 429)
 """Statuses of a server that is up and asks to come again."""
 
 
@@ -167,8 +169,8 @@ class Breaker:
                 self._wake()
 
     def _failed(self, request: Request, error: TransientError, *, probe: bool) -> None:
-        says_down = error.unreachable or error.status in _GATEWAY
-        if error.status is not None and not says_down and (self._answered or error.status in _ALIVE):
+        says_down = error.unreachable or error.status in GATEWAY
+        if error.status is not None and not says_down and (self._answered or error.status in ALIVE):
             self._is_up()  # somebody is there
             return
         self._last = str(error)

@@ -6,6 +6,8 @@ of a model group. What became of the group's other requests tells which it is:
 - the group was answered, in this process or by the journal: the refusal ends its game;
 - it never was: the refusal ends its game for now, and another process asks again. After as many refusals as open a
   breaker, and no answer, the run stops; so does one that comes to its end before that.
+
+Of a group at several servers only what all of them refuse comes here (`several`).
 """
 
 from __future__ import annotations

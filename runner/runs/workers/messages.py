@@ -223,6 +223,15 @@ class ServerDown(NamedTuple):
     message: str | None
 
 
+class Unlike(NamedTuple):
+    """Other servers of a group took so many more calls, to the last of which this one had said so."""
+
+    group: str
+    server: str
+    calls: int
+    said: str
+
+
 class Noted(NamedTuple):
     """What was noticed, and about what, of which it is said once."""
 

@@ -31,6 +31,7 @@ class News:
             messages.Learned: lambda _, message: permits.learn(message.group, message.server, message.headers),
             messages.Counted: self._counted,
             messages.ServerDown: self._server_down,
+            messages.Unlike: lambda _, message: held.notes.unlike(*message),
             messages.Noted: lambda _, message: held.notes.note(message.line, message.about),
             messages.Logged: lambda _, message: logging.getLogger(message.logger).log(
                 message.level, "%s", message.line

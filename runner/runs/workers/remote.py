@@ -40,6 +40,7 @@ from runner.runs.workers.messages import (
     Record,
     Refused,
     ServerDown,
+    Unlike,
 )
 from runner.storage.log_lines import unnumbered
 
@@ -235,6 +236,9 @@ class RemoteEvents(CallEvents):
 
     def server_down(self, server: str, message: str | None) -> None:
         self.writer.send(ServerDown(server, message))
+
+    def unlike(self, group: str, server: str, calls: int, said: str) -> None:
+        self.writer.send(Unlike(group, server, calls, said))
 
     def recorded(self, request: Request, completion: Completion) -> None:
         if self.cache is None:

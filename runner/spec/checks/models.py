@@ -12,6 +12,7 @@ from runner.builtin import is_file, is_folder
 from runner.documents.fields import from_plain
 from runner.documents.layered import Layered
 from runner.errors import Problem
+from runner.models.addresses import same_server
 from runner.models.costs import answer_limit
 from runner.models.extra_body import extra_body_problems
 from runner.models.headers import header_problems
@@ -100,14 +101,17 @@ def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -
     said = settings.get("base_url")
     problem = _of_group(layered, name, "base_url")
     urls: list[str] = said if isinstance(said, list) else [] if said is None else [said]
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for url in urls:
         wrong = address_problem(url) if url != NOT_PUBLISHED else None
         if wrong is not None:
             yield problem(f"{url}: {wrong}" if len(urls) > 1 else wrong)
-        elif url != NOT_PUBLISHED and url.rstrip("/") in seen:
-            yield problem(f"{url} stands here twice; leave one out")
-        seen.add(url.rstrip("/"))
+        elif url != NOT_PUBLISHED:
+            server = same_server(url)
+            if server in seen:
+                as_well = "" if seen[server] == url else f", as {seen[server]} too"
+                yield problem(f"{url} stands here twice{as_well}; leave one out")
+            seen.setdefault(server, url)
     if len(urls) > 1 and settings.get("batch"):
         yield problem("a batch is sent to one server and found again there; give one address")
     for header, message in header_problems(settings.get("headers") or {}, name):

@@ -40,9 +40,9 @@ class Fleet:
         for life in self._lives:
             life.close()
 
-    def change(self, **options: Any) -> None:
-        """Change options of those that are up."""
-        for server in filter(None, self._up):
+    def change(self, *places: int, **options: Any) -> None:
+        """Change options of those that are up, at these places or all."""
+        for server in filter(None, [self._up[at] for at in places or self._places]):
             server.change(**options)
 
     def _stats(self, at: int) -> list[dict[str, Any]]:
