@@ -15,12 +15,12 @@ from runner.rollouts.estimate import estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.runs.engine_there import check_engine
 from runner.runs.process import cores_here
-from runner.runs.scale.breaks import Breaks, Room, breaks_of
+from runner.runs.scale.breaks import DAY, Breaks, Room, breaks_of
 from runner.runs.scale.calibration import SECONDS, Calibration, scratch
 from runner.runs.scale.earlier import Earlier, earlier_like, of_run
 from runner.runs.scale.known import known_games, planned_words, rates_of
 from runner.runs.scale.measuring import Measurements, Tell, measurements
-from runner.runs.scale.model import Bound, Games, Players, Prediction, predicted
+from runner.runs.scale.model import Bound, Games, Players, Prediction, games_within, predicted
 from runner.runs.spending import used_models
 from runner.text import counted
 
@@ -109,7 +109,8 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
     )  # fmt: skip
     costs = found.costs(asked.start, asked.workers, cores)
     low, high = (predicted(games, costs, players) for games in known)
-    return _Told(plan, results, players, found, earlier).duration(known, (low, high))
+    games_a_day = games_within(DAY, known[1], costs, players)
+    return _Told(plan, results, players, found, earlier, games_a_day).duration(known, (low, high))
 
 
 def _measured_here(
@@ -158,6 +159,7 @@ class _Told:
     players: Players
     seen: Measurements
     earlier: Earlier | None
+    games_a_day: int
 
     def duration(self, known: tuple[Games, Games], found: tuple[Prediction, Prediction]) -> Duration:
         low, high = found
@@ -167,7 +169,7 @@ class _Told:
         free = shutil.disk_usage(self.results.disk).free
         budget = plan.spec.experiment.budget
         room = Room(
-            seconds=high.seconds / plan.size,
+            games_a_day=self.games_a_day,
             disk_bytes=last.calls * (journal + seen.one.table_bytes),
             free_bytes=free, usd=None if usd is None else usd[1] / plan.size, budget_usd=budget.usd, calls=last.calls,
             budget_calls=budget.completions, tokens=last.tokens, budget_tokens=budget.tokens,
