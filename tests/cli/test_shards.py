@@ -121,7 +121,18 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
         shutil.copytree(only_run(tmp_path / f"disk{number}") / "shards" / f"{number}-of-2", tmp_path / copies[-1])
     done = run(tmp_path, "merge", *copies)
     assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
+    (merged,) = (tmp_path / "results" / "runs").iterdir()
+    for place, name in (("named", merged.name), ("begun", "tiny")):  # by what the parts say alone
+        named = run(tmp_path, "merge", name, *copies, "--results", place)
+        assert named.returncode == 0, named.stderr
+        assert only_run(tmp_path / place).name == merged.name
+    other = run(tmp_path, "merge", "nobody", *copies, "--results", "second")
+    assert other.returncode == 2
+    assert (
+        f"'nobody': no run in second was played in shards by this name, and the parts given are of {merged.name}"
+        in (other.stderr)
+    )
+    assert not (tmp_path / "second").exists()
     (tmp_path / "copy1" / "manifest.json").write_text("{", "utf-8")
     damaged = run(tmp_path, "merge", *copies, "--results", "third")
     assert damaged.returncode == 1
