@@ -48,6 +48,18 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
     shown = run(tmp_path, "show", "tiny", "--shard", "1/2", "--json")
     assert json.loads(shown.stdout)["manifest"]["shard"] == [1, 2]
     assert "shard 2/2 of run" in run(tmp_path, "show", "tiny", "--shard", "2/2").stderr
+    begun = f"run {whole.name} is played in 2 shards (begun: 1/2)"
+    for words, said in (
+        ((whole.name,), f"--run-id {whole.name} --shard K/2"),
+        ((str(whole),), f"nip-run merge {whole.name}"),
+        ((whole.name, "--shard", "2/2"), f"this one is begun by the spec (nip-run SPEC --run-id {whole.name} --shard"),
+        ((whole.name, "--shard", "1/3"), "not in 3; by its name a part goes on that has begun"),
+    ):
+        refused, checked = run(tmp_path, *words), run(tmp_path, "check", *words)
+        assert (refused.returncode, checked.returncode) == (2, 2)
+        assert begun in refused.stderr
+        assert said in refused.stderr
+        assert begun in checked.stderr
     last = run(tmp_path, "spec.yaml", "--shard", "2/2", "--json")
     assert [one["run_id"] for one in json.loads(last.stdout)] == [f"{whole.name}/shards/2-of-2", whole.name]
     assert json.loads(last.stdout)[1]["rollouts"] == 4
