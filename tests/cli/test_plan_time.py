@@ -97,6 +97,15 @@ def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_dif
     ("words", "message"),
     [
         (("--workers", "0"), "--workers is a number from 1 on, and not 0"),
+        (
+            ("--workers", "1025"),
+            "--workers 1025: execution.processes takes 1,024 at most, and execution.workers 4,096 on",
+        ),
+        (
+            ("--workers", "4097", "execution.engine=ray", "execution.workers=2"),
+            "--workers 4097: execution.workers takes 4,096 at most; or plan --shards N",
+        ),
+        (("--shards", "10001"), "--shards 10001: a run is played in 10,000 shards at most"),
         (("--shards", "13"), "--shards 13: the dataset has 12 groups to be dealt"),
         (("--workers", "2", "--cores", "-1"), "--cores is a number from 1 on, and not -1"),
         (("--workers", "2", "--measure", "0"), "--measure is a number of seconds up to 3600, and not 0"),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from runner.datasets.shards import MAX_SHARDS
 from runner.errors import Interrupted, UsageError
 from runner.models.prices import price_of
 from runner.results.results import Results
@@ -22,6 +23,7 @@ from runner.runs.scale.known import known_games, planned_words, rates_of
 from runner.runs.scale.measuring import Measurements, Tell, measurements
 from runner.runs.scale.model import Bound, Games, Players, Prediction, games_within, predicted
 from runner.runs.spending import used_models
+from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
 from runner.text import counted
 
 Pair = tuple[float, float]
@@ -135,6 +137,15 @@ def _check(plan: Plan, asked: Asked) -> None:
         many = getattr(asked, name)
         if many is not None and many < 1:
             raise UsageError(f"--{name} is a number from 1 on, and not {many}")
+    is_on_ray = plan.spec.experiment.execution.engine == "ray"
+    key, most = ("workers", MAX_WORKERS) if is_on_ray else ("processes", MAX_PROCESSES)
+    if asked.workers > most:
+        other = "" if is_on_ray else f", and execution.workers {MAX_WORKERS:,} on Ray (execution.engine=ray)"
+        raise UsageError(
+            f"--workers {asked.workers}: execution.{key} takes {most:,} at most{other}; or plan --shards N"
+        )
+    if asked.shards > MAX_SHARDS:
+        raise UsageError(f"--shards {asked.shards}: a run is played in {MAX_SHARDS:,} shards at most")
     if not 0 < asked.measure <= MOST_SECONDS:
         raise UsageError(f"--measure is a number of seconds up to {MOST_SECONDS:g}, and not {asked.measure:g}")
     if plan.shape is not None:
