@@ -73,7 +73,7 @@ class Leasing:
         self._concurrency = concurrency
         self._book = LeaseBook(jobs, results.has_room, len(places), by_datapoint=held.plan.shares_between_games)
         is_whole = False
-        watching = asyncio.create_task(self._watch())
+        watching = asyncio.create_task(Silence(places, held, self._fail).watch())
         try:
             held.stop.check()
             start = Packed(held.start)
@@ -257,12 +257,6 @@ class Leasing:
         try:
             place.worker = await self._crew.start(partial(self._receive, place), partial(self._died, place))
             place.worker.send(start)
-        except Exception as error:  # noqa: BLE001 - `play_all` raises it
-            self._fail(error)
-
-    async def _watch(self) -> None:
-        try:
-            await Silence(self._places, self._held).watch()
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 

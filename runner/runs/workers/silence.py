@@ -8,7 +8,7 @@ looks again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.places import Held, Place
@@ -24,15 +24,21 @@ MOST_WHEN_STOPPING = 3
 class Silence:
     """Looks after the workers of a run that have games."""
 
-    def __init__(self, places: Sequence[Place], held: Held, every: float = ALIVE_SECONDS) -> None:
-        self._places, self._held, self._every = places, held, every
+    def __init__(
+        self, places: Sequence[Place], held: Held, fail: Callable[[Exception], None], every: float = ALIVE_SECONDS
+    ) -> None:
+        """`fail` is told what goes wrong here: whoever hears a note may raise."""
+        self._places, self._held, self._fail, self._every = places, held, fail, every
 
     async def watch(self) -> None:
         """Look at all of them again and again, until cancelled."""
-        while True:
-            await asyncio.sleep(self._every)
-            for place in self._places:
-                self._look(place)
+        try:
+            while True:
+                await asyncio.sleep(self._every)
+                for place in self._places:
+                    self._look(place)
+        except Exception as error:  # noqa: BLE001 - the run must hear of it, whatever it is
+            self._fail(error)
 
     def _look(self, place: Place) -> None:
         worker = place.worker

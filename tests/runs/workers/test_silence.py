@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from runner.runs.workers.link import SocketLink
 from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.places import Held, Place
 from runner.runs.workers.silence import MOST, MOST_WHEN_STOPPING, Silence
+from tests.support import ray_nodes
 from tests.support.processes import ended, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
@@ -72,18 +74,20 @@ def watched(what: Callable[[Worker, Stop], Any], *, leases: int = 2) -> tuple[li
 
     async def watch() -> tuple[list[str], list[str]]:
         stop, notes = Stop(), cast("list[str]", [])
+        failed: list[Exception] = []
         place = Place(0, leases=dict.fromkeys(range(leases), cast("Any", None)))
         worker = Worker(place)
         place.worker = cast("Any", worker)
         await worker.begin()
         held = cast("Held", SimpleNamespace(stop=stop, notes=SimpleNamespace(note=notes.append)))
-        watching = asyncio.create_task(Silence([place], held, EVERY).watch())
+        watching = asyncio.create_task(Silence([place], held, failed.append, EVERY).watch())
         try:
             await what(worker, stop)
         finally:
             watching.cancel()
             worker.process.kill()
             worker.process.wait()
+        assert failed == []
         return worker.killed, notes
 
     return asyncio.run(watch())
@@ -150,6 +154,26 @@ def test_a_run_goes_on_without_a_worker_that_hangs(tmp_path: Path) -> None:
         lost = [record["charged"][2] for record in journal_records(run) if record["kind"] == "lost"]
         assert server.requests - 2 * needed <= sum(lost) <= 8
     assert "said nothing for 60 s" in (run / "run.log").read_text()
+    assert derived_files(run) == derived_files(whole.path)
+    assert facts_in_journal(run) == facts_in_journal(whole.path)
+
+
+@pytest.mark.ray
+def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> None:
+    with serving(latency=[0.0, 0.05]) as server:
+        path = spec_file(tmp_path, server.base_url, size=20)
+        whole = played(path, tmp_path / "one")
+        needed = server.requests
+        server.change(latency=0.2)
+        process = started("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
+        until(lambda: server.requests >= needed + 10 or process.poll() is not None, 60.0)
+        hung, _ = ray_nodes.actors()
+        os.kill(hung, signal.SIGSTOP)
+        code, _, err = ended(process, 160.0)
+        assert code == 0, err
+        assert re.search(r"said nothing for 60 s, as one that hangs or was stopped, and was killed: \d+ calls? w", err)
+        until(lambda: not (ray_nodes.actors() or ray_nodes.raylets()))
+    run = only_run(tmp_path / "results")
     assert derived_files(run) == derived_files(whole.path)
     assert facts_in_journal(run) == facts_in_journal(whole.path)
 
