@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.builtin import find, is_file
+from runner.builtin import find, is_file, is_folder
 from runner.cli.output import note
 from runner.datasets.shards import Shard
 from runner.errors import MergeError, RunDirectoryError, UsageError
@@ -84,20 +84,21 @@ def _is_spec(name: str) -> bool:
 
 def _not_begun(run: RunFolder, shard: Shard | None) -> Iterator[str]:
     """What is wrong with naming a run for a part that has not begun, or for all of them; nothing where it has none."""
-    parts = run.begun_parts()
+    parts = run.begun_parts() if is_folder(run.parts) else []
     if not parts:
         return
-    first, said = parts[0][0], f"run {run.run_id} is played in {begun_in_words(parts)}"
-    by_name = f"by its name a part goes on that has begun (nip-run {run.run_id} --shard {first})"
+    run_id = run.path.resolve().name
+    first, said = parts[0][0], f"run {run_id} is played in {begun_in_words(parts)}"
+    by_name = f"by its name a part goes on that has begun (nip-run {run_id} --shard {first})"
     if shard is None:
         yield (
-            f"{said}; {by_name}; any is begun by the spec (nip-run SPEC --run-id {run.run_id} --shard K/{first.of}), "
-            f"and nip-run merge {run.run_id} makes one run of them"
+            f"{said}; {by_name}; any is begun by the spec (nip-run SPEC --run-id {run_id} --shard K/{first.of}), "
+            f"and nip-run merge {run_id} makes one run of them"
         )
     elif first.of != shard.of:
         yield f"--shard {shard}: {said}, not in {shard.of}; {by_name}"
     else:
-        by_spec = f"this one is begun by the spec (nip-run SPEC --run-id {run.run_id} --shard {shard})"
+        by_spec = f"this one is begun by the spec (nip-run SPEC --run-id {run_id} --shard {shard})"
         yield f"--shard {shard}: {said}; {by_name}; {by_spec}"
 
 

@@ -153,3 +153,10 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
     wrong = run(tmp_path, "merge", "nobody", "copy9")
     assert wrong.returncode == 2
     assert wrong.stderr.count("no run in results was played in shards by this name") == 2
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\udc80", "..", "nobody"])
+def test_no_name_is_so_odd_that_it_cannot_be_asked_for(tmp_path: Path, name: str) -> None:
+    for words in ((name,), (name, "--shard", "1/2")):
+        refused = run(tmp_path, *words)
+        assert (refused.returncode, "spec" in refused.stderr) == (2, True), refused.stderr
