@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from runner.exit_codes import ExitCode
 from runner.results.folder import SHARDS, RunFolder, split_part
 from runner.results.results import Results
 from runner.runs.merging import merge
+from runner.spec.experiment import RUN_ID_PATTERN
 from runner.statistics.intervals import load_intervals
 
 
@@ -56,22 +58,28 @@ def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
     """
     runs: dict[str, list[RunFolder]] = {}
     parts: list[tuple[str, RunFolder]] = []
-    wrong = []
+    names, wrong = [], []
     for word in words:
         path = Path(word)
         if (path / "manifest.json").is_file() and not _is_run(path, results):
             parts.append((_run_of(RunFolder(path)), RunFolder(path)))
-        elif (path / SHARDS).is_dir() and path.resolve() == results.run(path.resolve().name).path.resolve():
+        else:
+            names.append(word)
+    given = [*dict.fromkeys(run_id for run_id, _ in parts if run_id)]
+    for word in names:
+        path = Path(word)
+        if (path / SHARDS).is_dir() and path.resolve() == results.run(path.resolve().name).path.resolve():
             runs.setdefault(path.resolve().name, [])
-        elif (found := _begun(word, results)) is not None:
+        elif (found := _begun(word, results, given)) is not None:
             runs.setdefault(found, [])
         else:
-            wrong.append(f"{word!r}: no run in {results.path} was played in shards by this name, and no part is there")
+            wrong.append(
+                f"{word!r}: no run in {results.path} was played in shards by this name, and {_given(parts, given)}"
+            )
     if wrong:
         raise UsageError(wrong[0]).with_notes(wrong[1:])
-    known = next((run_id for run_id, _ in parts if run_id), "")
     for run_id, folder in parts:
-        home = run_id if run_id in runs else next(iter(runs), known or folder.path.name)
+        home = run_id if run_id in runs else next(iter([*runs, *given]), folder.path.name)
         runs.setdefault(home, []).append(folder)
     return runs
 
@@ -79,9 +87,19 @@ def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
 def _run_of(part: RunFolder) -> str:
     """The id of the run that a part says it is of; none of one that is damaged, which is told with all the rest."""
     try:
-        return split_part(part.manifest().run_id)[0]
+        run_id = split_part(part.manifest().run_id)[0]
     except RunError:
         return ""
+    return run_id if re.fullmatch(RUN_ID_PATTERN, run_id) else ""
+
+
+def _given(parts: Sequence[tuple[str, RunFolder]], runs: Sequence[str]) -> str:
+    """What the parts are of that are given."""
+    if runs:
+        return f"the parts given are of {', '.join(runs)}"
+    if parts:
+        return f"what is given as parts cannot be read: {', '.join(str(folder.path) for _, folder in parts)}"
+    return "no part is there"
 
 
 def _is_run(path: Path, results: Results) -> bool:
@@ -90,9 +108,10 @@ def _is_run(path: Path, results: Results) -> bool:
     return whole.path.resolve() == path.resolve()
 
 
-def _begun(word: str, results: Results) -> str | None:
-    """The id of the run in these results that a word names, or is the only one to begin with."""
-    found = [folder.run_id for folder in results.in_shards(word)] if word else []
+def _begun(word: str, results: Results, given: Sequence[str]) -> str | None:
+    """The id of the run, of these results or of given parts, that a word names, or is the only one to begin with."""
+    here = [folder.run_id for folder in results.in_shards(word)] if word else []
+    found = sorted({*here, *(run_id for run_id in given if word and run_id.startswith(word))})
     if word in found or (word and "/" not in word and results.run(word).manifest_path.is_file()):
         return word
     return found[0] if len(found) == 1 else None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.builtin import is_file
+from runner.builtin import find, is_file, is_folder
 from runner.cli.output import note
 from runner.datasets.shards import Shard
 from runner.errors import MergeError, RunDirectoryError, UsageError
@@ -18,7 +18,7 @@ from runner.results.folder import RunFolder, split_part
 from runner.results.manifest import PLAYED, Status
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
-from runner.runs.in_shards import in_shard, shard_of, shares_of
+from runner.runs.in_shards import begun_in_words, in_shard, shard_of, shares_of
 from runner.runs.result import RunResult
 from runner.text import counted
 
@@ -52,18 +52,54 @@ def in_shards(points: Sequence[Point], word: str | None) -> list[Point]:
 
 
 def with_parts(words: Sequence[str], results: Results, word: str | None) -> list[str]:
-    """The words of a command, in which a run that is played in shards is its part's folder: the part goes on so."""
-    if word is None:
-        return list(words)
-    shard = shard_of(word)
+    """The words of a command, in which a run that is played in shards is its part's folder: the part goes on so.
+
+    Raises:
+        UsageError: a word names a run that is played in shards, and no part of it that has begun; with all such words.
+    """
+    shard = None if word is None else shard_of(word)
+    wrong: dict[str, None] = {}
 
     def folder(name: str) -> str:
+        if not name or "=" in name:
+            return name
         for run in (RunFolder(Path(name)), results.run(name)):
-            if name and "=" not in name and is_file(run.part(shard).manifest_path):
+            if shard is not None and is_file(run.part(shard).manifest_path):
                 return str(run.part(shard).path)
+            if (shard is not None or not is_file(run.manifest_path)) and not _is_spec(name):
+                wrong.update(dict.fromkeys(_not_begun(run, shard)))
         return name
 
-    return [folder(name) for name in words]
+    found = [folder(name) for name in words]
+    if wrong:
+        first, *others = wrong
+        raise UsageError(first).with_notes(others)
+    return found
+
+
+def _is_spec(name: str) -> bool:
+    found = find(name, Path())
+    return found is not None and is_file(found)
+
+
+def _not_begun(run: RunFolder, shard: Shard | None) -> Iterator[str]:
+    """What is wrong with naming a run for a part that has not begun, or for all of them; nothing where it has none."""
+    parts = run.begun_parts() if is_folder(run.parts) else []
+    if not parts:
+        return
+    run_id = run.path.resolve().name
+    first, said = parts[0][0], f"run {run_id} is played in {begun_in_words(parts)}"
+    by_name = f"by its name a part goes on that has begun (nip-run {run_id} --shard {first})"
+    if shard is None:
+        yield (
+            f"{said}; {by_name}; any is begun by the spec (nip-run SPEC --run-id {run_id} --shard K/{first.of}), "
+            f"and nip-run merge {run_id} makes one run of them"
+        )
+    elif first.of != shard.of:
+        yield f"--shard {shard}: {said}, not in {shard.of}; {by_name}"
+    else:
+        by_spec = f"this one is begun by the spec (nip-run SPEC --run-id {run_id} --shard {shard})"
+        yield f"--shard {shard}: {said}; {by_name}; {by_spec}"
 
 
 def check_shard(points: Sequence[Point], word: str | None) -> None:

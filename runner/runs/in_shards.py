@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from runner.datasets.shards import Shard
-from runner.errors import RunDirectoryError, UsageError
+from runner.errors import RunDirectoryError, RunError, UsageError
 from runner.models.records import SHARD
 from runner.results.changes import is_unchanged
 from runner.results.folder import RunFolder, split_part
@@ -15,6 +16,7 @@ from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import RunPlan
 from runner.rollouts.shares import Shares, wrong_shard
+from runner.storage.atomic import read_json
 from runner.storage.log_lines import first_record
 
 P = TypeVar("P", bound=RunPlan)
@@ -80,27 +82,51 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
     is_begun = whole.manifest_path.is_file()
     if shard is None:
         if parts and not is_begun:
-            raise RunDirectoryError(f"run {whole.run_id} is played in {_shards(parts)}; {_how(whole, parts[0][0])}")
+            raise RunDirectoryError(
+                f"run {whole.run_id} is played in {begun_in_words(parts)}; {_how(whole, parts[0][0])}"
+            )
     elif is_begun:
-        if _is_merged(whole, plan):
+        merged = _merged_from(whole)
+        if merged == shard.of and _has_all(whole, plan):
             return whole
+        if merged not in (None, shard.of):
+            raise RunDirectoryError(
+                f"run {whole.run_id} was played in {merged} shards, not in {shard.of}, and they were merged: it goes "
+                f"on without --shard; or add --run-id NAME to play it in {shard.of} as a run of its own"
+            )
         raise RunDirectoryError(
             f"run {whole.run_id} was begun by a process that plays all of it, or was merged and is longer now; go on "
             "without --shard, or add --run-id NAME to play it in shards as a run of its own"
         )
     elif others := [part for part in parts if part[0].of != shard.of]:
         raise RunDirectoryError(
-            f"run {whole.run_id} is played in {_shards(others)}, not in {shard.of}; {_how(whole, others[0][0])}"
+            f"run {whole.run_id} is played in {begun_in_words(others)}, not in {shard.of}; {_how(whole, others[0][0])}"
         )
     _check_journal(results.run(run_id), shard)
     return None
 
 
-def _is_merged(whole: RunFolder, plan: Plan) -> bool:
-    """Whether the run was merged from shards, and has all that the plan's part is to have."""
+def _merged_from(whole: RunFolder) -> int | None:
+    """How many shards a run was merged from; None where one process played it, or that is not known any more.
+
+    Raises:
+        RunError: what is kept of the merge is damaged.
+    """
+    path = whole.parts / MERGED
+    if not path.is_file():
+        return None
+    try:
+        return Shard.parse(read_json(path)["parts"][0]["shard"]).of
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise RunError(
+            f"{path} is damaged: it names no shard; delete it, and the run goes on without --shard"
+        ) from error
+
+
+def _has_all(whole: RunFolder, plan: Plan) -> bool:
+    """Whether a run has all that the plan's part is to have."""
     manifest = whole.manifest()
-    merged = (whole.parts / MERGED).is_file() and manifest.status in PLAYED
-    return merged and manifest.identity == plan.identity and is_unchanged(whole, manifest, plan)
+    return manifest.status in PLAYED and manifest.identity == plan.identity and is_unchanged(whole, manifest, plan)
 
 
 def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
@@ -116,7 +142,8 @@ def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
         )
 
 
-def _shards(parts: list[tuple[Shard, RunFolder]]) -> str:
+def begun_in_words(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
+    """Of how many shards these parts are, and which they are."""
     begun = ", ".join(str(shard) for shard, _ in parts[:8])
     return f"{parts[0][0].of} shards (begun: {begun}{', ...' if len(parts) > 8 else ''})"
 

@@ -94,6 +94,11 @@ class Rollouts:
     )
 
 
+MAX_PROCESSES = 1024
+MAX_WORKERS = 4096
+"""Of a cluster."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Execution:
     """What plays the games; of a run that goes on, it may be something else each time."""
@@ -109,7 +114,7 @@ class Execution:
         default=1,
         example=4,
         minimum=1,
-        maximum=1024,
+        maximum=MAX_PROCESSES,
     )
     workers: int | None = option(
         "With `engine: ray`: workers in the cluster, each an actor that takes one CPU. Those that there is no room for "
@@ -117,7 +122,7 @@ class Execution:
         default=None,
         example=64,
         minimum=1,
-        maximum=4096,
+        maximum=MAX_WORKERS,
     )
     address: str | None = option(
         "With `engine: ray`: the cluster that is there, as `host:port`, or `auto` for the one that this machine is a "

@@ -28,15 +28,17 @@ def timed(folder: Path, *words: str) -> dict[str, Any]:
 
 
 def test_a_run_without_servers_is_bound_by_the_core_and_nothing_of_what_was_played_is_left(tmp_path: Path) -> None:
-    spec_file(tmp_path, size=500, protocol=FIXED, fine_tune=None, budget={"completions": 100})
+    spec_file(tmp_path, size=4, protocol=FIXED, fine_tune=None, budget={"completions": 100})
     before = sorted(path.name for path in tmp_path.iterdir())
     found = timed(tmp_path, "--workers", "1")
-    assert (found["games"], found["calls"], found["servers_known"]) == (500, [2500, 2500], True)
+    assert (found["games"], found["calls"], found["servers_known"]) == (4, [20, 20], True)
     assert [one["name"] for one in found["bounds"]] == ["core"]
     assert found["bottleneck"] in {"core", "start and end"}
-    assert found["seconds"][0] == found["seconds"][1] > 2500 / found["calls_per_second"]
-    assert found["journal_bytes"] > 2500 * 200
+    assert found["seconds"][0] == found["seconds"][1] > 20 / found["calls_per_second"]
+    assert found["journal_bytes"] > 20 * 200
     assert found["breaks"][0]["games"] == 20
+    day = next(one["games"] for one in found["breaks"] if "day" in one["what"])
+    assert 0.05 < day * 5 / found["calls_per_second"] / 86400 < 1.01  # start and end are there once, and not for each
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
@@ -65,7 +67,7 @@ def test_a_pilot_says_how_long_servers_take_and_what_they_allow(
     assert limit["detail"] == "m: 60,000 requests a minute"
     slow = timed(tmp_path, "--workers", "1", "models.m.requests_per_minute=600")
     assert slow["bottleneck"] == "provider's limit"
-    assert slow["calls_per_second"] == pytest.approx(10000 / 994)
+    assert slow["calls_per_second"] == pytest.approx(10000 / 994.5)
 
 
 @pytest.mark.full
@@ -95,6 +97,15 @@ def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_dif
     ("words", "message"),
     [
         (("--workers", "0"), "--workers is a number from 1 on, and not 0"),
+        (
+            ("--workers", "1025"),
+            "--workers 1025: execution.processes takes 1,024 at most, and execution.workers 4,096 on",
+        ),
+        (
+            ("--workers", "4097", "execution.engine=ray", "execution.workers=2"),
+            "--workers 4097: execution.workers takes 4,096 at most; or plan --shards N",
+        ),
+        (("--shards", "10001"), "--shards 10001: a run is played in 10,000 shards at most"),
         (("--shards", "13"), "--shards 13: the dataset has 12 groups to be dealt"),
         (("--workers", "2", "--cores", "-1"), "--cores is a number from 1 on, and not -1"),
         (("--workers", "2", "--measure", "0"), "--measure is a number of seconds up to 3600, and not 0"),

@@ -48,6 +48,18 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
     shown = run(tmp_path, "show", "tiny", "--shard", "1/2", "--json")
     assert json.loads(shown.stdout)["manifest"]["shard"] == [1, 2]
     assert "shard 2/2 of run" in run(tmp_path, "show", "tiny", "--shard", "2/2").stderr
+    begun = f"run {whole.name} is played in 2 shards (begun: 1/2)"
+    for words, said in (
+        ((whole.name,), f"--run-id {whole.name} --shard K/2"),
+        ((str(whole),), f"nip-run merge {whole.name}"),
+        ((whole.name, "--shard", "2/2"), f"this one is begun by the spec (nip-run SPEC --run-id {whole.name} --shard"),
+        ((whole.name, "--shard", "1/3"), "not in 3; by its name a part goes on that has begun"),
+    ):
+        refused, checked = run(tmp_path, *words), run(tmp_path, "check", *words)
+        assert (refused.returncode, checked.returncode) == (2, 2)
+        assert begun in refused.stderr
+        assert said in refused.stderr
+        assert begun in checked.stderr
     last = run(tmp_path, "spec.yaml", "--shard", "2/2", "--json")
     assert [one["run_id"] for one in json.loads(last.stdout)] == [f"{whole.name}/shards/2-of-2", whole.name]
     assert json.loads(last.stdout)[1]["rollouts"] == 4
@@ -121,7 +133,18 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
         shutil.copytree(only_run(tmp_path / f"disk{number}") / "shards" / f"{number}-of-2", tmp_path / copies[-1])
     done = run(tmp_path, "merge", *copies)
     assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "results" / "runs").iterdir())) == 1
+    (merged,) = (tmp_path / "results" / "runs").iterdir()
+    for place, name in (("named", merged.name), ("begun", "tiny")):  # by what the parts say alone
+        named = run(tmp_path, "merge", name, *copies, "--results", place)
+        assert named.returncode == 0, named.stderr
+        assert only_run(tmp_path / place).name == merged.name
+    other = run(tmp_path, "merge", "nobody", *copies, "--results", "second")
+    assert other.returncode == 2
+    assert (
+        f"'nobody': no run in second was played in shards by this name, and the parts given are of {merged.name}"
+        in (other.stderr)
+    )
+    assert not (tmp_path / "second").exists()
     (tmp_path / "copy1" / "manifest.json").write_text("{", "utf-8")
     damaged = run(tmp_path, "merge", *copies, "--results", "third")
     assert damaged.returncode == 1
@@ -130,3 +153,10 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
     wrong = run(tmp_path, "merge", "nobody", "copy9")
     assert wrong.returncode == 2
     assert wrong.stderr.count("no run in results was played in shards by this name") == 2
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\udc80", "..", "nobody"])
+def test_no_name_is_so_odd_that_it_cannot_be_asked_for(tmp_path: Path, name: str) -> None:
+    for words in ((name,), (name, "--shard", "1/2")):
+        refused = run(tmp_path, *words)
+        assert (refused.returncode, "spec" in refused.stderr) == (2, True), refused.stderr

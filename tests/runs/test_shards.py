@@ -172,6 +172,8 @@ def test_once_merged_a_run_goes_on_whole_and_is_shown_to_its_shards(tmp_path: Pa
     spec = spec_file(tmp_path, size=4)
     merged = in_parts(spec, tmp_path / "parts", 2)
     assert played(spec, tmp_path / "parts", shard="2/2").folder == merged.folder
+    with pytest.raises(RunDirectoryError, match="was played in 2 shards, not in 3, and they were merged"):
+        played(spec, tmp_path / "parts", shard="1/3")
     longer = played(spec, tmp_path / "parts", "rollouts.per_datapoint=2")
     assert longer.folder == merged.folder
     assert derived_files(longer.folder.path) == derived_files(

@@ -19,10 +19,10 @@ class Breaks:
 
 @dataclass(frozen=True)
 class Room:
-    """What there is of it, and what a game takes."""
+    """What there is, and what a game takes of it."""
 
-    seconds: float
-    """A game, at the pace of the run."""
+    games_a_day: int
+    """As many as a run plays in a day, with its start and its end."""
     disk_bytes: float
     free_bytes: int
     usd: float | None
@@ -37,7 +37,7 @@ def breaks_of(room: Room) -> tuple[Breaks, ...]:
     """The first first."""
     found = [
         Breaks(
-            "it takes more than a day", int(DAY / room.seconds),
+            "it takes more than a day", room.games_a_day,
             "more of what bounds it (above); shards on more machines, where that is cores or the writer",
         ),
         Breaks(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from runner.datasets.shards import MAX_SHARDS
 from runner.errors import Interrupted, UsageError
 from runner.models.prices import price_of
 from runner.results.results import Results
@@ -15,13 +16,14 @@ from runner.rollouts.estimate import estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.runs.engine_there import check_engine
 from runner.runs.process import cores_here
-from runner.runs.scale.breaks import Breaks, Room, breaks_of
+from runner.runs.scale.breaks import DAY, Breaks, Room, breaks_of
 from runner.runs.scale.calibration import SECONDS, Calibration, scratch
 from runner.runs.scale.earlier import Earlier, earlier_like, of_run
 from runner.runs.scale.known import known_games, planned_words, rates_of
 from runner.runs.scale.measuring import Measurements, Tell, measurements
-from runner.runs.scale.model import Bound, Games, Players, Prediction, predicted
+from runner.runs.scale.model import Bound, Games, Players, Prediction, games_within, predicted
 from runner.runs.spending import used_models
+from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
 from runner.text import counted
 
 Pair = tuple[float, float]
@@ -109,7 +111,8 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
     )  # fmt: skip
     costs = found.costs(asked.start, asked.workers, cores)
     low, high = (predicted(games, costs, players) for games in known)
-    return _Told(plan, results, players, found, earlier).duration(known, (low, high))
+    games_a_day = games_within(DAY, known[1], costs, players)
+    return _Told(plan, results, players, found, earlier, games_a_day).duration(known, (low, high))
 
 
 def _measured_here(
@@ -134,6 +137,15 @@ def _check(plan: Plan, asked: Asked) -> None:
         many = getattr(asked, name)
         if many is not None and many < 1:
             raise UsageError(f"--{name} is a number from 1 on, and not {many}")
+    is_on_ray = plan.spec.experiment.execution.engine == "ray"
+    key, most = ("workers", MAX_WORKERS) if is_on_ray else ("processes", MAX_PROCESSES)
+    if asked.workers > most:
+        other = "" if is_on_ray else f", and execution.workers {MAX_WORKERS:,} on Ray (execution.engine=ray)"
+        raise UsageError(
+            f"--workers {asked.workers}: execution.{key} takes {most:,} at most{other}; or plan --shards N"
+        )
+    if asked.shards > MAX_SHARDS:
+        raise UsageError(f"--shards {asked.shards}: a run is played in {MAX_SHARDS:,} shards at most")
     if not 0 < asked.measure <= MOST_SECONDS:
         raise UsageError(f"--measure is a number of seconds up to {MOST_SECONDS:g}, and not {asked.measure:g}")
     if plan.shape is not None:
@@ -158,6 +170,7 @@ class _Told:
     players: Players
     seen: Measurements
     earlier: Earlier | None
+    games_a_day: int
 
     def duration(self, known: tuple[Games, Games], found: tuple[Prediction, Prediction]) -> Duration:
         low, high = found
@@ -167,7 +180,7 @@ class _Told:
         free = shutil.disk_usage(self.results.disk).free
         budget = plan.spec.experiment.budget
         room = Room(
-            seconds=high.seconds / plan.size,
+            games_a_day=self.games_a_day,
             disk_bytes=last.calls * (journal + seen.one.table_bytes),
             free_bytes=free, usd=None if usd is None else usd[1] / plan.size, budget_usd=budget.usd, calls=last.calls,
             budget_calls=budget.completions, tokens=last.tokens, budget_tokens=budget.tokens,

@@ -8,7 +8,8 @@ once: where servers are slow it is Little's law, where they are fast it is the c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import log2
 
 from runner.models.layers.limits import BURST, MINUTE, START_SHARE
@@ -161,6 +162,23 @@ def predicted(games: Games, costs: Costs, players: Players) -> Prediction:
     return Prediction(whole, games.games * games.tokens, play, around, merge, shards)
 
 
+def games_within(seconds: float, games: Games, costs: Costs, players: Players) -> int:
+    """How many games like these are played within this time, to three digits; 0 where not one is."""
+
+    def fits(many: int) -> bool:
+        return predicted(replace(games, games=many), costs, players).seconds <= seconds
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > max(low // 1000, 1):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
 def _rates(games: Games, players: Players, part: int) -> list[Bound]:
     """What servers allow in a minute, of which `BURST` may be used at once; shards have a share of it."""
     bounds = []
@@ -231,13 +249,19 @@ def _queued(games: Games, costs: Costs, players: Players, at_once: int) -> float
         # Where there are fewer cores than processes, the writer's work is in that of the cores.
         own = [costs.writer * together] if players.workers < players.cores else []
         demands = [_spread(costs, players) * together, *own]
+    return _throughput(at_once, delay, tuple(demands)) * together
+
+
+@lru_cache(maxsize=8)
+def _throughput(most: int, delay: float, demands: tuple[float, ...]) -> float:
+    """Of a closed network with so many customers, which `games_within` asks for again and again."""
     waiting = [0.0] * len(demands)
     rate = 0.0
-    for customers in range(1, at_once + 1):
+    for customers in range(1, most + 1):
         times = [demand * (1 + queue) for demand, queue in zip(demands, waiting, strict=True)]
         rate = customers / (delay + sum(times))
         waiting = [rate * one for one in times]
-    return rate * together
+    return rate
 
 
 def _played(games: Games, part: int, at_once: int, queued: float, players: Players) -> float:

@@ -24,6 +24,10 @@ class Worker(Protocol):
 
     def send(self, message: Any) -> None: ...
 
+    def kill(self, how: str) -> None:
+        """End it, as it does not end of itself: `ended` is called, with how this is said."""
+        ...
+
     async def end(self, *, at_once: bool) -> None:
         """Let go of it, and see that it is gone; `at_once` leaves it no time."""
         ...
@@ -58,6 +62,7 @@ class LocalWorker:
         self._link: SocketLink | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._how = ""
 
     async def begin(self, receive: Receive) -> None:
         """Start the process.
@@ -82,11 +87,16 @@ class LocalWorker:
         if self._ended is not None:
             self._watching = asyncio.create_task(self._tell())
 
+    def kill(self, how: str) -> None:
+        self._how = how
+        if self._process is not None:
+            self._process.kill()  # the socket tells the rest, after what it holds that was not read yet
+
     async def _tell(self) -> None:
         how = await self._reaped(END_SECONDS)
         ended, self._ended = self._ended, None
         if ended is not None:
-            ended(how)
+            ended(self._how or how)
 
     async def _reaped(self, seconds: float) -> str:
         """How the process ended; one that does not within this time is killed."""

@@ -25,6 +25,7 @@ from runner.runs.workers.news import News
 from runner.runs.workers.packing import Packed
 from runner.runs.workers.permits import Asking
 from runner.runs.workers.places import Held, Place
+from runner.runs.workers.silence import Silence
 
 DRAIN_SECONDS = 10.0
 
@@ -51,6 +52,7 @@ class Leasing:
         self._is_over = False
         self._actions: Mapping[type, Callable[[Place, Any], None]] = {
             messages.Ready: self._ready,
+            messages.Alive: lambda *_: None,
             messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
             messages.Made: self._made,
             messages.Played: self._played,
@@ -71,6 +73,7 @@ class Leasing:
         self._concurrency = concurrency
         self._book = LeaseBook(jobs, results.has_room, len(places), by_datapoint=held.plan.shares_between_games)
         is_whole = False
+        watching = asyncio.create_task(Silence(places, held, self._fail).watch())
         try:
             held.stop.check()
             start = Packed(held.start)
@@ -85,6 +88,7 @@ class Leasing:
             raise
         finally:
             self._is_over = True
+            watching.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)  # of workers that come and go: short, and whole
             await asyncio.gather(*(self._end(place, at_once=not is_whole) for place in places))
 
@@ -167,6 +171,7 @@ class Leasing:
     # What workers say
 
     def _receive(self, place: Place, batch: Sequence[Any]) -> None:
+        place.silent = 0
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
             if appends and not self._held.start.is_durable:

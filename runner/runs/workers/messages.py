@@ -27,6 +27,9 @@ FACTS = tuple(field.name for field in fields(Rollout) if field.name != "job")
 Record = dict[str, Any]
 """A record of the journal, as its line has it."""
 
+ALIVE_SECONDS = 5.0
+"""So often a worker says that it lives, whatever else it says."""
+
 
 # What a worker is told
 
@@ -102,6 +105,10 @@ class Drain(NamedTuple):
 
 class Ready(NamedTuple):
     """It takes games."""
+
+
+class Alive(NamedTuple):
+    """It is there, and its loop goes round: servers may take as long as they like."""
 
 
 class CannotStart(NamedTuple):

@@ -28,6 +28,8 @@ class Place:
     is_ready: bool = False
     waited_until: float = 0.0
     """Until when a worker that begins is counted as one that plays, by the loop's clock."""
+    silent: int = 0
+    """How often it was looked at since something was heard of its worker."""
     is_drained: bool = False
     leases: dict[int, Leased] = field(default_factory=dict)
     plays_alone: bool = False

@@ -108,6 +108,7 @@ class _Begun:
         self._servers.adapters = start.adapters
         self._connection = self._connected()
         self._engine = self._engine_of(failed_calls)
+        self._alive = asyncio.create_task(self._say_alive())
         self._actions: Mapping[type, Callable[[Any], None]] = {
             messages.Lease: self._lease,
             messages.Acked: self._journal.acked,
@@ -121,6 +122,11 @@ class _Begun:
     def receive(self, message: Any) -> None:
         """Act on a message of the writer."""
         self._actions[type(message)](message)
+
+    async def _say_alive(self) -> None:
+        while True:
+            await asyncio.sleep(messages.ALIVE_SECONDS)
+            self._link.send(messages.Alive())
 
     def _connected(self) -> Connection:
         plan = self._plan
@@ -229,6 +235,7 @@ class _Begun:
             failure = Failure.of(error)
         self._events.tell_counts()
         self._journal.tell()
+        self._alive.cancel()
         self._link.send(messages.Drained(failure))
         await cancel_all(self._tasks - {asyncio.current_task()})
         with suppress(Exception):  # all is said; what a connection does at its end matters to nobody

@@ -19,6 +19,7 @@ from runner.runs.scale.model import (
     Players,
     Rate,
     Use,
+    games_within,
     predicted,
 )
 
@@ -121,9 +122,28 @@ def test_what_is_not_known_of_servers_bounds_nothing() -> None:
 
 def test_what_a_larger_run_comes_to_the_end_of_is_told_first_things_first() -> None:
     room = Room(
-        seconds=0.1, disk_bytes=1e4, free_bytes=10**9, usd=0.01, budget_usd=20.0, calls=5, budget_calls=None,
+        games_a_day=864_000, disk_bytes=1e4, free_bytes=10**9, usd=0.01, budget_usd=20.0, calls=5, budget_calls=None,
         tokens=1200, budget_tokens=6_000_000,
     )  # fmt: skip
     found = {one.what: one.games for one in breaks_of(room)}
     assert [*found.values()] == [2000, 5000, 100_000, 864_000]
     assert [*found][:2] == ["budget.usd is used up", "budget.tokens is used up"]
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize("games", [12, 1_000, 50_000_000])
+@pytest.mark.parametrize("players", [PLAYERS, replace(PLAYERS, rates={"m": Rate(requests=60_000.0)}, shards=3)])
+@pytest.mark.parametrize("what", [GAMES, replace(GAMES, longest=None, waited=None, latency=None)])
+def test_what_fits_into_a_day_does_not_depend_on_how_many_games_are_planned(
+    games: int, players: Players, what: Games
+) -> None:
+    """Start, end and the merge's are there once, and not with each game."""
+    most = games_within(DAY, replace(what, games=games), COSTS, players)
+    assert predicted(replace(what, games=most), COSTS, players).seconds == pytest.approx(DAY, rel=2e-3)
+
+
+def test_what_takes_longer_than_a_day_by_itself_leaves_room_for_no_game() -> None:
+    assert games_within(DAY, GAMES, replace(COSTS, begin=2 * DAY), PLAYERS) == 0
+    assert games_within(DAY, GAMES, replace(COSTS, core=2 * DAY / 3 / 5), PLAYERS) == 1

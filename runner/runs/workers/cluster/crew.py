@@ -225,6 +225,11 @@ class RayWorker:
         if ended is not None:
             ended(how)
 
+    def kill(self, how: str) -> None:
+        if self._living is not None:
+            self._living.cancel()
+        self._over(f"{self._where} {how}")
+
     def _kill(self) -> None:
         if self._actor is not None:
             with suppress(Exception):  # it is gone, or the cluster is

@@ -1,0 +1,212 @@
+"""A worker of which nothing is heard does not hold a run up; one that servers keep waiting does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runner.rollouts.stop import Stop
+from runner.runs.workers.link import SocketLink
+from runner.runs.workers.messages import ALIVE_SECONDS
+from runner.runs.workers.places import Held, Place
+from runner.runs.workers.silence import MOST, MOST_WHEN_STOPPING, Silence
+from tests.support import ray_nodes
+from tests.support.processes import ended, started, until
+from tests.support.runs import derived_files, journal_records, only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+from tests.support.workers import facts_in_journal, is_running, workers_of
+
+TWO = "execution.processes=2"
+EVERY = 0.02
+
+_SAYS = """
+import pickle, socket, sys, time
+end = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    data = pickle.dumps(["alive"])
+    end.sendall(len(data).to_bytes(8, "little") + data)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+class Worker:
+    """A process that says something every now and then, and the link to it."""
+
+    def __init__(self, place: Place) -> None:
+        self.killed: list[str] = []
+        self._place = place
+        self._end, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _SAYS, str(theirs.fileno()), str(EVERY)], pass_fds=[theirs.fileno()]
+            )
+
+    async def begin(self) -> None:
+        heard = asyncio.Event()
+
+        def hear(_: Any) -> None:
+            self._place.silent = 0
+            heard.set()
+
+        await SocketLink.over(self._end, hear, lambda: None)
+        await heard.wait()
+
+    def kill(self, how: str) -> None:
+        self.killed.append(how)
+        self._place.worker = None
+
+
+def watched(what: Callable[[Worker, Stop], Any], *, leases: int = 2) -> tuple[list[str], list[str]]:
+    """What a worker that says something all the time is killed with, and what is noted, while something is done."""
+
+    async def watch() -> tuple[list[str], list[str]]:
+        stop, notes = Stop(), cast("list[str]", [])
+        failed: list[Exception] = []
+        place = Place(0, leases=dict.fromkeys(range(leases), cast("Any", None)))
+        worker = Worker(place)
+        place.worker = cast("Any", worker)
+        await worker.begin()
+        held = cast("Held", SimpleNamespace(stop=stop, notes=SimpleNamespace(note=notes.append)))
+        watching = asyncio.create_task(Silence([place], held, failed.append, EVERY).watch())
+        try:
+            await what(worker, stop)
+        finally:
+            watching.cancel()
+            worker.process.kill()
+            worker.process.wait()
+        assert failed == []
+        return worker.killed, notes
+
+    return asyncio.run(watch())
+
+
+async def _hang(worker: Worker, stop: Stop) -> None:
+    del stop
+    worker.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(1.5 * MOST * EVERY)
+
+
+async def _stop_and_hang(worker: Worker, stop: Stop) -> None:
+    stop.stop()
+    worker.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep((MOST_WHEN_STOPPING + MOST) / 2 * EVERY)
+
+
+async def _stand_still(worker: Worker, stop: Stop) -> None:
+    """As a writer that was stopped: it runs, and then does not for a while, and again."""
+    del worker, stop
+    for _ in range(3):
+        time.sleep(2 * MOST * EVERY)  # noqa: ASYNC251 - nothing of this process goes on
+        await asyncio.sleep(EVERY / 2)
+
+
+def test_a_worker_of_which_nothing_is_heard_is_killed_and_that_is_said() -> None:
+    (how,), (note,) = watched(_hang)
+    assert "said nothing for" in how
+    assert how in note
+    assert "2 games to play again" in note
+
+
+def test_a_person_who_stops_the_run_waits_less_for_it() -> None:
+    (how,), _ = watched(_stop_and_hang)
+    assert "said nothing for" in how
+
+
+def test_a_worker_without_games_is_left_alone() -> None:
+    assert watched(_hang, leases=0) == ([], [])
+
+
+def test_a_writer_that_was_stopped_itself_hears_first_what_waits_for_it() -> None:
+    assert watched(_stand_still) == ([], [])
+
+
+@pytest.mark.full
+def test_a_run_goes_on_without_a_worker_that_hangs(tmp_path: Path) -> None:
+    """It takes a minute, as it does where it happens."""
+    with serving(latency=[0.0, 0.05]) as server:
+        path = spec_file(tmp_path, server.base_url, size=20)
+        whole = played(path, tmp_path / "one")
+        needed = server.requests
+        server.change(latency=0.2)
+        process = started("spec.yaml", TWO, cwd=tmp_path)
+        until(lambda: server.requests >= needed + 10 or process.poll() is not None, 60.0)
+        hung, other = workers_of(process.pid)
+        os.kill(hung, signal.SIGSTOP)
+        code, _, err = ended(process)
+        assert code == 0, err
+        assert "a worker process said nothing for 60 s, as one that hangs or was stopped, and was killed" in err
+        assert not is_running(hung)
+        assert not is_running(other)
+        run = only_run(tmp_path / "results")
+        lost = [record["charged"][2] for record in journal_records(run) if record["kind"] == "lost"]
+        assert server.requests - 2 * needed <= sum(lost) <= 8
+    assert "said nothing for 60 s" in (run / "run.log").read_text()
+    assert derived_files(run) == derived_files(whole.path)
+    assert facts_in_journal(run) == facts_in_journal(whole.path)
+
+
+@pytest.mark.ray
+def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> None:
+    with serving(latency=[0.0, 0.05]) as server:
+        path = spec_file(tmp_path, server.base_url, size=20)
+        whole = played(path, tmp_path / "one")
+        needed = server.requests
+        server.change(latency=0.2)
+        process = started("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
+        until(lambda: server.requests >= needed + 10 or process.poll() is not None, 60.0)
+        hung, _ = ray_nodes.actors()
+        os.kill(hung, signal.SIGSTOP)
+        code, _, err = ended(process, 160.0)
+        assert code == 0, err
+        assert re.search(r"said nothing for 60 s, as one that hangs or was stopped, and was killed: \d+ calls? w", err)
+        until(lambda: not (ray_nodes.actors() or ray_nodes.raylets()))
+    run = only_run(tmp_path / "results")
+    assert derived_files(run) == derived_files(whole.path)
+    assert facts_in_journal(run) == facts_in_journal(whole.path)
+
+
+@pytest.mark.full
+def test_the_first_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path: Path) -> None:
+    with serving(latency=0.2) as server:
+        path = spec_file(tmp_path, server.base_url, size=40)
+        process = started("spec.yaml", TWO, cwd=tmp_path)
+        until(lambda: server.requests >= 10 or process.poll() is not None, 60.0)
+        workers = workers_of(process.pid)
+        os.kill(workers[0], signal.SIGSTOP)
+        time.sleep(0.5)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        code, _, err = ended(process)
+        assert code == 130, err
+        assert time.monotonic() - begun < (MOST_WHEN_STOPPING + 2) * ALIVE_SECONDS
+        assert not any(map(is_running, workers))
+        assert "was killed" in err
+        result = played(path, tmp_path / "results", TWO)
+        assert derived_files(result.path) == derived_files(played(path, tmp_path / "one").path)
+
+
+@pytest.mark.full
+def test_a_call_that_takes_longer_than_a_worker_may_be_silent_is_waited_for(tmp_path: Path) -> None:
+    with serving(latency=(MOST + 2) * ALIVE_SECONDS) as server:
+        spec_file(tmp_path, server.base_url, size=4, protocol={"max_message_rounds": 1}, models={"m": {"timeout": 200}})
+        process = started("spec.yaml", TWO, cwd=tmp_path)
+        until(lambda: server.requests >= 4 or process.poll() is not None, 60.0)
+        asked = server.requests
+        code, _, err = ended(process, 400.0)
+        assert code == 0, err
+        assert "said nothing" not in err
+        assert max(server.stats()["bodies"].values()) == 1
+        assert asked == 4
