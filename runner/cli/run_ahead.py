@@ -45,7 +45,7 @@ def _texts(words: Sequence[str]) -> Iterator[bytes]:
         try:
             file = os.open(word, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except (OSError, ValueError):
-            others.append(os.fsencode(word))
+            others.append(word.encode("utf-8", "replace"))
             continue
         try:
             if stat.S_ISREG(os.fstat(file).st_mode):
