@@ -110,7 +110,7 @@ def workers(claims: Claims, scale: float) -> None:
 
 def long_answers(claims: Claims, scale: float) -> None:
     with folder() as here:
-        write_spec(here, None, int(1_500 * scale), 64)
+        write_spec(here, None, int(6_000 * scale), 64)
         spec = ["models.m.answer_words=2000", "execution.processes=2"]
         compare(claims, "two workers, answers of 12 KB", here, spec, ["--workers", "2"], "cores")
 
