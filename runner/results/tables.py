@@ -7,10 +7,10 @@ held in memory is bounded in bytes, whatever the rows hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import orjson
 
@@ -91,14 +91,17 @@ def _call_row(call: Call) -> dict[str, Any]:
     return row
 
 
-Lines = list[list[bytes]]
-"""Rows as lines of JSON, of each table, in the order of `COLUMNS`."""
+class Rows(NamedTuple):
+    """Rows of a table as lines of JSON."""
+
+    lines: bytes
+    rows: int
 
 
-def lines_of(run_id: str, rollout: Rollout) -> Lines:
-    """A rollout's rows as lines."""
+def table_rows(run_id: str, rollout: Rollout) -> list[Rows]:
+    """A rollout's rows of each table, in the order of `COLUMNS`."""
     return [
-        [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
+        Rows(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows), len(rows))
         for rows in rows_of(run_id, rollout).values()
     ]
 
@@ -119,16 +122,17 @@ class _Parts:
         self._rows = self._bytes = 0
         self._file: IO[bytes] | None = None
 
-    def write(self, lines: list[bytes]) -> None:
-        together = b"".join(lines)
-        if self._rows + len(lines) <= PART_ROWS and self._bytes + len(together) <= PART_BYTES:
-            self._write(self._file or self._next(), together, len(lines))
+    def write(self, made: Rows) -> None:
+        if self._rows + made.rows <= PART_ROWS and self._bytes + len(made.lines) <= PART_BYTES:
+            self._write(self._file or self._next(), made.lines, made.rows)
             return
-        del together
-        for line in lines:
-            full = self._rows >= PART_ROWS or (self._rows and self._bytes + len(line) > PART_BYTES)
-            self._write(self._next() if full or self._file is None else self._file, line, 1)
-            self.longest = max(self.longest, len(line))
+        start = 0
+        while start < len(made.lines):
+            end = made.lines.index(b"\n", start) + 1
+            full = self._rows >= PART_ROWS or (self._rows and self._bytes + end - start > PART_BYTES)
+            self._write(self._next() if full or self._file is None else self._file, made.lines[start:end], 1)
+            self.longest = max(self.longest, end - start)
+            start = end
 
     def _write(self, file: IO[bytes], data: bytes, rows: int) -> None:
         file.write(data)
@@ -165,19 +169,19 @@ class PartFiles:
             remove_folder(self.folder)
             make_folder(self.folder)
             for table in self._tables.values():
-                table.write([])
+                table.write(Rows(b"", 0))
         except OSError as error:
             raise _disk_error(self.folder, error) from error
         try_parquet(self.folder, {name: kind for columns in COLUMNS.values() for name, kind in columns.items()})
 
     def write(self, rollout: Rollout) -> None:
         """Add a rollout's rows; rollouts come in the order of the plan."""
-        self.add(lines_of(self._run_id, rollout))
+        self.add(table_rows(self._run_id, rollout))
 
-    def add(self, lines: Lines) -> None:
-        """Add what `lines_of` gave; likewise."""
+    def add(self, rows: Sequence[Rows]) -> None:
+        """Add what `table_rows` gave; likewise."""
         try:
-            for table, of_table in zip(self._tables.values(), lines, strict=True):
+            for table, of_table in zip(self._tables.values(), rows, strict=True):
                 table.write(of_table)
         except OSError as error:
             raise _disk_error(self.folder, error) from error

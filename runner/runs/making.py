@@ -14,7 +14,7 @@ from runner.finetune.making import Examples, MadeExample, examples_of
 from runner.models.costs import CallCosts
 from runner.protocols.protocol import Protocol
 from runner.results.measured import Measured, measured
-from runner.results.tables import Lines, lines_of
+from runner.results.tables import Rows, table_rows
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.accounting import Accounting, Counted
@@ -35,7 +35,8 @@ class Score(NamedTuple):
 class Made(NamedTuple):
     """What is made of one rollout."""
 
-    lines: Lines
+    rows: Sequence[Rows]
+    """Of each table."""
     measured: Measured
     examples: Sequence[MadeExample]
     score: Score | None
@@ -60,7 +61,7 @@ class MadeGame:
     def size(self) -> int:
         """About how many bytes it takes."""
         return sum(
-            sum(len(line) for table in one.made.lines for line in table)
+            sum(len(rows.lines) for rows in one.made.rows)
             + sum(len(example.line[0]) + len(example.trace) for example in one.made.examples)
             for one in self.rollouts
         )
@@ -75,7 +76,7 @@ class Maker:
     def made(self, rollout: Rollout) -> Made:
         """What the files get of a rollout."""
         return Made(
-            lines_of(self._run_id, rollout),
+            table_rows(self._run_id, rollout),
             measured(self._protocol, rollout),
             () if self._examples is None else self._examples.of(rollout),
             _score(rollout),

@@ -63,7 +63,7 @@ class RecordSinks:
 
     def put(self, made: Made) -> None:
         """Add what was made of a rollout."""
-        self._parts.add(made.lines)
+        self._parts.add(made.rows)
         self._metrics.count(made.measured)
         score = made.score
         if score is not None and self._shape is None:

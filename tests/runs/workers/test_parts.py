@@ -15,6 +15,7 @@ from runner.errors import JournalError, MalformedError, NipRunError, ProviderRef
 from runner.models.journal_index import JournalIndex
 from runner.models.records import OtherRecord, begun, read_records
 from runner.results.measured import Measured
+from runner.results.tables import Rows
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import HELD_CHARACTERS, InOrder
 from runner.rollouts.plan import Plan
@@ -160,9 +161,9 @@ def test_a_line_that_gets_its_number_later_is_the_line_that_one_process_writes(r
 
 def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp_path: Path) -> None:
     def made(number: int, size: int) -> MadeGame:
-        lines: list[list[bytes]] = [[b"x" * size], [], []]
+        rows = [Rows(b"x" * size, 1), Rows(b"", 0), Rows(b"", 0)]
         counted = Counted("decided", True, 0, 5, (number, 0, 0), ())
-        one = Made(lines, Measured("decided", "g", (), None), [], None)
+        one = Made(rows, Measured("decided", "g", (), None), [], None)
         return MadeGame([MadeElsewhere(one, counted, (1, 1))])
 
     games = [made(number, HELD_CHARACTERS // 2 + 1) for number in range(4)]
