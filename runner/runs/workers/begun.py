@@ -1,22 +1,26 @@
 """The processes of workers, which may be begun before it is known what they play: their start is mostly imports.
 
-A process is a program of its own, begun afresh: it shares nothing with the one that began it but a socket, which
-tells each that the other is gone. It needs no `__main__` that can be imported, so a notebook may play with workers.
+A process shares nothing with the one that began it but a socket, which tells each that the other is gone. It is a
+program of its own, begun afresh, which needs no `__main__` that can be imported, so that a notebook may play with
+workers; or it is forked from a command that has imported no more than itself (see `forked`).
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Protocol
 
 from runner.errors import RunError
 from runner.runs.process import cores_here
+from runner.runs.workers.arena import Arena, shared
+from runner.runs.workers.forked import forked, may_fork
 
 _BEGIN = (
     "import gc, signal, sys\n"
@@ -24,18 +28,30 @@ _BEGIN = (
     "gc.disable()\n"  # what is imported is kept
     "sys.path[:] = {path!r}\n"
     "from runner.runs.workers.process import main\n"
-    "main({descriptor})\n"
+    "main({descriptor}, {memory})\n"
 )
 """What a worker runs. What interrupts the group is for the writer alone, which tells the workers."""
+
+
+class Process(Protocol):
+    """What is needed of a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int | None: ...
+    def kill(self) -> None: ...
 
 
 class Begun(NamedTuple):
     """A process that was begun, and has been told nothing yet."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     end: socket.socket
     said: IO[bytes]
     """What it writes to its stderr."""
+    arena: Arena | None
+    """Where it leaves what it has to say, as far as that goes through memory."""
 
     def let_go(self) -> None:
         """End it: nobody needs it."""
@@ -46,34 +62,48 @@ class Begun(NamedTuple):
 
 
 def begin() -> Begun:
-    """Begin a process.
+    """Begin a process, as a program of its own.
 
     Raises:
         RunError: it cannot be begun.
     """
     if not sys.executable:
         raise RunError("this Python knows no program of its own to start workers with; set execution.processes=1")
-    ours, theirs = socket.socketpair()
-    code = _BEGIN.format(path=list(sys.path), descriptor=theirs.fileno())
-    said = TemporaryFile()  # noqa: SIM115 - closed by whoever ends the process
     try:
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-                process_group=0,  # a terminal's Ctrl-C does not reach it
-            )
+        return _begun(_program)
     except OSError as error:
-        ours.close()
-        said.close()
         raise RunError(
             f"cannot start a worker process: {error.strerror}; what was paid for is kept. Lower "
             "execution.processes, and run the same command again"
         ) from error
-    return Begun(process, ours, said)
+
+
+def _begun(start: Callable[[socket.socket, int | None, IO[bytes]], Process]) -> Begun:
+    """What `start` makes of a worker's end of a link, the memory that it shares, and its stderr."""
+    with ExitStack() as undone, ExitStack() as passed:
+        ours, theirs = socket.socketpair()
+        undone.enter_context(ours)
+        passed.enter_context(theirs)
+        said = undone.enter_context(TemporaryFile())
+        memory = shared()
+        if memory is not None:
+            passed.callback(os.close, memory)
+        arena = None if memory is None else Arena(memory)
+        process = start(theirs, memory, said)
+        undone.pop_all()
+    return Begun(process, ours, said, arena)
+
+
+def _program(end: socket.socket, memory: int | None, said: IO[bytes]) -> Process:
+    code = _BEGIN.format(path=list(sys.path), descriptor=end.fileno(), memory=memory)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        pass_fds=[end.fileno(), *(() if memory is None else (memory,))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=said,
+        process_group=0,  # a terminal's Ctrl-C does not reach it
+    )
 
 
 _AHEAD: ContextVar[list[Begun] | None] = ContextVar("nip_run_begun_ahead", default=None)
@@ -90,7 +120,8 @@ def begun_ahead(count: int) -> Iterator[None]:
     token = _AHEAD.set(waiting)
     try:
         with suppress(RunError, OSError):
-            waiting.extend(begin() for _ in range(min(count, cores_here())))
+            forks = may_fork()
+            waiting.extend(_begun(forked) if forks else begin() for _ in range(min(count, cores_here())))
         yield
     finally:
         _AHEAD.reset(token)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
 from runner.redaction import redacted
-from runner.runs.workers.begun import taken
+from runner.runs.workers.begun import Process, taken
 from runner.runs.workers.link import Receive, SocketLink
 
 END_SECONDS = 5.0
@@ -60,7 +59,7 @@ class LocalWorker:
     def __init__(self, ended: Callable[[str], None]) -> None:
         self._ended: Callable[[str], None] | None = ended
         self._link: SocketLink | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._watching: asyncio.Task[None] | None = None
         self._how = ""
 
@@ -70,9 +69,9 @@ class LocalWorker:
         Raises:
             RunError: it cannot be started.
         """
-        self._process, ours, self._said = taken()
+        self._process, ours, self._said, arena = taken()
         try:
-            self._link = await SocketLink.over(ours, receive, self._alone)
+            self._link = await SocketLink.over(ours, receive, self._alone, incoming=arena)
         except BaseException:
             self._process.kill()
             raise
@@ -105,7 +104,7 @@ class LocalWorker:
         loop = asyncio.get_running_loop()
         late = loop.time() + seconds
         wait = 0.001
-        while process.poll() is None:
+        while (code := process.poll()) is None:
             if loop.time() >= late:
                 with suppress(OSError):
                     process.kill()
@@ -117,7 +116,7 @@ class LocalWorker:
             self._said.seek(max(self._said.tell() - _SAID_BYTES, 0))
             said = self._said.read().decode("utf-8", "replace").strip()
             self._said.close()
-        return _how(process.returncode, said)
+        return _how(code, said)
 
     async def end(self, *, at_once: bool) -> None:
         self._ended = None

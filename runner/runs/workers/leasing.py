@@ -15,7 +15,6 @@ from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.stop import Stopped
-from runner.runs.making import MadeGame
 from runner.runs.workers import messages
 from runner.runs.workers.book import LeaseBook, Leased
 from runner.runs.workers.crew import Crew, Worker
@@ -31,6 +30,11 @@ DRAIN_SECONDS = 10.0
 
 SOON_SECONDS = 15.0
 """A worker that begins has its share of the games kept for it so long; one that a cluster has no room for has not."""
+
+DRAWN_AT_ONCE = 16
+"""A worker plays no more games at once where no call waits for a server: more of them leave the processor's cache. They
+end together, so that it has as many there that come next.
+"""
 
 log = logging.getLogger("nip_run.workers")
 
@@ -126,9 +130,9 @@ class Leasing:
             self._exhausted = error
         now = asyncio.get_running_loop().time()
         expected = sum(place.is_ready or now < place.waited_until for place in self._places)
-        at_once = -(-self._concurrency // max(expected, 1))
-        # Where no call waits for a server, games end many at a time: a worker has the next ones there already.
-        ahead = 0 if self._held.start.is_durable else at_once // 2
+        at_once, ahead = -(-self._concurrency // max(expected, 1)), 0
+        if not self._held.start.is_durable:
+            at_once = ahead = min(at_once, DRAWN_AT_ONCE)
         given = True
         while given and not self._begins_nothing:
             # The least busy first, one game each time, so that all have the same to do.
@@ -203,7 +207,7 @@ class Leasing:
 
     def _made(self, place: Place, message: messages.Made) -> None:
         self._over(place, message.place)
-        self._results.put(message.place, MadeGame(message.rollouts))
+        self._results.put(message.place, message.game)
 
     def _played(self, place: Place, message: messages.Played) -> None:
         leased = self._over(place, message.place)

@@ -17,7 +17,7 @@ from runner.models.tally import Tally
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.making import MadeElsewhere
+from runner.runs.making import MadeGame
 from runner.runs.workers.failures import Failure
 from runner.storage.log_lines import Unnumbered
 
@@ -128,6 +128,8 @@ class Append(NamedTuple):
     """The sample of each record, over all groups."""
     failures: Sequence[str] = ()
     """What failed attempts said that are among them."""
+    size: int = 0
+    """About how many bytes it is."""
 
 
 class Ask(NamedTuple):
@@ -188,7 +190,12 @@ class Made(NamedTuple):
 
     place: int
     """Of the game, in the order of the plan."""
-    rollouts: Sequence[MadeElsewhere]
+    game: MadeGame
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it is."""
+        return self.game.size
 
 
 class Played(NamedTuple):

@@ -25,7 +25,7 @@ from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop import Stop
-from runner.runs.making import WorkersMaker, fine_tune_of
+from runner.runs.making import MadeGame, WorkersMaker, fine_tune_of
 from runner.runs.reconstruct import engine_of
 from runner.runs.spending import used_models
 from runner.runs.wiring import labels_for_toys, parameters_hash, replayed_run
@@ -218,7 +218,7 @@ class _Begun:
     def _told(self, job: Job, rollouts: Sequence[Rollout]) -> messages.Made | messages.Played:
         made = None if self._maker is None else self._maker.made(rollouts)
         if made is not None:
-            return messages.Made(job.index, made)
+            return messages.Made(job.index, MadeGame(made))
         return messages.Played(job.index, [(rollout.job.repeat, messages.facts_of(rollout)) for rollout in rollouts])
 
     def _drain(self, _: messages.Drain) -> None:

@@ -8,21 +8,22 @@ import os
 import socket
 
 from runner.runs.process import relaxed_gc
+from runner.runs.workers.arena import Arena
 from runner.runs.workers.link import SocketLink
 from runner.runs.workers.playing import Playing
 
 
-def main(descriptor: int) -> None:
-    """Play what the writer leases, until it lets go."""
+def main(descriptor: int, memory: int | None) -> None:
+    """Play what the writer leases, until it lets go; `memory` is what is shared with it."""
     gc.freeze()  # of what is imported nothing is garbage, and it is looked through no more
     gc.enable()
     with relaxed_gc():
-        asyncio.run(_play(socket.socket(fileno=descriptor)))
+        asyncio.run(_play(socket.socket(fileno=descriptor), None if memory is None else Arena(memory)))
 
 
-async def _play(end: socket.socket) -> None:
+async def _play(end: socket.socket, arena: Arena | None) -> None:
     playing = Playing()
-    link = await SocketLink.over(end, playing.receive, _alone)
+    link = await SocketLink.over(end, playing.receive, _alone, outgoing=arena)
     playing.connected(link)
     await playing.left.wait()
     link.close()

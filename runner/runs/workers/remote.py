@@ -42,7 +42,7 @@ from runner.runs.workers.messages import (
     ServerDown,
     Unlike,
 )
-from runner.storage.log_lines import unnumbered
+from runner.storage.log_lines import Unnumbered, unnumbered
 
 UNSENT = 64
 """So many records that nobody waits for go out together, at most."""
@@ -62,25 +62,28 @@ class RemoteJournal:
         self._link, self.is_bound, self._is_durable = link, is_bound, is_durable
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._unsent: list[Sequence[Record]] = []
+        self._unsent = _Unsent()
 
     async def append(self, *records: Record) -> None:
         """Have records written, all of them or none; they are kept when this returns, where that matters."""
+        self._unsent.add(records)
         if not self._is_durable:
-            self._unsent.append(records)
-            if len(self._unsent) >= UNSENT:
+            if len(self._unsent.groups) >= UNSENT:
                 self.tell()
             return
         number = next(self._numbers)
         kept = self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._link.send(_append(number, [records]))
+        self._tell(number)
         await kept
 
     def tell(self) -> None:
         """Send what nobody waits for: before the writer hears that a game is over whose records are among it."""
-        if self._unsent:
-            unsent, self._unsent = self._unsent, []
-            self._link.send(_append(None, unsent))
+        if self._unsent.groups:
+            self._tell(None)
+
+    def _tell(self, number: int | None) -> None:
+        unsent, self._unsent = self._unsent, _Unsent()
+        self._link.send(Append(number, unsent.groups, unsent.samples, unsent.failures, unsent.size))
 
     def acked(self, message: Acked) -> None:
         """Go on with what is on disk."""
@@ -90,14 +93,24 @@ class RemoteJournal:
                 kept.set_result(None)
 
 
-def _append(number: int | None, groups: Sequence[Sequence[Record]]) -> Append:
-    records = [record for group in groups for record in group]
-    return Append(
-        number,
-        [unnumbered(group) for group in groups],
-        [tuple(record["sample"]) for record in records],
-        [record["error"] for record in records if record["kind"] == FailureRecord.KIND],
-    )
+class _Unsent:
+    """Records as they are sent: each is made bytes of at once, while it is in the processor's cache."""
+
+    def __init__(self) -> None:
+        self.groups: list[Sequence[Unnumbered]] = []
+        self.samples: list[tuple[Any, ...]] = []
+        self.failures: list[str] = []
+        self.size = 0
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Take in records that count together."""
+        lines = unnumbered(records)
+        self.groups.append(lines)
+        self.size += sum(len(before) + len(behind) for before, behind in lines)
+        for record in records:
+            self.samples.append(tuple(record["sample"]))
+            if record["kind"] == FailureRecord.KIND:
+                self.failures.append(record["error"])
 
 
 class LeasedRecords:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from runner.runs.workers.begun import begun_ahead, taken
 from runner.runs.workers.packing import Packed, packed, unpacked
 from runner.runs.workers.playing import Playing
 from runner.spec.load import load_spec
-from tests.support.processes import python
+from tests.support.processes import ended, python, started, until
+from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 from tests.support.workers import is_running, workers_of
 
@@ -77,6 +79,20 @@ def test_a_process_that_has_ended_before_it_is_needed_is_not_taken() -> None:
         one = taken()
         assert one.process.pid == ahead[1]
     one.let_go()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux") or cores_here() < 2, reason="Linux forks; one core has one")
+def test_the_workers_of_a_command_are_forks_of_it_which_end_with_it(tmp_path: Path) -> None:
+    with serving(latency=30.0) as server:
+        spec_file(tmp_path, server.base_url, size=4)
+        process = started("spec.yaml", "execution.processes=2", cwd=tmp_path)
+        until(lambda: server.requests > 0)
+        workers = workers_of(process.pid)
+        names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in workers]
+        process.kill()
+        ended(process)
+        until(lambda: not any(map(is_running, workers)))
+    assert names == ["nip-run worker"] * 2
 
 
 def test_a_run_by_one_process_imports_nothing_of_this() -> None:

@@ -34,10 +34,11 @@ EVERY = 0.02
 
 _SAYS = """
 import pickle, socket, sys, time
+from runner.runs.workers.link import framed
 end = socket.socket(fileno=int(sys.argv[1]))
 while True:
     data = pickle.dumps(["alive"])
-    end.sendall(len(data).to_bytes(8, "little") + data)
+    end.sendall(b"".join(framed(data)))
     time.sleep(float(sys.argv[2]))
 """
 
@@ -62,7 +63,7 @@ class Worker:
             heard.set()
 
         await SocketLink.over(self._end, hear, lambda: None)
-        await heard.wait()
+        await asyncio.wait_for(heard.wait(), 60)
 
     def kill(self, how: str) -> None:
         self.killed.append(how)

@@ -1,0 +1,124 @@
+"""Workers that are forked from a command which has just begun: what both import is imported once.
+
+Only where nothing is lost in a fork: on Linux, in a process of one thread, which no user's code has touched. Everywhere
+else, and later in a run, a worker is a program of its own (see `begun`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, NoReturn
+
+_TASKS = Path("/proc/self/task")
+_NAME = b"nip-run worker"
+"""What a list of processes says; the kernel keeps 15 bytes of it."""
+
+_DESCRIPTORS = 1024
+"""More than a command has open that has just begun."""
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
+def may_fork() -> bool:
+    """Whether this process is one that can be forked; it has imported what a worker needs afterwards."""
+    if not sys.platform.startswith("linux"):
+        return False
+    import runner.runs.workers.process  # noqa: F401 - which workers then have
+
+    try:
+        return len(list(_TASKS.iterdir())) == 1  # the threads of packages, too
+    except OSError:
+        return False
+
+
+class Forked:
+    """A forked process, as `subprocess.Popen` has one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """How it ended: its exit code, or a signal's number below zero; None while it lives."""
+        return self._waited(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._waited(0)
+
+    def _waited(self, options: int) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # somebody else has waited for it
+                self.returncode = 0
+            else:
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+def forked(end: socket.socket, memory: int | None, said: IO[bytes]) -> Forked:
+    """A worker on this end of a link, with the memory that it shares, whose stderr is `said`.
+
+    Raises:
+        OSError: there can be no more processes.
+    """
+    # What interrupts the command comes to the child once that ignores it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _live(end, memory, said, before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return Forked(pid)
+
+
+def _live(end: socket.socket, memory: int | None, said: IO[bytes], mask: set[signal.Signals | int]) -> NoReturn:
+    """Be a worker; of the command that it was forked from nothing goes on."""
+    code = 1
+    try:
+        os.setpgid(0, 0)  # a terminal's Ctrl-C does not reach it
+        for number in _INTERRUPTS:
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor, open_now in enumerate((nothing, nothing, said.fileno())):
+            os.dup2(open_now, descriptor)
+        _close_all_but(0, 1, 2, end.fileno(), *(() if memory is None else (memory,)))
+        sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+        with suppress(OSError):
+            Path("/proc/self/comm").write_bytes(_NAME)
+        from runner.runs.workers.process import main
+
+        main(end.detach(), memory)
+        code = 0
+    except BaseException:  # noqa: BLE001 - nothing may come back from here into the command's own frames
+        with suppress(BaseException):
+            traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _close_all_but(*kept: int) -> None:
+    """Close what the command has open, its ends of links among it: by those a worker sees that the command has ended.
+
+    Objects that had it open are never freed: they belong to frames that do not go on.
+    """
+    first = 0
+    for descriptor in (*sorted(kept), _DESCRIPTORS):
+        if descriptor > first:  # Python 3.11 closes all where asked for none from 0
+            os.closerange(first, descriptor)
+        first = descriptor + 1
