@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from runner.datasets.datapoint import Datapoint
 from runner.datasets.shards import Shard
 from runner.errors import RunError
 from runner.models.layers.budget import BudgetSettings
@@ -35,7 +37,8 @@ SETTLED = 0.25
 FEWEST_GAMES = 24
 SECONDS = 2.0
 """For so long games are played to be measured, about."""
-MERGED = "measured-merge"
+SHARDS = (Shard(1, 2), Shard(2, 2))
+"""Those that are merged to be measured."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,29 @@ class Measured:
     def share(self) -> float:
         """What this process had of a core while it played."""
         return self.call_cpu / self.call
+
+
+@dataclass(frozen=True)
+class MergeCost:
+    """Seconds that it takes to make one run of shards."""
+
+    once: float
+    """Of however few calls."""
+    call: float
+    """And for each."""
+
+    @classmethod
+    def of(cls, small: tuple[int, float], large: tuple[int, float]) -> MergeCost:
+        """By the calls and the seconds of two merges.
+
+        Where the machine was so much busier during one of them that they tell nothing apart, all counts as each call's:
+        that is too much for a large run, and the other way round it would be nothing.
+        """
+        (few, short), (many, long) = small, large
+        call = long / many
+        if many > few and long > short:
+            call = min((long - short) / (many - few), call)
+        return cls(max(long - call * many, 0.0), call)
 
 
 @contextmanager
@@ -118,15 +144,24 @@ class Calibration:
         protocol = self.plan.spec.protocol
         return next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
 
-    def of_merge(self) -> float:
-        """Seconds a call that it takes to make one run of two shards."""
-        plan = self._smaller(self._enough(2 * self.first.call), Execution())
-        for shard in (Shard(1, 2), Shard(2, 2)):
-            run_games(in_shard(plan, shard), self.results, part_id(MERGED, shard), RunOptions())
+    def of_merge(self) -> MergeCost:
+        """By two merges, since much of a small one is there once and not with each call."""
+        few = max(self.first.games, 2 * len(self.plan.variants))  # a datapoint for each shard
+        return MergeCost.of(self._merged(few), self._merged(max(self._enough(self.first.call), 2 * few)))
+
+    def _merged(self, games: int) -> tuple[int, float]:
+        """Play so many games in shards, and merge them: the calls, and the seconds of the merge."""
+        self._number += 1
+        run_id = f"measured-{self._number}"
+        # Datapoints of each shard in turn: the first ones of the dataset may all be of one group, which is not divided.
+        dealt = zip_longest(*(shard.points(self.plan.spec.dataset.datapoints) for shard in SHARDS))
+        points = tuple(point for point in chain.from_iterable(dealt) if point is not None)
+        plan = self._smaller(games, Execution(), points=points)
+        for shard in SHARDS:
+            run_games(in_shard(plan, shard), self.results, part_id(run_id, shard), RunOptions())
         begun = time.perf_counter()
-        made = merge(MERGED, self.results)
-        took = time.perf_counter() - begun
-        return max(took - self.first.end, 0.0) / (made.manifest.completions or 1)
+        made = merge(run_id, self.results)
+        return made.manifest.completions or 1, time.perf_counter() - begun
 
     def _enough(self, call: float) -> int:
         """So many games that they take the time that there is for it."""
@@ -145,11 +180,14 @@ class Calibration:
         ended = time.perf_counter()
         return pace.measured(self.results.run(run_id), begun, ended)
 
-    def _smaller(self, games: int, execution: Execution, models: Mapping[str, ModelSettings] | None = None) -> Plan:
+    def _smaller(
+        self, games: int, execution: Execution, models: Mapping[str, ModelSettings] | None = None,
+        points: tuple[Datapoint, ...] = (),
+    ) -> Plan:  # fmt: skip
         """The plan of so many games, its first datapoints, with repeats where there are not as many."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
         blocks = -(-games // len(self.plan.variants))
-        points = spec.dataset.datapoints[:blocks]
+        points = (points or spec.dataset.datapoints)[:blocks]
         smaller = replace(
             experiment,
             models=models or {name: self._dummy(name, one) for name, one in experiment.models.items()},

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runner.results.results import Results
 from runner.runs.process import cores_here
-from runner.runs.scale.calibration import Calibration, Measured
+from runner.runs.scale.calibration import Calibration, Measured, MergeCost
 from runner.runs.scale.far import can_be_measured, far_seconds
 from runner.runs.scale.live import LiveCost, live_cost
 from runner.runs.scale.model import Costs, Use
@@ -27,8 +27,8 @@ class Measurements:
     worked: int
     """How many workers played."""
     live: LiveCost | None
-    merge: float
-    """Seconds a call."""
+    merge: MergeCost | None
+    """None where nothing is merged."""
     far: float = 0.0
     """Seconds that a call waits for a writer that is far."""
     live_share: float = 1.0
@@ -67,7 +67,8 @@ class Measurements:
             begin=start + played.begin,
             end=max(played.end - self.end_call * played.calls, 0.0),
             end_call=self.end_call,
-            merge=self.merge,
+            merge_once=0.0 if self.merge is None else self.merge.once,
+            merge=0.0 if self.merge is None else self.merge.call,
             far=self.far,
         )
 
@@ -89,7 +90,7 @@ def measurements(
     if workers > 1 or is_on_ray:
         tell(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
         many = calibration.of_workers(worked, one.call)
-    merge = 0.0
+    merge = None
     if shards > 1:
         tell("measuring a merge of shards")
         merge = calibration.of_merge()

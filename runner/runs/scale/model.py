@@ -80,8 +80,10 @@ class Costs:
     """From the last game to the end, by itself."""
     end_call: float
     """And for each call: tables, metrics, leaderboard."""
+    merge_once: float = 0.0
+    """Where shards are merged, by itself."""
     merge: float = 0.0
-    """For each call, where shards are merged."""
+    """And for each call."""
     far: float = 0.0
     """Seconds that each call waits for a writer that is far."""
 
@@ -158,7 +160,8 @@ def predicted(games: Games, costs: Costs, players: Players) -> Prediction:
         for one in sorted(bounds, key=lambda one: one.calls_per_second)
     ]
     around = costs.begin + costs.end + costs.end_call * calls
-    merge = 0.0 if players.shards == 1 else costs.begin + costs.end + costs.merge * whole
+    # The last shard merges before it ends: nothing is started for that, nor loaded again.
+    merge = 0.0 if players.shards == 1 else costs.merge_once + costs.merge * whole
     return Prediction(whole, games.games * games.tokens, play, around, merge, shards)
 
 

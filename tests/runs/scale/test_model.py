@@ -98,10 +98,10 @@ def test_a_writer_that_is_far_is_waited_for_with_each_call_and_one_worker_has_on
 
 def test_shards_have_a_part_of_games_places_and_rates_and_are_merged() -> None:
     limited = replace(PLAYERS, rates={"m": Rate(requests=6000.0)}, shards=4)
-    costs = replace(COSTS, merge=1e-4)
+    costs = replace(COSTS, merge_once=0.5, merge=1e-4)
     found, whole = predicted(GAMES, costs, limited), predicted(GAMES, costs, replace(limited, shards=1))
     assert found.play == pytest.approx(whole.play, rel=0.01)  # four times as fast, by a quarter of the rate
-    assert found.merge == pytest.approx(3.0 + 50_000 * 1e-4)
+    assert found.merge == pytest.approx(0.5 + 50_000 * 1e-4)  # by a shard's process, which is there already
     assert whole.merge == 0
     shared = predicted(DRAWN, costs, replace(PLAYERS, shards=4))
     assert shared.play == pytest.approx(12.5)
@@ -140,8 +140,9 @@ def test_what_fits_into_a_day_does_not_depend_on_how_many_games_are_planned(
     games: int, players: Players, what: Games
 ) -> None:
     """Start, end and the merge's are there once, and not with each game."""
-    most = games_within(DAY, replace(what, games=games), COSTS, players)
-    assert predicted(replace(what, games=most), COSTS, players).seconds == pytest.approx(DAY, rel=2e-3)
+    costs = replace(COSTS, merge_once=600.0, merge=1e-4)
+    most = games_within(DAY, replace(what, games=games), costs, players)
+    assert predicted(replace(what, games=most), costs, players).seconds == pytest.approx(DAY, rel=2e-3)
 
 
 def test_what_takes_longer_than_a_day_by_itself_leaves_room_for_no_game() -> None:
