@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NoReturn
 
+from runner.redaction import redacted
+
 _TASKS = Path("/proc/self/task")
 _NAME = b"nip-run worker"
 """What a list of processes says; the kernel keeps 15 bytes of it."""
@@ -96,20 +98,25 @@ def _live(end: socket.socket, memory: int | None, said: IO[bytes], mask: set[sig
         for descriptor, open_now in enumerate((nothing, nothing, said.fileno())):
             os.dup2(open_now, descriptor)
         _close_all_but(0, 1, 2, end.fileno(), *(() if memory is None else (memory,)))
-        sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-        with suppress(OSError):
-            Path("/proc/self/comm").write_bytes(_NAME)
+        _be_named()
         from runner.runs.workers.process import main
 
         main(end.detach(), memory)
         code = 0
     except BaseException:  # noqa: BLE001 - nothing may come back from here into the command's own frames
         with suppress(BaseException):
-            traceback.print_exc()
+            os.write(2, redacted(traceback.format_exc()).encode())
     finally:
-        with suppress(BaseException):
-            sys.stderr.flush()
         os._exit(code)
+
+
+def _be_named() -> None:
+    with suppress(OSError):
+        name = os.open("/proc/self/comm", os.O_WRONLY)
+        try:
+            os.write(name, _NAME)
+        finally:
+            os.close(name)
 
 
 def _close_all_but(*kept: int) -> None:
