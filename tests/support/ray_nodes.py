@@ -94,6 +94,9 @@ class Nodes:
         """Another node; the first is the head, which may have a dashboard."""
         # With its first job the dashboard asks what cloud it is in, where the guard would end it; no one answers.
         own = {"PYTHONPATH": guard.REPOSITORY} if dashboard else {}
+        # Where the head writes its address, for who asks for none: not where a person's own Ray has it.
+        own |= {"RAY_TMPDIR": str(self.folder)}
+        (self.folder / "ray").mkdir(exist_ok=True, parents=True)
         with patch.dict(os.environ, own):
             return self._cluster.add_node(
                 num_cpus=cpus, node_ip_address=LOOPBACK, object_store_memory=STORE_BYTES, include_dashboard=dashboard,

@@ -19,21 +19,6 @@ _DATA = mmap.PAGESIZE
 """Where the ring begins: the first page says how far it was read."""
 
 
-def shared() -> int | None:
-    """A descriptor of such memory, which another process may be given; None where the system has none."""
-    if not hasattr(os, "memfd_create"):
-        return None
-    descriptor = None
-    try:
-        descriptor = os.memfd_create("nip-run")
-        os.posix_fallocate(descriptor, 0, _DATA + SIZE)  # now, and not when it is written to, where it kills
-    except OSError:  # a limit of files' sizes counts here, too
-        if descriptor is not None:
-            os.close(descriptor)
-        return None
-    return descriptor
-
-
 class Arena:
     """One end of a ring. Places are counted from its beginning, and never begin again."""
 
@@ -69,3 +54,19 @@ class Arena:
         with self._ring[at : at + size] as view:
             yield view
         self._read[0] = place + size
+
+
+def shared() -> tuple[int, Arena] | None:
+    """A descriptor of such memory, which another process may be given, and this end; None where there can be none."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    descriptor = None
+    try:
+        descriptor = os.memfd_create("nip-run")
+        # Now, and not when it is written to, where a system without memory kills; limits of file sizes count here, too.
+        os.posix_fallocate(descriptor, 0, _DATA + SIZE)
+        return descriptor, Arena(descriptor)
+    except OSError:
+        if descriptor is not None:
+            os.close(descriptor)
+        return None

@@ -7,6 +7,7 @@ workers; or it is forked from a command that has imported no more than itself (s
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import subprocess
@@ -18,9 +19,12 @@ from tempfile import TemporaryFile
 from typing import IO, NamedTuple, Protocol
 
 from runner.errors import RunError
-from runner.runs.process import cores_here
+from runner.runs.process import allow_open_files, cores_here
 from runner.runs.workers.arena import Arena, shared
+from runner.runs.workers.ending import how_ended
 from runner.runs.workers.forked import forked, may_fork
+
+log = logging.getLogger("nip_run.workers")
 
 _BEGIN = (
     "import gc, signal, sys\n"
@@ -31,6 +35,10 @@ _BEGIN = (
     "main({descriptor}, {memory})\n"
 )
 """What a worker runs. What interrupts the group is for the writer alone, which tells the workers."""
+
+
+_OPEN_FILES = 3
+"""That a worker takes here: its link, its stderr, and the memory that is shared with it."""
 
 
 class Process(Protocol):
@@ -80,15 +88,15 @@ def begin() -> Begun:
 
 def _begun(start: Callable[[socket.socket, int | None, IO[bytes]], Process]) -> Begun:
     """What `start` makes of a worker's end of a link, the memory that it shares, and its stderr."""
+    allow_open_files(_OPEN_FILES)
     with ExitStack() as undone, ExitStack() as passed:
         ours, theirs = socket.socketpair()
         undone.enter_context(ours)
         passed.enter_context(theirs)
         said = undone.enter_context(TemporaryFile())
-        memory = shared()
+        memory, arena = shared() or (None, None)
         if memory is not None:
             passed.callback(os.close, memory)
-        arena = None if memory is None else Arena(memory)
         process = start(theirs, memory, said)
         undone.pop_all()
     return Begun(process, ours, said, arena)
@@ -134,7 +142,9 @@ def taken() -> Begun:
     waiting = _AHEAD.get()
     while waiting:
         one = waiting.pop(0)
-        if one.process.poll() is None:
+        code = one.process.poll()
+        if code is None:
             return one
+        log.warning("a worker process that was begun ahead %s; another one is begun", how_ended(code, one.said))
         one.let_go()
     return begin()

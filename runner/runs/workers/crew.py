@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from runner.redaction import redacted
 from runner.runs.workers.begun import Process, taken
+from runner.runs.workers.ending import how_ended
 from runner.runs.workers.link import Receive, SocketLink
 
 END_SECONDS = 5.0
 """How long a process may take to end once nobody is at the other side."""
-
-_SAID_BYTES = 2000
 
 
 class Worker(Protocol):
@@ -110,13 +107,7 @@ class LocalWorker:
                     process.kill()
             await asyncio.sleep(wait)
             wait = min(2 * wait, 0.05)
-        said = ""
-        if not self._said.closed:
-            self._said.seek(0, 2)
-            self._said.seek(max(self._said.tell() - _SAID_BYTES, 0))
-            said = self._said.read().decode("utf-8", "replace").strip()
-            self._said.close()
-        return _how(code, said)
+        return how_ended(code, self._said)
 
     async def end(self, *, at_once: bool) -> None:
         self._ended = None
@@ -124,15 +115,3 @@ class LocalWorker:
             self._link.close()
         if self._process is not None:
             await self._reaped(0.0 if at_once else END_SECONDS)
-
-
-def _how(code: int, said: str) -> str:
-    """How a process ended, in words."""
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"was killed by {name}" + (" (by hand, or out of memory)" if -code == signal.SIGKILL else "")
-    last = redacted(said.splitlines()[-1]) if said else ""
-    return f"ended with exit code {code}" + (f": {last}" if last else "")

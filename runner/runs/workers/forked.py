@@ -6,6 +6,7 @@ else, and later in a run, a worker is a program of its own (see `begun`).
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
@@ -21,8 +22,7 @@ _TASKS = Path("/proc/self/task")
 _NAME = b"nip-run worker"
 """What a list of processes says; the kernel keeps 15 bytes of it."""
 
-_DESCRIPTORS = 1024
-"""More than a command has open that has just begun."""
+_OPEN = Path("/proc/self/fd")
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
@@ -76,8 +76,9 @@ def forked(end: socket.socket, memory: int | None, said: IO[bytes]) -> Forked:
         OSError: there can be no more processes.
     """
     # What interrupts the command comes to the child once that ignores it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
         pid = os.fork()
         if pid == 0:
             _live(end, memory, said, before)
@@ -94,10 +95,8 @@ def _live(end: socket.socket, memory: int | None, said: IO[bytes], mask: set[sig
         for number in _INTERRUPTS:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor, open_now in enumerate((nothing, nothing, said.fileno())):
-            os.dup2(open_now, descriptor)
-        _close_all_but(0, 1, 2, end.fileno(), *(() if memory is None else (memory,)))
+        _close_all_but(end.fileno(), said.fileno(), *(() if memory is None else (memory,)))
+        _have_streams(said.fileno())
         _be_named()
         from runner.runs.workers.process import main
 
@@ -105,7 +104,7 @@ def _live(end: socket.socket, memory: int | None, said: IO[bytes], mask: set[sig
         code = 0
     except BaseException:  # noqa: BLE001 - nothing may come back from here into the command's own frames
         with suppress(BaseException):
-            os.write(2, redacted(traceback.format_exc()).encode())
+            os.write(2, redacted(traceback.format_exc()).encode("utf-8", "backslashreplace"))
     finally:
         os._exit(code)
 
@@ -124,8 +123,20 @@ def _close_all_but(*kept: int) -> None:
 
     Objects that had it open are never freed: they belong to frames that do not go on.
     """
-    first = 0
-    for descriptor in (*sorted(kept), _DESCRIPTORS):
-        if descriptor > first:  # Python 3.11 closes all where asked for none from 0
-            os.closerange(first, descriptor)
-        first = descriptor + 1
+    faulthandler.disable()  # it may have one of them
+    for descriptor in [int(one.name) for one in _OPEN.iterdir()]:
+        if descriptor > 2 and descriptor not in kept:  # stdin, stdout and stderr are replaced
+            with suppress(OSError):  # the one by which these were listed
+                os.close(descriptor)
+
+
+def _have_streams(said: int) -> None:
+    """What is printed goes nowhere, and what is said of faults to this descriptor."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, replaced in enumerate((nothing, nothing, said)):
+        os.dup2(replaced, descriptor)
+    if nothing > 2:
+        os.close(nothing)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)

@@ -17,8 +17,12 @@ def main(descriptor: int, memory: int | None) -> None:
     """Play what the writer leases, until it lets go; `memory` is what is shared with it."""
     gc.freeze()  # of what is imported nothing is garbage, and it is looked through no more
     gc.enable()
+    arena = None
+    if memory is not None:
+        arena = Arena(memory)
+        os.close(memory)
     with relaxed_gc():
-        asyncio.run(_play(socket.socket(fileno=descriptor), None if memory is None else Arena(memory)))
+        asyncio.run(_play(socket.socket(fileno=descriptor), arena))
 
 
 async def _play(end: socket.socket, arena: Arena | None) -> None:

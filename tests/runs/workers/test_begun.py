@@ -70,7 +70,9 @@ def test_processes_that_were_begun_ahead_are_taken_first_and_the_others_end() ->
 
 
 @pytest.mark.skipif(cores_here() < 2, reason="one core has one begun")
-def test_a_process_that_has_ended_before_it_is_needed_is_not_taken() -> None:
+def test_a_process_that_has_ended_before_it_is_needed_is_not_taken_and_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     before = workers_of(os.getpid())
     with begun_ahead(2):
         ahead = [pid for pid in workers_of(os.getpid()) if pid not in before]
@@ -78,6 +80,7 @@ def test_a_process_that_has_ended_before_it_is_needed_is_not_taken() -> None:
         os.waitid(os.P_PID, ahead[0], os.WEXITED | os.WNOWAIT)
         one = taken()
         assert one.process.pid == ahead[1]
+        assert "begun ahead was killed by SIGKILL" in caplog.text
     one.let_go()
 
 

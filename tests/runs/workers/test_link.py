@@ -21,9 +21,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory 
 
 def ends() -> tuple[Arena, Arena]:
     """Both ends of a ring."""
-    descriptor = shared()
-    assert descriptor is not None
-    both = Arena(descriptor), Arena(descriptor)
+    made = shared()
+    assert made is not None
+    descriptor, arena = made
+    both = arena, Arena(descriptor)
     os.close(descriptor)
     return both
 
