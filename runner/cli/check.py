@@ -111,7 +111,8 @@ def _keys(plan: AnyPlan) -> list[str]:
     needed = () if plan.spec.fetched is None else to_allow(plan)
     if needed:
         lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
-        lines += [f"runs {in_one_line(use.command)}" for use in uses if use.command is not None]
+        for use in (use for use in uses if use.command is not None):
+            lines += [f"runs {in_one_line(use.command or '')}", *(f"  {line}" for line in use.files or ())]
         said = "" if plan.spec.fetched is None else from_elsewhere(plan.spec.path, plan.spec.fetched)
         lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
     return lines

@@ -14,13 +14,16 @@ from runner.errors import ReleaseError
 from runner.exit_codes import ExitCode
 from runner.registry.board import TIER as SELF_REPORTED
 from runner.registry.board_words import tier_in_words
-from runner.registry.fetched import LOCK, PARAMETERS, WITHOUT_ROWS, Got, get
+from runner.registry.fetched import LOCK, PARAMETERS, WITHOUT_ROWS, Got, get, small
 from runner.registry.kinship import kin_in_words
 from runner.registry.missing_rows import lacks_rows, what_is_needed
 from runner.registry.sessions import session_of_release
 from runner.registry.takes import Takes, as_named, to_reproduce, what_it_takes
 from runner.releases.reference import Kind, parse
+from runner.spec.origin import DATA
+from runner.storage.strict_json import loads
 from runner.text import comma_join, in_one_line, with_interval
+from runner.training.report import test_name
 from runner.transports.connect import to_read
 from runner.transports.registry import Entry
 from runner.version import __version__
@@ -77,7 +80,7 @@ def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list
     facts = got.release.facts
     rows = [
         ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
-        ("result", f"{_result(facts.get('accuracy'))}; {vouched or SELF_REPORTED}: {to_reproduce(got)}"),
+        ("result", f"{_result(got)}; {vouched or SELF_REPORTED}: {to_reproduce(got)}"),
         ("models", _models(facts.get("models"))),
         *((("of others", in_one_line("; ".join(kin))),) if (kin := _kin(got)) else ()),
         ("licence", got.release.licence or "none given: all rights are with its publisher"),
@@ -94,9 +97,18 @@ def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list
         ("contacts", _contacts(takes)),
         ("costs", _costs(takes)),
         ("change it", f"{got.folder / PARAMETERS}: what is edited there wins"),
-        *(() if got.is_training_run else (("play again", takes.fresh(to_reproduce(got))),)),
+        *(_training_rows(got, takes) if got.is_training_run else [("play again", takes.fresh(to_reproduce(got)))]),
         ("check it", f"nip-run verify {shlex.quote(str(got.folder))}"),
     ]
+
+
+def _training_rows(got: Got, takes: Takes) -> list[tuple[str, str]]:
+    """Return how the training of a got run goes on, and what that needs besides the release."""
+    trained = got.release.facts.get("trained")
+    has_models = isinstance(trained, list) and any(isinstance(one, dict) and one.get("made") for one in trained)
+    can_continue = has_models and takes.problem is None and not lacks_rows(got)
+    rows = [("continue it", f"{takes.command} {shlex.quote(f'training.from={got.folder}')}")] if can_continue else []
+    return [*rows, *(("not in it", in_one_line(line)) for line in takes.missing)]
 
 
 def _kin(got: Got) -> list[str]:
@@ -112,8 +124,20 @@ def _play(got: Got, takes: Takes) -> str:
     return takes.command if takes.problem is None else f"cannot be played as it is: {takes.problem}"
 
 
-def _result(accuracy: Any) -> str:
-    """Accuracy with its interval, as it was published."""
+def _result(got: Got) -> str:
+    """Return the accuracy with its interval, as it was published; of a training run, that of each test."""
+    if not got.is_training_run:
+        return _accuracy(got.release.facts.get("accuracy"))
+    try:
+        metrics = loads(small(got.folder / DATA / "metrics.json"))
+        done = len(metrics["iterations"])
+        tests = [f"{test_name(test, done, over=True)}: {_accuracy(test['accuracy'])}" for test in metrics["tests"]]
+    except (ReleaseError, ValueError, KeyError, TypeError):
+        return "no test results"
+    return "; ".join(tests) or "no test was played"
+
+
+def _accuracy(accuracy: Any) -> str:
     try:
         value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
         return f"accuracy {value} of {accuracy['n']} rollouts"

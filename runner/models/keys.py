@@ -41,6 +41,8 @@ class KeyUse:
     host: str
     command: str | None = field(default=None, compare=False)
     """Of a program: how it is called."""
+    files: tuple[str, ...] | None = field(default=None, compare=False)
+    """Of a program: lines that show the files that it runs."""
 
     def __str__(self) -> str:
         return f"{self.variable or 'prompts, without a key,'} -> {self.host}"
@@ -72,10 +74,19 @@ def host_of(base_url: str | None) -> str:
     return f"{'http://' if in_the_clear else ''}{host}{port}"
 
 
-def key_uses(models: Iterable[ModelSettings], commands: Iterable[Sequence[str]] = ()) -> tuple[KeyUse, ...]:
-    """What these models send to their servers, and what trainers of one's own get."""
+def key_uses(
+    models: Iterable[ModelSettings], commands: Iterable[tuple[Sequence[str], Sequence[str]]] = ()
+) -> tuple[KeyUse, ...]:
+    """Return what these models send to their servers, and what trainers of one's own get: their commands, each with
+    lines that show its files.
+    """
     found = {KeyUse(variable, host_of(address)) for s in models for variable in s.variables for address in s.addresses}
-    found.update(KeyUse(ALL, _COMMAND + command[0], shlex.join(command)) for command in commands)
+    programs: dict[str, dict[str, Sequence[str]]] = {}
+    for command, files in commands:
+        programs.setdefault(_COMMAND + command[0], {})[shlex.join(command)] = files
+    for program, calls in programs.items():
+        lines = tuple(dict.fromkeys(line for files in calls.values() for line in files))
+        found.add(KeyUse(ALL, program, "; ".join(calls), lines or None))
     return tuple(sorted(found))
 
 
@@ -162,7 +173,9 @@ def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], spec: s
     hosts = {use.host for use in allowed if use.program is None}
     missing = [use for use in sorted(set(uses) - set(allowed)) if use.variable != NO_KEY or use.host not in hosts]
     if missing:
-        pairs = "\n".join(f"  {use.told}" for use in missing)
+        pairs = "\n".join(
+            line for use in missing for line in (f"  {use.told}", *(f"    {one}" for one in use.files or ()))
+        )
         options = forms_of(missing)
         in_python = [f"{_IN_PYTHON[word]}=['{value}']" for word, value in (option.split(" ", 1) for option in options)]
         raise UsageError(

@@ -197,6 +197,11 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     here, release = _told(folder.path), _release_folder(folder)
     if release is not None:
         got = _told(release)
+        if manifest.is_training_run:
+            return [
+                ("Every number of its parts again; WHERE is the registry", _line("reproduce", got, "--from", "WHERE")),
+                ("Its numbers in a terminal", _line("show", here)),
+            ]
         return [
             ("Every number again, from its transcripts; nobody is called", _line("reproduce", got)),
             ("Played anew and compared: has it drifted?", _line("reproduce", got, "--fresh", *_rows(release))),

@@ -29,6 +29,7 @@ from runner.releases.manifest import Release, Source
 from runner.releases.reference import Kind
 from runner.spec.origin import DATA
 from runner.spec.rejudged import DEBATES
+from runner.spec.trainer_files import FOLDER
 from runner.storage.files import create, make_folders
 from runner.storage.log_lines import read_journal
 
@@ -36,7 +37,7 @@ SPEC, MANIFEST = f"{DATA}/spec.yaml", f"{DATA}/manifest.json"
 INPUTS = f"{DATA}/inputs/"
 WRITTEN = ("written/", f"{INPUTS}written/")
 ROWS = f"{INPUTS}dataset.jsonl"
-FREE = tuple(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml"))
+FREE = (f"{FOLDER}/", *(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml", f"{FOLDER}/")))
 """What somebody wrote to be read by models and people, and what a run's hashes are of."""
 
 _CLEANED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)

@@ -28,7 +28,10 @@ from runner.spec.chat_formats import default_chat_format
 from runner.spec.components import MODEL_GROUP, WEIGHTS
 from runner.spec.experiment import AgentSettings
 from runner.spec.load import Spec, load_specs
+from runner.spec.trainer_files import FOLDER
+from runner.spec.trainers import TrainerSettings
 from runner.text import comma_join, did_you_mean
+from runner.training.trainer_files import collect_files, stored_contents
 
 MODEL = "model.yaml"
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -74,17 +77,40 @@ def trainer(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
     group = _part(part, list(trainers[0]), "trainer", path)
     settings = _same([one[group] for one in trainers], f"training.trainers.{group}", path)
     content = _said(settings, set())
+    stored, missing = trainer_contents({group: settings}, specs[0])
+    identity = {name: value for name, value in to_plain(settings).items() if name != "files"}
+    own = f"{FOLDER}/{group}/"
+    files = {name.removeprefix(own): data.hex() for name, data in stored.items() if name.startswith(own)}
+    identity |= {"stored": files} if files else {}
     return Made(
         _written(Kind.TRAINER, specs[0]),
-        {"trainer.yaml": dump(content).encode()},
-        {"trainer": tagged_hash("trainer", to_plain(settings))},
+        {"trainer.yaml": dump(content).encode(), **stored},
+        {"trainer": tagged_hash("trainer", identity)},
         {
             "backend": settings.backend,
             "format": settings.dataset_format,
             "runs_a_command": settings.command is not None,
             "method": None if sections[0] is None else sections[0].method,
         },
+        notes=missing,
         description=f"A trainer: {settings.backend}, for {'' if sections[0] is None else sections[0].method}",
+    )
+
+
+def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the files of a release that store its trainers' scripts, and notes on what is not in it.
+
+    Raises:
+        RunError: a file of a fetched trainer is damaged.
+    """
+    found = {
+        group: collect_files(group, trainer, spec.trainer_files.get(group))
+        for group, trainer in trainers.items()
+        if trainer.command is not None
+    }
+    stored = {f"{FOLDER}/{name}": data for name, data in stored_contents(found).items()} if found else {}
+    return stored, tuple(
+        f"not in the release: trainer {group}: {line}" for group, files in found.items() for line in files.missing
     )
 
 

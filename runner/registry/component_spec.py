@@ -18,6 +18,7 @@ from runner.hashing import tagged_hash
 from runner.models.settings import NOT_PUBLISHED
 from runner.protocols.load import find_protocol
 from runner.registry.component_files import Made, protocol_file, template_files
+from runner.registry.component_parts import trainer_contents
 from runner.registry.draft import Naming
 from runner.registry.finding import finder_of
 from runner.registry.rules import renamed_models
@@ -52,13 +53,19 @@ def spec(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 
     files = _Files(layered, find, called)
     data = files.rewritten(layered.data)
     _keep_chat_formats(data, specs[0], files)
+    training = specs[0].experiment.training
+    own = {} if training is None else dict(training.trainers)
+    for name in list(own):
+        if f"training.trainers.{name}" in files.uses:  # whose own release has them
+            del own[name]
+    stored, missing = trainer_contents(own, specs[0])
     return Made(
         parts_of(specs[0]),
-        {"spec.yaml": dump(data).encode(), **files.contents},
+        {"spec.yaml": dump(data).encode(), **files.contents, **stored},
         _identity(specs),
         _facts(specs, called),
         links=tuple(files.links()),
-        notes=tuple(dict.fromkeys(files.notes)),
+        notes=(*dict.fromkeys(files.notes), *missing),
         description=specs[0].experiment.description or f"Spec {specs[0].experiment.name}",
     )
 

@@ -35,6 +35,7 @@ from runner.spec.experiment import SAVED_SPEC
 from runner.spec.from_run import Source
 from runner.spec.origin import DATA
 from runner.spec.rejudged import DEBATES
+from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
 from runner.storage.atomic import read_json
 from runner.storage.files import open_to_read, read_bounded
 
@@ -83,7 +84,9 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
-    notes = tuple(_notes(manifest, spec, contents, has_rows=has_rows))
+    stored = read_index(folder.path / "inputs" / FOLDER)
+    missing = (f"trainer {group}: {line}" for group, files in stored.items() for line in files.missing)
+    notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
     made = {readme.FILE: lambda said, at: _readme(said, RunFolder.got(at / DATA), has_rows=has_rows)}
     return Draft(release, contents, notes, made)
 
@@ -120,10 +123,15 @@ def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[Link, .
 def _own_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:
     """The run folder as nip-run knows it, without what is derived from it."""
     inputs = folder.path / "inputs"
+    trainers = inputs / FOLDER
+    stored = read_index(trainers)
+    names = {stored_name(group, path) for group, files in stored.items() for path in files.files}
+    names |= {INDEX} if stored else set()
     prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(SUFFIX))
     found: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _spec(folder, spec)}
     found |= {f"{DATA}/{name}": folder.path / name for name in _LOGS if (folder.path / name).is_file()}
     found |= {f"{DATA}/inputs/{name}": inputs / name for name in _INPUTS if (inputs / name).is_file()}
+    found |= {f"{DATA}/inputs/{FOLDER}/{name}": trainers / name for name in sorted(names)}
     return found | {f"{DATA}/inputs/prompts/{path.name}": path for path in prompts}
 
 

@@ -19,6 +19,7 @@ from runner.releases.reference import Kind
 from runner.spec.load import load_specs
 from runner.training.keys import to_allow
 from runner.training.plan import plan_of
+from runner.training.trainer_files import missing_lines
 from runner.training.trust import asked_for, missing_addresses
 
 NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
@@ -38,6 +39,8 @@ class Takes:
     """From the shortest games to the longest, without retries."""
     cost_usd: tuple[float, float] | None = None
     """None: the price of a model is unknown."""
+    missing: tuple[str, ...] = ()
+    """What its trainers need and the release does not have."""
     problem: str | None = None
     """Why it cannot be played as it is."""
 
@@ -47,7 +50,10 @@ class Takes:
         return " ".join([command, "--fresh", *given, *forms_of(self.keys)])
 
     def to_json(self) -> dict[str, Any]:
-        keys = [{"variable": use.variable, "host": use.host, "command": use.command} for use in self.keys]
+        keys = [
+            {"variable": use.variable, "host": use.host, "command": use.command, "files": list(use.files or ())}
+            for use in self.keys
+        ]
         return {**asdict(self), "keys": keys}
 
 
@@ -77,7 +83,8 @@ def what_it_takes(folder: Path) -> Takes:
     low, high = (sum(one.calls[end] for one in asked) for end in (0, 1))
     known = [one.cost_usd for one in asked if one.cost_usd is not None]
     cost = (sum(one[0] for one in known), sum(one[1] for one in known)) if len(known) == len(asked) else None
-    return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost)
+    missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec)))
+    return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost, missing)
 
 
 NAMED: Mapping[Kind, str] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_MANIFEST = 1 << 20
+MAX_TRAINER_FILES, MAX_TRAINER_BYTES = 200, 16 << 20
+"""Files of one trainer that are stored with a run and published with it, and bytes of all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from runner.documents.check import check
 from runner.documents.fields import from_plain, to_plain
 from runner.documents.layered import Layered, RenamedKey
 from runner.documents.plain import KeyPath
-from runner.errors import Place, PlaceOf, Problem, RunError, SpecError
+from runner.errors import Place, PlaceOf, Problem, ReleaseError, RunError, SpecError
 from runner.hashing import file_hash, tagged_hash
 from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.prompts.templates import PromptSet, load_prompts
@@ -45,6 +45,7 @@ from runner.spec.origin import fetched_folder, got_from
 from runner.spec.rejudged import Rejudged, conflicts, find_rejudged, rejudge_problems
 from runner.spec.schemas import experiment_schema
 from runner.spec.seats import fill_seats
+from runner.spec.trainer_files import TrainerFiles, find_trainer_files
 from runner.spec.written import NamedFiles, Origin
 from runner.storage.journal import JOURNAL
 from runner.text import did_you_mean_file
@@ -87,6 +88,8 @@ class Spec:
     """The file that it was loaded from."""
     overridden: frozenset[str] = frozenset()
     """The dotted keys that overrides set or delete, as they were given."""
+    trainer_files: Mapping[str, TrainerFiles] = field(default_factory=dict)
+    """The files that came with fetched trainers, by model group."""
     begun_as: str | None = None
     """The id of the run that it goes on with, where it is the spec in that run's own folder."""
     origin: Origin = field(default_factory=Origin)
@@ -225,6 +228,15 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         problems.append(Problem(layered.place(("cache",)), "cache", f"no cache can be at {str(cache)!r}: {wrong}"))
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
+    trainer_files: dict[str, TrainerFiles] = {}
+    for group in () if experiment.training is None else experiment.training.trainers:
+        try:
+            stored = find_trainer_files(layered, group)
+        except ReleaseError as error:
+            key = f"training.trainers.{group}.command"
+            problems.append(Problem(where(key), key, str(error)))
+        else:
+            trainer_files |= {} if stored is None else {group: stored}
     if readers.saved:  # whose own journal has the answers
         replays = {group: run for group, run in replays.items() if builtin.is_there(run)}
     saved_specs = {group: run / SAVED_SPEC for group, run in replays.items()}
@@ -245,6 +257,7 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         cache=cache,
         replays=replays,
         replayed=replayed,
+        trainer_files=trainer_files,
         renamed=tuple(layered.renamed),
         fetched=fetched,
         got_from=None if fetched is None else _got_run(layered.folders.values()),

@@ -45,7 +45,7 @@ TRAITS: Mapping[BackendName, BackendTraits] = {
         reads=frozenset({*HYPERPARAMETERS, "suffix", "validating_minutes"}), min_examples=10, trains_at_server=True
     ),
     "command": BackendTraits(
-        reads=frozenset({"command", "load_lora"}),
+        reads=frozenset({"command", "files", "load_lora"}),
         requires=frozenset({"command"}),
         instead="your trainer is not told; give it in `command`",
         format="trl",

@@ -8,7 +8,7 @@ that is there under such a name is meant before any release.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
 from runner.documents.plain import KeyPath
 from runner.errors import NipRunError, Problem, UsageError
+from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.releases.reference import Kind, is_reference
 
 USE = "use"
@@ -61,8 +62,8 @@ class Components:
     look_up: FindComponent
     tree: OwnTree
     uses: dict[str, ComponentUse] = field(default_factory=dict)
-    _brought: dict[str, tuple[str, Any]] = field(default_factory=dict)
-    """Model groups that came with agents: the release, and what it says."""
+    _brought: dict[str, Any] = field(default_factory=dict)
+    """Model groups that came with agents."""
 
     def find_base(self, name: str, folder: Path) -> Path | None:
         """What a spec extends: a file, or an installed spec.
@@ -161,27 +162,37 @@ class Components:
             yield from self._take_group(layered, at, content, use)
 
     def _take_group(self, layered: Layered, at: KeyPath, content: Layered, use: ComponentUse) -> Iterator[Problem]:
-        """The model group of an agent, beneath what the spec says of a group of this name."""
-        name, group = content.data.get("model"), content.data[MODEL_GROUP]
+        """Add the model group that an agent brings, beneath what the spec says of a group of this name.
+
+        The agent plays by the spec's own group of this name if that is the same model. If it is another one, the group
+        is called `AGENT_GROUP`.
+        """
+        named, group = content.data.get("model"), content.data[MODEL_GROUP]
         models = layered.data.setdefault("models", {})
-        if not isinstance(name, str) or not isinstance(models, dict):
+        if not isinstance(named, str) or not isinstance(models, dict):
             return  # which the schema finds
-        release, brought = self._brought.setdefault(name, (use.release, group))
-        if brought != group:
-            message = f"{release} and {use.release} bring different model groups {name!r}"
-            yield _problem(layered, at, f"{message}; set {'.'.join(map(str, at))}.model to one of this spec")
+        own = f"{at[-1]}_{named}"
+        for name in (named, own):
+            there = models.get(name)
+            is_defined = isinstance(there, dict) and bool(there.keys() & {"model", "provider", "from_run"})
+            is_own = is_defined and name not in self._brought
+            if not (_is_same_model(there, group) if is_own else self._brought.setdefault(name, group) == group):
+                continue
+            _value(layered.data, at)["model"] = name
+            if not is_own and isinstance(models.setdefault(name, {}), dict):
+                _put_beneath(layered, ("models", name), content, (MODEL_GROUP,))
             return
-        there = models.get(name)
-        if release == use.release and isinstance(there, dict) and there.keys() & {"model", "provider", "from_run"}:
-            message = f"{use.release} brings a model group {name!r}, and this spec has another one of that name"
-            yield _problem(
-                layered, at, f"{message}; rename it here, or set {'.'.join(map(str, at))}.model={name} to play by it"
-            )
-            return
-        if there is None:
-            models[name] = {}
-        if isinstance(models[name], dict):
-            _put_beneath(layered, ("models", name), content, (MODEL_GROUP,))
+        message = f"{use.release} brings a model group {named!r}, and there are others called {named!r} and {own!r}"
+        key = ".".join(map(str, at))
+        yield _problem(layered, at, f"{message}; rename one of those, or set {key}.model to the one to play by")
+
+
+def _is_same_model(ours: Mapping[str, Any], brought: Mapping[str, Any]) -> bool:
+    """Whether a model group of the spec is the one that an agent brings, wherever it is served."""
+    served = {"base_url", "chat_format"} if brought.get("base_url") == NOT_PUBLISHED and ours.get("base_url") else set()
+    defaults = {one.name: one.default for one in fields(ModelSettings) if one.default is not MISSING}
+    said = [{**defaults, **{k: v for k, v in group.items() if v is not None}} for group in (ours, brought)]
+    return all(said[0].get(key) == said[1].get(key) for key in (said[0].keys() | said[1].keys()) - served)
 
 
 _PATHS: tuple[tuple[KeyPath, Kind], ...] = (

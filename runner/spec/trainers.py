@@ -96,6 +96,13 @@ class TrainerSettings:
         example=["python", "train.py", "--data", "{dataset}", "--model", "{base_model}", "--out", "{output}"],
         minItems=1,
     )
+    files: tuple[str, ...] | None = option(
+        "`command`: files and folders that the trainer reads besides its script, such as modules that it imports, "
+        "relative to the current folder of nip-run. They are stored with the run and published with it.",
+        default=None,
+        example=["trainer_helpers.py"],
+        minItems=1,
+    )
     load_lora: bool = option(
         "`command`: what it leaves in {output} is a LoRA adapter, which every server of the group is told to load by "
         "vLLM's `/v1/load_lora_adapter` under the new model's name, and to unload when it is played with no more.",

@@ -6,6 +6,7 @@ from runner.models.keys import KeyUse, host_uses, key_uses
 from runner.models.settings import ModelSettings
 from runner.runs.spending import used_models
 from runner.training.plan import AnyPlan, TrainingPlan
+from runner.training.trainer_files import shown_files
 
 
 def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
@@ -13,7 +14,13 @@ def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
     models = _models(plan).values()
     if not isinstance(plan, TrainingPlan) or plan.training.rerun_tests is not None:
         return key_uses(models)
-    return key_uses(models, [one.command for one in plan.training.trainers.values() if one.command])
+    stored = plan.spec.trainer_files
+    commands = [
+        (trainer.command, tuple(shown_files(stored[group])) if group in stored else ())
+        for group, trainer in plan.training.trainers.items()
+        if trainer.command
+    ]
+    return key_uses(models, commands)
 
 
 def to_allow(plan: AnyPlan) -> tuple[KeyUse, ...]:

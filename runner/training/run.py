@@ -40,7 +40,8 @@ from runner.training.plan import TrainingPlan, check_run_id
 from runner.training.report import summary
 from runner.training.rerun import Rerun
 from runner.training.stage_log import StageLog, read_stages, stage_log
-from runner.training.stages import GroupOutcome, Stages, Switched
+from runner.training.stages import GroupOutcome, Stages, Switched, TrainingEnded
+from runner.training.trainer_files import restore_files, store_trainer_files
 
 TRAINERS = "training.trainers."
 
@@ -82,6 +83,8 @@ def train(
         if not folder.manifest_path.is_file():
             write_beginning(plan.spec, folder)
         write_inputs(plan.games, folder)
+        if _iterations_left(plan, folder):
+            _store_trainer_files(plan, folder)
         settings = plan.spec.experiment.budget
         if options.budget is None and settings.limited:
             budget = Budget(settings)
@@ -208,7 +211,9 @@ class _Work:
     def _connect(self, group: str, model: ModelSettings, asked_for: bool) -> Backend:
         trainer, policy = self.plan.training.trainers[group], self.plan.spec.experiment.retry.transient
         named = self.options.manual_models.get(group) if asked_for else None
-        return backend_for(group, trainer, model, named, policy=policy, sleep=self.sleep)
+        _store_trainer_files(self.plan, self.folder)
+        here = restore_files(self.plan.spec.trainer_files.get(group), self.folder)
+        return backend_for(group, trainer, model, named, policy=policy, sleep=self.sleep, here=here)
 
     def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:
         """The end of it: the models that it came to, and how they measured on the way."""
@@ -252,6 +257,12 @@ class _Work:
         except Exception as error:
             end(Status.FAILED, error)
             raise
+
+
+def _store_trainer_files(plan: TrainingPlan, folder: RunFolder) -> None:
+    """Store the trainers' files as they are now, before they are used."""
+    trained = read_stages(folder.path, folder.identity()).all(TrainingEnded) if folder.manifest_path.is_file() else []
+    store_trainer_files(plan, folder, {record.group for record in trained})
 
 
 def _with_model(row: AgentRow, model: ModelSettings) -> AgentRow:

@@ -109,8 +109,8 @@ def _begins(text: str) -> str:
     return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID].rstrip()}…"
 
 
-def commands_of(reference: str, kind: str, address: str) -> list[tuple[str, str]]:
-    """What gets a release, and of a run makes it again."""
+def commands_of(reference: str, kind: str, address: str, *, trains: bool = False) -> list[tuple[str, str]]:
+    """Return the commands that get a release, and of a run make it again; `trains`: it is a training run."""
 
     def line(*words: str) -> str:
         return shlex.join(["nip-run", *words, "--from", address])
@@ -123,7 +123,7 @@ def commands_of(reference: str, kind: str, address: str) -> list[tuple[str, str]
     return [
         ("Get all that it was made of as a folder, every file checked", line("get", reference)),
         ("Make every number again from its transcripts; nobody is called", line("reproduce", reference)),
-        ("Play it anew with your key, and compare", line("reproduce", reference, "--fresh")),
+        *(() if trains else (("Play it anew with your key, and compare", line("reproduce", reference, "--fresh")),)),
         ("Check every hash and record of it", line("verify", reference)),
     ]
 

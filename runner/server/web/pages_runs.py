@@ -89,7 +89,7 @@ def run_page(
             {**one, "href": href_of(one["release"]), "label": label_of(one["release"])}
             for one in said.get("reproductions", ())
         ],
-        "commands": commands_of(reference, said["kind"], address),
+        "commands": commands_of(reference, said["kind"], address, trains=said.get("what") == "training"),
         "versions": [] if shown is None else [
             release_line(one) for one in shown.releases_of("run", said["owner"], said["name"])
         ],

@@ -29,6 +29,7 @@ from typing import Any
 from runner.errors import RunError
 from runner.redaction import current_redactor
 from runner.spec.checks.command import _PLACEHOLDER, command_problems
+from runner.spec.trainer_files import TrainerFiles
 from runner.spec.trainers import TrainerSettings
 from runner.storage.files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
 from runner.storage.locks import is_locked, locked
@@ -45,26 +46,37 @@ MAX_SAID = 1 << 20
 _INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torchrun|deepspeed")
 
 
-def startable_problems(command: Sequence[str]) -> list[str]:
-    """What a command needs and does not find here, where it would be run: its program, and the script it is given.
+def startable_problems(trainer: TrainerSettings, stored: TrainerFiles | None = None) -> list[str]:
+    """Return what a trainer needs and does not find here: its program, its script and its files.
 
-    A script is looked for where an interpreter on this machine reads it; what `ssh` or `docker` are given is elsewhere.
+    `stored` are the files that came with a fetched trainer, which runs in a folder of its own. A script is looked for
+    where an interpreter on this machine reads it; what `ssh` or `docker` are given is elsewhere.
     """
-    program, *arguments = command
+    program, script = (trainer.command or ("",))[0], script_of(trainer.command or ())
     if _PLACEHOLDER.search(program):
         return []
     here = f"in {Path.cwd()}, the folder that nip-run is run in, and the trainer with it"
-    if shutil.which(program) is None:
+    is_stored = stored is not None and os.path.normpath(program) in stored.files
+    if not is_stored and shutil.which(program) is None:
         where = here if os.sep in program else "on the PATH"
         return [f"no program {program!r} {where}; install it, or give its whole path"]
-    script = _script(arguments) if _INTERPRETER.fullmatch(Path(program).name) else None
-    if script is None or Path(script).exists():
-        return []
-    return [f"no script {script!r} {here}; give its whole path, or run nip-run in its folder"]
+    if stored is not None and stored.files:
+        needed = [name for name in (script,) if name is not None and not Path(name).is_absolute()]
+        absent = [name for name in needed if os.path.normpath(name) not in stored.files]
+        return [f"{name!r} did not come with this trainer; set `command` to a trainer of your own" for name in absent]
+    if script is not None and not Path(script).exists():
+        return [f"no script {script!r} {here}; give its whole path, or run nip-run in its folder"]
+    absent = [name for name in trainer.files or () if not Path(name).exists()]
+    return [f"no file {name!r} {here}; correct it in `files`, or leave it out there" for name in absent]
 
 
-def _script(arguments: Sequence[str]) -> str | None:
-    """The first argument that is a script's path; none after code that is given in its place."""
+def script_of(command: Sequence[str]) -> str | None:
+    """Return the path of the script that an interpreter is given: the first argument that looks like one, unless code
+    is given in its place.
+    """
+    program, *arguments = command
+    if not _INTERPRETER.fullmatch(Path(program).name):
+        return None
     for argument in arguments:
         if argument == "-c":
             return None
@@ -78,9 +90,12 @@ class CommandBackend:
 
     A trainer that was cut off, so that nothing says how it ended, is started again by the next `submit`; one that has
     failed is not, for it may fail again at the same price: a job that takes its place is another, without notes.
+
+    `here` is the folder that the trainer runs in; None: the current folder.
     """
 
-    def __init__(self, group: str, trainer: TrainerSettings) -> None:
+    def __init__(self, group: str, trainer: TrainerSettings, here: Path | None = None) -> None:
+        self._here = here
         self._key = f"training.trainers.{group}.command"
         self._command = trainer.command or ()
         problems = command_problems(self._command)
@@ -109,7 +124,8 @@ class CommandBackend:
                 return last
             after = f"attempt {last['attempt']} {before.facts['why']}"
         command = self._filled(job)
-        if shutil.which(command[0]) is None:
+        is_restored = self._here is not None and os.sep in command[0] and (self._here / command[0]).is_file()
+        if not is_restored and shutil.which(command[0]) is None:
             raise RunError(f"{self._key}: no program {command[0]!r} here; install it, or give its whole path")
         for name in ("exit.json", "model.txt", "trainer.lock"):
             (job.folder / name).unlink(missing_ok=True)
@@ -130,7 +146,7 @@ class CommandBackend:
                     [sys.executable, "-I", supervise.__file__, str(lock), str(job.folder.absolute() / "exit.json"),
                      *command],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,), start_new_session=True,
-                    check=False,
+                    check=False, cwd=self._here,
                 )  # fmt: skip
         finally:
             os.close(lock)

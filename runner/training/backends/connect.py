@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from runner.errors import RunError
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.spec.backends import BackendName
+from runner.spec.trainer_files import TrainerFiles
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import Backend
 from runner.training.backends.command import CommandBackend, startable_problems
@@ -31,6 +33,8 @@ class TrainedGroup:
     """What `--set-model GROUP=NAME` gave."""
     policy: TransientPolicy
     sleep: Callable[[float], object]
+    here: Path | None = None
+    """The folder that a `command` runs in; None: the current folder."""
 
 
 def _openai(group: TrainedGroup) -> Backend:
@@ -42,7 +46,7 @@ def _openai(group: TrainedGroup) -> Backend:
 
 BACKENDS: Mapping[BackendName, Callable[[TrainedGroup], Backend]] = {
     "openai": _openai,
-    "command": lambda group: CommandBackend(group.name, group.trainer),
+    "command": lambda group: CommandBackend(group.name, group.trainer, group.here),
     "files": lambda group: FilesBackend(group.manual_model),
     "dummy": lambda _: DummyBackend(),
 }
@@ -56,8 +60,10 @@ def backend_for(
     *,
     policy: TransientPolicy | None = None,
     sleep: Callable[[float], object] = time.sleep,
+    here: Path | None = None,
 ) -> Backend:
-    """The backend of one model group. `manual_model` is what `--set-model GROUP=NAME` gave for it.
+    """The backend of one model group. `manual_model` is what `--set-model GROUP=NAME` gave for it, and `here` is the
+    folder that a `command` runs in.
 
     `sleep` waits between attempts, for as long as a server asks for; one that raises ends the waiting.
 
@@ -65,12 +71,14 @@ def backend_for(
         ProviderRefusal: the environment holds no key.
         RunError: the backend cannot work as it is set.
     """
-    made_for = TrainedGroup(group, trainer, model, manual_model, policy or TransientPolicy(), sleep)
+    made_for = TrainedGroup(group, trainer, model, manual_model, policy or TransientPolicy(), sleep, here)
     return BACKENDS[trainer.backend](made_for)
 
 
-def check_startable(trainers: Mapping[str, TrainerSettings]) -> None:
+def check_startable(trainers: Mapping[str, TrainerSettings], stored: Mapping[str, TrainerFiles]) -> None:
     """See that every trainer of the user's own can be started from here, before games are paid for.
+
+    `stored` are the files that came with fetched trainers, by model group.
 
     Raises:
         RunError: some cannot; what each lacks.
@@ -79,7 +87,7 @@ def check_startable(trainers: Mapping[str, TrainerSettings]) -> None:
         f"training.trainers.{group}.command: {problem}"
         for group, trainer in trainers.items()
         if trainer.command is not None
-        for problem in startable_problems(trainer.command)
+        for problem in startable_problems(trainer, stored.get(group))
     ]
     if problems:
         raise RunError("\n".join(problems))

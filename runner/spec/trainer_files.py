@@ -1,0 +1,118 @@
+"""The script and the files of a `command` trainer, stored with a run or a release.
+
+An index says which files there are. Each is stored as `GROUP/PATH.txt`, a name that no program runs or imports. The
+runner restores the files under their own names, in a folder of the run, once the user has allowed the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.documents.layered import Layered
+from runner.documents.plain import KeyPath
+from runner.errors import ReleaseError
+from runner.releases.limits import MAX_TRAINER_BYTES
+from runner.releases.paths import wrong_path
+from runner.spec.origin import DATA, fetched_folder
+from runner.storage.files import open_below
+from runner.storage.strict_json import loads
+
+FOLDER = "trainers"
+"""The name of a folder of stored files: in `inputs/` of a run, or in the release of a component."""
+INDEX = "trainers.json"
+MAX_INDEX = 1 << 20
+
+_PLACES = (f"inputs/{FOLDER}", f"{DATA}/inputs/{FOLDER}", FOLDER)
+"""Where stored files are, from the folder of the file that says the command: a run's, a got run's, a component's."""
+
+
+def stored_name(group: str, path: str) -> str:
+    """Return the name that a trainer's file is stored under, beside the index."""
+    return f"{group}/{path}.txt"
+
+
+def is_storable(group: str, path: str) -> bool:
+    """Whether a trainer's file can be in a release, wherever that stores it."""
+    return wrong_path(f"{_PLACES[1]}/{stored_name(group, path)}") is None
+
+
+@dataclass(frozen=True)
+class TrainerFiles:
+    """The stored files of one trainer, and what it needs besides them."""
+
+    folder: Path
+    """That of the index."""
+    group: str
+    files: Mapping[str, Mapping[str, Any]]
+    """By path relative to the folder that the trainer runs in: `sha256`, `size` and whether it is `executable`."""
+    missing: tuple[str, ...]
+    """What somebody else needs to run the trainer and does not get with it, one sentence each."""
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            ReleaseError: it is missing, or is not as it was stored.
+        """
+        stored = stored_name(self.group, path)
+        try:
+            with open_below(self.folder, stored.split("/")) as file:
+                data = file.read(MAX_TRAINER_BYTES + 1)
+        except OSError as error:
+            raise ReleaseError(f"cannot read {self.folder / stored}: {error.strerror}") from error
+        if hashlib.sha256(data).hexdigest() != self.files[path]["sha256"]:
+            raise ReleaseError(
+                f"{self.folder / stored} was changed after it was stored; restore it (`nip-run verify` names what was "
+                "changed), or set training.trainers.GROUP.command to a trainer of your own"
+            )
+        return data
+
+
+def read_index(folder: Path) -> dict[str, TrainerFiles]:
+    """Return the stored files of each trainer by model group; nothing if the folder has no index.
+
+    Raises:
+        ReleaseError: the index is damaged, or names a file that cannot be in a release.
+    """
+    try:
+        with open_below(folder, (INDEX,)) as file:
+            said = loads(file.read(MAX_INDEX + 1))
+        if said["format"] != 1:
+            raise ReleaseError(f"{folder / INDEX} was written by a newer nip-run; update nip-run")
+        found = {
+            group: TrainerFiles(folder, group, dict(entry["files"]), tuple(map(str, entry["missing"])))
+            for group, entry in said["trainers"].items()
+        }
+        for files in found.values():
+            for path, facts in files.files.items():
+                if not is_storable(files.group, path) or {*map(type, facts.values())} - {str, int, bool}:
+                    raise ValueError(f"{path!r} cannot be a trainer's file")
+                facts["sha256"], facts["size"], facts["executable"]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReleaseError(f"{folder / INDEX} is damaged: {error}") from error
+    return found
+
+
+def find_trainer_files(layered: Layered, group: str) -> TrainerFiles | None:
+    """Return the files that came with a fetched trainer; None if the user wrote its command, or none came with it.
+
+    Raises:
+        ReleaseError: as `read_index`.
+    """
+    at: KeyPath = ("training", "trainers", group, "command")
+    folder = layered.folder(at)
+    if not layered.is_said_by_a_file(at) or fetched_folder([folder]) is None:
+        return None
+    for place in _PLACES:
+        stored = read_index(folder / place)
+        if place == FOLDER and len(stored) == 1:  # a trainer component, whose user may call the group otherwise
+            return next(iter(stored.values()))
+        if group in stored:
+            return stored[group]
+    return None

@@ -1,0 +1,133 @@
+"""A trainer of one's own is published with its script and files, shown to whoever gets it, and continued by them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.serving import serving
+from tests.support.training import training_spec
+
+TRAIN = """
+import json, sys
+from pathlib import Path
+from features import words
+
+dataset, base_model, output, model_file = map(Path, sys.argv[1:5])
+factor = json.loads((Path.cwd() / "trainer/settings.json").read_text())["factor"]
+counts = {}
+for line in dataset.read_text().splitlines():
+    for word in words(line):
+        counts[word] = counts.get(word, 0) + factor
+(output / "counts.json").write_text(json.dumps(counts))
+model_file.write_text(f"{base_model}+{sum(counts.values())}")
+"""
+FEATURES = """
+import re
+
+def words(line):
+    return re.findall(r"[a-z]+", line.lower())
+"""
+COMMAND = ["python", "trainer/train.py", "{dataset}", "{base_model}", "{output}", "{model_file}"]
+FILES = ["trainer/features.py", "trainer/settings.json"]
+
+
+@dataclass(frozen=True)
+class User:
+    """A person with a home, a name, a machine and a time zone of their own."""
+
+    home: Path
+    zone: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        name = self.home.name
+        return {"HOME": str(self.home), "USER": name, "LOGNAME": name, "HOSTNAME": f"{name}-desk-7", "TZ": self.zone,
+                "PATH": path, "NIP_RUN_STORE": str(self.home / "store")}  # fmt: skip
+
+    def runs(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        return nip_run(*words, cwd=self.home, timeout=120.0, **{**self.variables, **variables})
+
+    def says(self, *words: str | Path, **variables: str) -> str:
+        done = self.runs(*words, **variables)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    def reads(self, *words: str | Path, **variables: str) -> Any:
+        return json.loads(self.says(*words, "--json", **variables))
+
+
+def user(folder: Path, name: str, zone: str) -> User:
+    home = folder / name
+    home.mkdir(parents=True)
+    (home / ".gitconfig").write_text(f"[user]\nname = {name.title()}\nemail = {name}@example.org\n")
+    return User(home, zone)
+
+
+def trainer_spec(home: Path, **trainer: Any) -> Path:
+    """A training spec whose prover is trained by a script, with the script, a module and settings beside it."""
+    (home / "trainer").mkdir(parents=True, exist_ok=True)
+    (home / "trainer" / "train.py").write_text(TRAIN)
+    (home / "trainer" / "features.py").write_text(FEATURES)
+    (home / "trainer" / "settings.json").write_text('{"factor": 2}')
+    own = {"backend": "command", "command": COMMAND, "files": FILES, "poll_seconds": 0.05, **trainer}
+    return training_spec(home, training={
+        "iterations": 1, "selection": {"reward_threshold": -9.0}, "test": {"scheme": "first_and_last"},
+        "trainers": {"p": own},
+    })  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_published_training_run_is_continued_by_somebody_else_with_nothing_but_the_release(tmp_path: Path) -> None:
+    ada, bob = user(tmp_path, "ada", "Pacific/Auckland"), user(tmp_path, "bob", "America/Bogota")
+    registry = tmp_path / "registry"
+    with serving(tmp_path / "served") as served:
+        trainer_spec(ada.home)
+        ada.says("spec.yaml", "--run-id", "learn", "-q")
+        words = ("publish", "learn", "--as", "acme", "--licence", "MIT", "--force")
+        token = {"NIP_RUN_REGISTRY": served.address, "NIP_RUN_TOKEN": served.tokens["alice"]}
+        sent = [ada.reads(*words, "--to", registry), ada.reads(*words, **token)]
+        learn = [next(row for row in said["releases"] if row["reference"] == "run/acme/learn@1") for said in sent]
+        assert learn[0]["sha256"] == learn[1]["sha256"], "the release is the same wherever it is published"
+        shutil.rmtree(ada.home)
+
+        got = bob.says("get", "acme/learn", "got", "--from", served.address)
+        assert "in the end: accuracy" in got
+        assert f"nip-run {bob.home / 'got'} --allow-command PROGRAM training.from={bob.home / 'got'}" in got
+        assert "trainer p: the program python" in got
+        assert not list((bob.home / "got").rglob("*.py"))
+        bob.says("get", "acme/learn", "same", "--from", registry)
+        assert bob.runs("verify", "same").returncode == 0
+
+        words = ("got", "training.from=got", "--run-id", "more")
+        asked = bob.runs(*words)
+        assert asked.returncode == 2
+        assert "trainer/train.py: " in asked.stderr
+        assert "| factor = json.loads(" in asked.stderr
+        assert not (bob.home / "results" / "runs").exists(), "nothing was run"
+        bob.says(*words, "--allow-command", "python", "-q")
+        (output,) = (bob.home / "results" / "runs" / "more" / "iterations" / "0").glob("p.job/output/counts.json")
+        assert json.loads(output.read_text())["question"] % 2 == 0, "settings.json of the release was read"
+
+        for where, token in ((str(registry), {}), (served.address, {**token, "NIP_RUN_TOKEN": served.tokens["bob"]})):
+            bob.says("publish", "more", "--to", where, "--as", "acme", "--licence", "MIT", "--force", **token)
+            carol = user(tmp_path / f"later{len(token)}", "carol", "Asia/Kathmandu")
+            more = carol.reads("get", "acme/more", "got", "--from", where)
+            group = next(group for group in more["facts"]["trained"] if group["group"] == "p")
+            assert [step["release"] for step in group["lineage"]] == ["run/acme/learn@1"]
+            assert [step["release_sha256"] for step in group["lineage"]] == [learn[0]["sha256"]]
+            before = group["lineage"][-1]["model"]
+            assert group["made"][-1]["model"].startswith(f"{before}+")
+            assert b"ada" not in b"".join(path.read_bytes() for path in (carol.home / "got").rglob("*.txt"))
+            assert "more" in carol.says("history", "--from", where)
+            assert carol.runs("reproduce", "got", "--from", where).returncode == 0
