@@ -8,11 +8,12 @@ that is there under such a name is meant before any release.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner import builtin
+from runner.documents.fields import from_plain
 from runner.documents.layered import Layered
 from runner.documents.layers import load_layers
 from runner.documents.own_tree import OwnTree
@@ -20,6 +21,7 @@ from runner.documents.plain import KeyPath
 from runner.errors import NipRunError, Problem, UsageError
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.releases.reference import Kind, is_reference
+from runner.spec.chat_formats import resolved
 
 USE = "use"
 MODEL_GROUP = "model_group"
@@ -187,12 +189,16 @@ class Components:
         yield _problem(layered, at, f"{message}; rename one of those, or set {key}.model to the one to play by")
 
 
-def _is_same_model(ours: Mapping[str, Any], brought: Mapping[str, Any]) -> bool:
+def _is_same_model(ours: Any, brought: Mapping[str, Any]) -> bool:
     """Whether a model group of the spec is the one that an agent brings, wherever it is served."""
-    served = {"base_url", "chat_format"} if brought.get("base_url") == NOT_PUBLISHED and ours.get("base_url") else set()
-    defaults = {one.name: one.default for one in fields(ModelSettings) if one.default is not MISSING}
-    said = [{**defaults, **{k: v for k, v in group.items() if v is not None}} for group in (ours, brought)]
-    return all(said[0].get(key) == said[1].get(key) for key in (said[0].keys() | said[1].keys()) - served)
+    if brought.get("base_url") == NOT_PUBLISHED and ours.get("base_url"):
+        brought = {**brought, "base_url": ours["base_url"]}
+    said = {"ours": ours, "brought": brought}
+    try:
+        groups = resolved({name: from_plain(ModelSettings, group) for name, group in said.items()}, said, {})
+    except (TypeError, ValueError, KeyError):  # which the schema finds
+        return False
+    return groups["ours"] == groups["brought"]
 
 
 _PATHS: tuple[tuple[KeyPath, Kind], ...] = (

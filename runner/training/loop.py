@@ -61,7 +61,8 @@ class Loop:
         iterations = self.plan.training.iterations
         self._games.check_there()
         if len(self.stages.all(Switched)) < iterations:
-            check_startable(self.plan.training.trainers, self.plan.spec.trainer_files)
+            stored = {group: files.files for group, files in self.plan.spec.trainer_files.items()}
+            check_startable(self.plan.training.trainers, stored)
         for iteration in range(iterations):
             self._iterate(iteration)
         self._games.test(iterations, self.models)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import orjson
 
 from runner.releases.limits import MAX_TRAINER_BYTES, MAX_TRAINER_FILES
 from runner.results.folder import RunFolder
@@ -56,7 +55,7 @@ def collect_files(group: str, trainer: TrainerSettings, stored: TrainerFiles | N
     for path in dict.fromkeys(path for name in names for path in _files_at(here, Path(os.path.normpath(name)))):
         why = _add_file(found, here, group, path)
         found.missing += [f"{path.name if path.is_absolute() else path}: {why}"] if why else []
-    found.missing += dict.fromkeys(_unlisted(command, found.contents, here))
+    found.missing += dict.fromkeys(_unlisted(command, found, here))
     return found
 
 
@@ -88,20 +87,22 @@ def _add_file(found: CollectedFiles, here: Path, group: str, path: Path) -> str 
     return None
 
 
-def _unlisted(command: Collection[str], contents: Mapping[str, tuple[bytes, bool]], here: Path) -> Iterator[str]:
+def _unlisted(command: Collection[str], found: CollectedFiles, here: Path) -> Iterator[str]:
     """Yield what the command names, or a Python file imports, that is in the current folder and not stored."""
-    used = [Path(word.rpartition("=")[2]) for word in [*command][1:]]
-    for path, (data, _) in contents.items():
+    words = [word.rpartition("=")[2] for word in [*command][1:]]
+    used = [*map(Path, words), *(Path(f"{word}.py") for word in words)]
+    for path, (data, _) in found.contents.items():
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             for node in ast.walk(ast.parse(data if path.endswith(".py") else "")):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
                 modules = (Path(path).with_name(name.partition(".")[0]) for name in names if name)
                 used += (beside for module in modules for beside in (module.with_suffix(".py"), module))
-    for path in used:
-        is_stored = any(Path(other).is_relative_to(path) for other in contents)
-        if not path.is_absolute() and (here / path).exists() and not is_stored:
-            yield f"{path}: the trainer uses it, and `files` does not list it"
+    for named in used:
+        is_known = any(Path(path).is_relative_to(named) for path in found.contents)
+        is_known = is_known or any(line.startswith(f"{named}: ") for line in found.missing)
+        if not named.is_absolute() and (here / named).exists() and not is_known:
+            yield f"{named}: the trainer uses it, and `files` does not list it"
 
 
 def stored_contents(trainers: Mapping[str, CollectedFiles]) -> dict[str, bytes]:
@@ -113,7 +114,7 @@ def stored_contents(trainers: Mapping[str, CollectedFiles]) -> dict[str, bytes]:
             stored[stored_name(group, path)] = data
             files[path] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "executable": is_executable}
         index[group] = {"files": files, "missing": list(dict.fromkeys(found.missing))}
-    return {**stored, INDEX: orjson.dumps({"format": 1, "trainers": index}, option=orjson.OPT_INDENT_2)}
+    return {**stored, INDEX: json.dumps({"format": 1, "trainers": index}, indent=2).encode()}
 
 
 def store_trainer_files(plan: TrainingPlan, folder: RunFolder, trained: Collection[str]) -> None:

@@ -52,7 +52,7 @@ def test_keys_go_where_the_settings_say_and_openai_gets_its_own_alone() -> None:
         ModelSettings(model="d", base_url="https://b.example/v1", api_key_env="B_KEY"),
         ModelSettings(provider="dummy", api_key_env="NOT_SENT"),
     ]
-    assert key_uses(models, [["python", "train.py"]]) == (
+    assert key_uses(models, [(["python", "train.py"], ())]) == (
         KeyUse("*", "command:python"),
         KeyUse("B_KEY", "b.example"),
         KeyUse("OPENAI_API_KEY", "api.openai.com"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.components import Project
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.serving import serving
 from tests.support.training import training_spec
@@ -94,9 +95,9 @@ def test_a_published_training_run_is_continued_by_somebody_else_with_nothing_but
     with serving(tmp_path / "served") as served:
         trainer_spec(ada.home)
         ada.says("spec.yaml", "--run-id", "learn", "-q")
-        words = ("publish", "learn", "--as", "acme", "--licence", "MIT", "--force")
+        to_publish = ("publish", "learn", "--as", "acme", "--licence", "MIT", "--force")
         token = {"NIP_RUN_REGISTRY": served.address, "NIP_RUN_TOKEN": served.tokens["alice"]}
-        sent = [ada.reads(*words, "--to", registry), ada.reads(*words, **token)]
+        sent = [ada.reads(*to_publish, "--to", registry), ada.reads(*to_publish, **token)]
         learn = [next(row for row in said["releases"] if row["reference"] == "run/acme/learn@1") for said in sent]
         assert learn[0]["sha256"] == learn[1]["sha256"], "the release is the same wherever it is published"
         shutil.rmtree(ada.home)
@@ -119,9 +120,9 @@ def test_a_published_training_run_is_continued_by_somebody_else_with_nothing_but
         (output,) = (bob.home / "results" / "runs" / "more" / "iterations" / "0").glob("p.job/output/counts.json")
         assert json.loads(output.read_text())["question"] % 2 == 0, "settings.json of the release was read"
 
-        for where, token in ((str(registry), {}), (served.address, {**token, "NIP_RUN_TOKEN": served.tokens["bob"]})):
-            bob.says("publish", "more", "--to", where, "--as", "acme", "--licence", "MIT", "--force", **token)
-            carol = user(tmp_path / f"later{len(token)}", "carol", "Asia/Kathmandu")
+        for where, key in ((str(registry), {}), (served.address, {**token, "NIP_RUN_TOKEN": served.tokens["bob"]})):
+            bob.says("publish", "more", "--to", where, "--as", "acme", "--licence", "MIT", "--force", **key)
+            carol = user(tmp_path / f"later{len(key)}", "carol", "Asia/Kathmandu")
             more = carol.reads("get", "acme/more", "got", "--from", where)
             group = next(group for group in more["facts"]["trained"] if group["group"] == "p")
             assert [step["release"] for step in group["lineage"]] == ["run/acme/learn@1"]
@@ -129,5 +130,60 @@ def test_a_published_training_run_is_continued_by_somebody_else_with_nothing_but
             before = group["lineage"][-1]["model"]
             assert group["made"][-1]["model"].startswith(f"{before}+")
             assert b"ada" not in b"".join(path.read_bytes() for path in (carol.home / "got").rglob("*.txt"))
-            assert "more" in carol.says("history", "--from", where)
+            assert "more" in carol.says("history", "prover", "--from", where)
             assert carol.runs("reproduce", "got", "--from", where).returncode == 0
+
+
+def test_a_trainer_component_brings_its_script_and_trains_in_somebody_elses_spec(tmp_path: Path) -> None:
+    source = trainer_spec(tmp_path / "ada", command=[sys.executable, *COMMAND[1:]])
+    made = nip_run_here("publish", "spec.yaml", "--kind", "trainer", "--part", "p", "--as", "acme/words@1", "--to",
+                        tmp_path / "registry", "--licence", "MIT", "--force", cwd=source.parent)  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    shutil.rmtree(source.parent)
+    bob = Project.at(tmp_path / "bob", tmp_path / "registry")
+    bob.installs("trainer/acme/words@1")
+    training_spec(bob.folder, training={
+        "iterations": 1, "selection": {"reward_threshold": -9.0}, "test": {"scheme": "none"},
+        "trainers": {"p": {"backend": None, "use": "acme/words@1"}},
+    })  # fmt: skip
+    asked = bob.here("spec.yaml", "--run-id", "own")
+    assert asked.returncode == 2
+    assert "trainer/train.py: " in asked.stderr
+    program = Path(sys.executable).name
+    (bob.folder / "bin").mkdir()
+    (bob.folder / "bin" / program).symlink_to(sys.executable)
+    path = f"{bob.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = nip_run_here("spec.yaml", "--run-id", "own", "-q", "--allow-command", program, cwd=bob.folder,
+                        **{**bob.variables, "PATH": path})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = bob.folder / "results" / "runs" / "own"
+    assert (run / "trainers" / "p" / "trainer" / "features.py").is_file()
+
+
+def test_a_script_with_a_key_or_a_name_of_its_user_stops_the_publish_with_file_and_line(tmp_path: Path) -> None:
+    key = "sk-proj-" + "a1B2" * 12
+    path = trainer_spec(tmp_path / "ada", command=[sys.executable, *COMMAND[1:]])
+    script = path.parent / "trainer" / "train.py"
+    script.write_text(TRAIN + f"\nKEY = '{key}'\nWHERE = '/home/adalovelace/x'\n")
+    words = ("publish", "spec.yaml", "--kind", "trainer", "--part", "p", "--as", "acme/words@1", "--to",
+             tmp_path / "registry", "--licence", "MIT", "--force")  # fmt: skip
+    done = nip_run_here(*words, cwd=path.parent, USER="adalovelace", HOME="/home/adalovelace")
+    assert done.returncode != 0
+    lines = len(TRAIN.splitlines())
+    assert f"trainers/p/trainer/train.py.txt:{lines + 2}" in done.stderr
+    assert f"trainers/p/trainer/train.py.txt:{lines + 3}" in done.stderr
+    assert key not in done.stdout + done.stderr
+    assert not list((tmp_path / "registry").rglob("release.json"))
+
+
+def test_a_trained_run_without_stored_scripts_says_so_when_it_is_got(tmp_path: Path) -> None:
+    path = trainer_spec(tmp_path / "ada", command=[sys.executable, *COMMAND[1:]])
+    done = nip_run_here(path, "--run-id", "learn", "-q", cwd=path.parent)
+    assert done.returncode == 0, done.stderr
+    run = path.parent / "results" / "runs" / "learn"
+    shutil.rmtree(run / "inputs" / "trainers")  # as an earlier version left it
+    done = nip_run_here("publish", "learn", "--to", tmp_path / "registry", "--as", "acme", "--licence", "MIT",
+                        "--force", cwd=path.parent)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    got = nip_run_here("get", "acme/learn", "got", "--from", tmp_path / "registry", cwd=tmp_path)
+    assert "trainer p: its script; the release has none, and a command runs in the current folder" in got.stdout

@@ -22,6 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.spec.load import Spec, load_spec, load_specs
 from runner.transports.connect import connect
 from tests.support.components import Project, naming, published
+from tests.support.processes import nip_run_here
 from tests.support.specs import dataset_file, spec_file
 
 SIZE = 4
@@ -133,6 +134,44 @@ def test_a_file_of_such_a_name_is_meant_before_a_release(tmp_path: Path) -> None
     assert load_spec(spec_file(tmp_path, size=SIZE, prompts="acme/terse@1")).components == {}
 
 
+def test_an_agent_plays_by_the_group_of_a_spec_that_is_the_same_model_as_the_one_that_it_brings(
+    project: Project,
+) -> None:
+    weak = {"agents": {"verifier": {"use": "acme/weak@1", "model": None}}}
+    spec = loaded(project, written(project, **weak))
+    assert set(spec.experiment.models) == {"m"}
+    strong = {"agents": {"verifier": {"use": "acme/strong@1", "model": None}}}
+    there = {**SERVED["models"]["m"], "base_url": "http://127.0.0.1:9/v1"}
+    spec = loaded(project, written(project, **strong, models={"m": there}))
+    assert {name: model.base_url for name, model in spec.experiment.models.items()} == {"m": "http://127.0.0.1:9/v1"}
+
+
+def test_a_group_that_an_agent_brings_is_named_after_it_where_its_name_is_taken_by_another_model(
+    project: Project,
+) -> None:
+    changes = {"agents": {"verifier": {"use": "acme/strong@1", "model": None}}}
+    served = "models.verifier_m.base_url=http://127.0.0.1:9/v1"
+    spec = loaded(project, written(project, **changes), served)
+    assert spec.experiment.agents["verifier"].model == "verifier_m"
+    assert spec.experiment.agents["prover"].model == "m"
+    models = spec.experiment.models
+    assert (models["m"].provider, models["verifier_m"].model) == ("dummy", "tiny")
+    assert models["verifier_m"].base_url == "http://127.0.0.1:9/v1"
+
+
+def test_two_agents_that_bring_different_models_of_one_name_play_by_their_own(project: Project) -> None:
+    agents = {
+        name: {"use": f"acme/{kind}@1", "model": None} for name, kind in (("prover", "weak"), ("verifier", "strong"))
+    }
+    text = json.loads(written(project, agents=agents).read_text("utf-8"))
+    del text["models"]
+    path = project.folder / "own.yaml"
+    path.write_text(json.dumps(text), "utf-8")
+    spec = loaded(project, path, "models.verifier_m.base_url=null")
+    models = {name: spec.experiment.models[agent.model].provider for name, agent in spec.experiment.agents.items()}
+    assert models == {"prover": "dummy", "verifier": "openai"}
+
+
 def test_what_a_spec_says_itself_wins_over_the_release(project: Project) -> None:
     changes = {
         "agents": {"prover": {"use": "acme/strong@1", "model": None, "max_response_words": 9}},
@@ -169,9 +208,15 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"agents": {"verifier": {"use": "verifier.yaml"}}},
         ["agents.verifier.use: a reference belongs here: OWNER/NAME@VERSION; a path cannot stand here"],
     ),
-    "two groups of one name": (
-        {"agents": {"verifier": {"use": "acme/weak@1", "model": None}}},
-        ["agents.verifier: agent/acme/weak@1 brings a model group 'm', and this spec has another one of that name; "],
+    "groups of both names": (
+        {
+            "agents": {"verifier": {"use": "acme/weak@1", "model": None}},
+            "models": {"m": {"temperature": 0.1}, "verifier_m": {"provider": "dummy", "temperature": 0.9}},
+        },
+        [
+            "agents.verifier: agent/acme/weak@1 brings a model group 'm', and there are others called 'm' and "  # noqa: ISC004
+            "'verifier_m'; rename one of those, or set agents.verifier.model to the one to play by",
+        ],
     ),
     "an extended spec": (
         {"extends": "acme/tinny@1"},
@@ -275,3 +320,23 @@ def test_a_published_spec_names_no_file_outside_of_its_release(tmp_path: Path) -
         here.installs(f"spec/acme/{name}@1")
         changes: dict[str, Any] = {"extends": f"acme/{name}@1", "dataset": None}
         assert any("leads out of" in said for said in problems(here, written(here, **changes)))
+
+
+def test_an_agent_of_the_starter_is_used_in_another_starter_with_another_model(tmp_path: Path) -> None:
+    first, here = tmp_path / "first", Project.at(tmp_path / "second", tmp_path / "registry")
+    assert nip_run_here("init", first, cwd=tmp_path).returncode == 0
+    published(here.registry, first / "spec.yaml", Kind.AGENT, naming("judge"), "verifier")
+    here.installs("agent/acme/judge@1")
+    assert here.here("init").returncode == 0
+    spec = here.folder / "spec.yaml"
+    text = spec.read_text("utf-8").replace("verifier: {model: model, max_response_words: 100}",
+                                           "verifier: {use: acme/judge@1}")  # fmt: skip
+    spec.write_text(text, "utf-8")
+    assert set(loaded(here, spec).experiment.models) == {"model"}, "both are the same model"
+    text = text.replace(
+        "model: {provider: dummy}", "model: {provider: openai, model: gpt-5-mini, base_url: 'http://h/v1'}"
+    )
+    spec.write_text(text, "utf-8")
+    experiment = loaded(here, spec).experiment
+    played = {name: experiment.models[agent.model].provider for name, agent in experiment.agents.items()}
+    assert played == {"prover": "openai", "verifier": "dummy"}

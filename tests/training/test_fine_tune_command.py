@@ -376,9 +376,23 @@ def test_what_a_command_does_not_find_where_it_is_run_is_known_before(
     tmp_path: Path, command: tuple[str, ...], problem: str | None
 ) -> None:
     (tmp_path / "here.py").touch()
-    found = startable_problems(command)
+    found = startable_problems(TrainerSettings(backend="command", command=command))
     assert len(found) == (problem is not None)
     assert all((problem or "").format(here=tmp_path) in one for one in found)
+
+
+def test_a_fetched_trainer_needs_its_script_among_the_files_that_came_with_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()  # which is somebody else's
+    trainer = TrainerSettings(backend="command", command=(sys.executable, "train.py", "{dataset}"))
+    assert startable_problems(trainer, ["train.py"]) == []
+    (problem,) = startable_problems(trainer, ["helper.py"])
+    assert problem.startswith("'train.py' did not come with this trainer")
+
+
+def test_a_file_of_a_trainer_that_is_not_there_is_known_before(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", "print()", "{dataset}")
+    trainer = TrainerSettings(backend="command", command=command, files=("gone.json",))
+    assert [f"no file 'gone.json' in {tmp_path}" in one for one in startable_problems(trainer)] == [True]
 
 
 def test_a_command_with_problems_is_not_connected() -> None:

@@ -21,7 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from typing import Any
 from runner.errors import RunError
 from runner.redaction import current_redactor
 from runner.spec.checks.command import _PLACEHOLDER, command_problems
-from runner.spec.trainer_files import TrainerFiles
 from runner.spec.trainers import TrainerSettings
 from runner.storage.files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
 from runner.storage.locks import is_locked, locked
@@ -46,23 +45,22 @@ MAX_SAID = 1 << 20
 _INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torchrun|deepspeed")
 
 
-def startable_problems(trainer: TrainerSettings, stored: TrainerFiles | None = None) -> list[str]:
+def startable_problems(trainer: TrainerSettings, stored: Collection[str] = ()) -> list[str]:
     """Return what a trainer needs and does not find here: its program, its script and its files.
 
-    `stored` are the files that came with a fetched trainer, which runs in a folder of its own. A script is looked for
-    where an interpreter on this machine reads it; what `ssh` or `docker` are given is elsewhere.
+    `stored` are the paths of files that came with a fetched trainer, which runs in a folder of its own. A script is
+    looked for where an interpreter on this machine reads it; what `ssh` or `docker` are given is elsewhere.
     """
     program, script = (trainer.command or ("",))[0], script_of(trainer.command or ())
     if _PLACEHOLDER.search(program):
         return []
     here = f"in {Path.cwd()}, the folder that nip-run is run in, and the trainer with it"
-    is_stored = stored is not None and os.path.normpath(program) in stored.files
-    if not is_stored and shutil.which(program) is None:
+    if os.path.normpath(program) not in stored and shutil.which(program) is None:
         where = here if os.sep in program else "on the PATH"
         return [f"no program {program!r} {where}; install it, or give its whole path"]
-    if stored is not None and stored.files:
+    if stored:
         needed = [name for name in (script,) if name is not None and not Path(name).is_absolute()]
-        absent = [name for name in needed if os.path.normpath(name) not in stored.files]
+        absent = [name for name in needed if os.path.normpath(name) not in stored]
         return [f"{name!r} did not come with this trainer; set `command` to a trainer of your own" for name in absent]
     if script is not None and not Path(script).exists():
         return [f"no script {script!r} {here}; give its whole path, or run nip-run in its folder"]

@@ -6,7 +6,7 @@ What each backend can do is declared under the same names in `runner.spec.backen
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from runner.errors import RunError
 from runner.models.policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.spec.backends import BackendName
-from runner.spec.trainer_files import TrainerFiles
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import Backend
 from runner.training.backends.command import CommandBackend, startable_problems
@@ -75,10 +74,10 @@ def backend_for(
     return BACKENDS[trainer.backend](made_for)
 
 
-def check_startable(trainers: Mapping[str, TrainerSettings], stored: Mapping[str, TrainerFiles]) -> None:
+def check_startable(trainers: Mapping[str, TrainerSettings], stored: Mapping[str, Collection[str]]) -> None:
     """See that every trainer of the user's own can be started from here, before games are paid for.
 
-    `stored` are the files that came with fetched trainers, by model group.
+    `stored` are the paths of the files that came with fetched trainers, by model group.
 
     Raises:
         RunError: some cannot; what each lacks.
@@ -87,7 +86,7 @@ def check_startable(trainers: Mapping[str, TrainerSettings], stored: Mapping[str
         f"training.trainers.{group}.command: {problem}"
         for group, trainer in trainers.items()
         if trainer.command is not None
-        for problem in startable_problems(trainer, stored.get(group))
+        for problem in startable_problems(trainer, stored.get(group, ()))
     ]
     if problems:
         raise RunError("\n".join(problems))

@@ -1,0 +1,159 @@
+"""The files of a trainer: which are stored with a run, what is said of the others, and how they are restored."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import ReleaseError
+from runner.releases import limits
+from runner.results.folder import RunFolder
+from runner.spec.trainer_files import INDEX, TrainerFiles, read_index
+from runner.spec.trainers import TrainerSettings
+from runner.training import trainer_files
+from runner.training.trainer_files import collect_files, restore_files, shown_files, stored_contents
+from tests.support.training import trained, training_spec
+
+
+def trainer(*command: str, files: tuple[str, ...] | None = None) -> TrainerSettings:
+    return TrainerSettings(backend="command", command=(*command, "{dataset}", "{model_file}"), files=files)
+
+
+def missing(*command: str, files: tuple[str, ...] | None = None) -> list[str]:
+    """What is missing of a trainer besides its program."""
+    found = collect_files("p", trainer(*command, files=files), None)
+    return [line for line in found.missing if not line.startswith("the program")]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here" / "pack").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    Path("train.py").write_text("print(1)\n")
+    Path("pack/a.py").write_text("")
+
+
+def test_the_script_and_the_files_of_a_folder_are_stored_without_hidden_and_compiled_ones() -> None:
+    for name in ("pack/.env", "pack/__pycache__/a.pyc", "pack/data/b.json"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("x")
+    Path("train.py").chmod(0o755)
+    found = collect_files("p", trainer("python", "./train.py", files=("pack",)), None)
+    assert {path: mode for path, (_, mode) in found.contents.items()} == {
+        "train.py": True, "pack/a.py": False, "pack/data/b.json": False
+    }  # fmt: skip
+    assert found.missing == ["the program python: install it, so that it is on the PATH"]
+
+
+def test_a_program_beside_the_run_is_stored_with_it() -> None:
+    Path("train.sh").write_text("#!/bin/sh\n")
+    found = collect_files("p", trainer("./train.sh"), None)
+    assert (list(found.contents), found.missing) == (["train.sh"], [])
+
+
+def test_what_is_not_in_the_current_folder_is_named_and_not_stored(tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text("")
+    Path("link.py").symlink_to(tmp_path / "secret.py")
+    why = "it is stored only if it is in the current folder of nip-run and named by a relative path"
+    assert missing("python", str(tmp_path / "secret.py")) == [f"secret.py: {why}"]
+    assert missing("python", "../secret.py") == [f"../secret.py: {why}"]
+    assert missing("python", "link.py") == ["link.py: a link stands there, and is not followed; remove it"]
+    assert missing("python", "train.py", files=("gone.json",)) == ["gone.json: No such file or directory"]
+    assert missing("python", "train.py", files=(".env",)) == [
+        ".env: a release can have no file of this name; rename it"
+    ]  # fmt: skip
+
+
+def test_what_a_trainer_uses_and_does_not_list_is_named() -> None:
+    Path("train.py").write_text("import json, helper\nfrom pack.a import x\n")
+    Path("helper.py").write_text("import train\n")
+    Path("settings.json").write_text("{}")
+    said = "the trainer uses it, and `files` does not list it"
+    assert missing("python", "train.py", "--settings=settings.json") == [
+        f"settings.json: {said}", f"helper.py: {said}", f"pack: {said}"
+    ]  # fmt: skip
+    assert missing("python", "-m", "helper") == [f"helper.py: {said}"]
+    assert missing("python", "train.py", "settings.json", files=("helper.py", "pack", "settings.json")) == []
+
+
+def test_files_beyond_the_limits_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_files, "MAX_TRAINER_FILES", 1)
+    assert missing("python", "train.py", files=("pack/a.py",)) == [
+        f"pack/a.py: at most 1 files of {limits.MAX_TRAINER_BYTES >> 20} MiB in all are stored"
+    ]  # fmt: skip
+
+
+def stored(folder: Path) -> TrainerFiles:
+    """The files of a trainer, stored in a folder as a release has them."""
+    found = collect_files("p", trainer("python", "train.py", files=("pack",)), None)
+    for name, data in stored_contents({"p": found}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return read_index(folder)["p"]
+
+
+def test_stored_files_are_restored_under_their_names_with_their_mode(tmp_path: Path) -> None:
+    Path("train.py").chmod(0o755)
+    files = stored(tmp_path / "stored")
+    assert not list((tmp_path / "stored").rglob("*.py"))
+    folder = restore_files(files, RunFolder(tmp_path / "run"))
+    assert folder == tmp_path / "run" / "trainers" / "p"
+    modes = {path.relative_to(folder).as_posix(): path.stat().st_mode & 0o777 for path in folder.rglob("*.py")}
+    assert modes == {"train.py": 0o755, "pack/a.py": 0o644}
+
+
+def test_a_stored_file_that_was_changed_is_refused_by_name(tmp_path: Path) -> None:
+    files = stored(tmp_path / "stored")
+    (tmp_path / "stored" / "p" / "train.py.txt").write_text("print(2)\n")
+    with pytest.raises(ReleaseError, match=r"train\.py\.txt was changed after it was stored"):
+        restore_files(files, RunFolder(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("path", ["../evil.py", "/evil.py", "a/../../evil.py", ".bashrc", ""])
+def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path, path: str) -> None:
+    entry = {"files": {path: {"sha256": "0" * 64, "size": 1, "executable": True}}, "missing": []}
+    (tmp_path / INDEX).write_text(json.dumps({"format": 1, "trainers": {"p": entry}}))
+    with pytest.raises(ReleaseError, match="cannot be a trainer's file"):
+        read_index(tmp_path)
+
+
+@pytest.mark.parametrize("said", [[], {}, {"format": 1, "trainers": []}, {"format": 1, "trainers": {"p": {}}}, "x"])
+def test_a_damaged_index_is_an_error_that_names_it(tmp_path: Path, said: Any) -> None:
+    (tmp_path / INDEX).write_text(json.dumps(said))
+    with pytest.raises(ReleaseError, match=r"trainers\.json is damaged"):
+        read_index(tmp_path)
+
+
+def test_the_start_of_a_script_is_shown_without_control_characters(tmp_path: Path) -> None:
+    Path("train.py").write_text("\x1b[2Jevil\n" + "more\n" * 50)
+    lines = list(shown_files(stored(tmp_path / "stored")))
+    assert lines[0].startswith("train.py: 259 bytes, sha256:")
+    assert lines[1] == "  | \\x1b[2Jevil"
+    assert f"  | ... and {51 - trainer_files.MOST_LINES} more lines" in lines
+    assert any(line.startswith("pack/a.py: ") for line in lines)
+
+
+def test_a_file_that_is_changed_between_two_iterations_is_stored_as_it_is_now_and_the_change_is_named(
+    tmp_path: Path,
+) -> None:
+    Path("train.py").write_text("import sys\nopen(sys.argv[2], 'w').write('dummy:' + str(len(sys.argv[0])))\n")
+    command = [sys.executable, "train.py", "{dataset}", "{model_file}"]
+    own = {"backend": "command", "command": command, "poll_seconds": 0.02}
+    path = training_spec(Path(), training={
+        "iterations": 1, "trainers": {"p": own}, "selection": {"reward_threshold": -9.0}, "test": {"scheme": "none"},
+    })  # fmt: skip
+    results = tmp_path / "results"
+    trained(path, results, run_id="learn")
+    place = results / "runs" / "learn" / "inputs" / "trainers"
+    before = read_index(place)["p"]
+    Path("train.py").write_text("import sys\nopen(sys.argv[2], 'w').write('dummy:other')\n")
+    trained(path, results, "training.iterations=2", run_id="learn")
+    now = read_index(place)["p"]
+    assert now.files["train.py"]["sha256"] != before.files["train.py"]["sha256"]
+    assert now.read("train.py") == Path("train.py").read_bytes()
+    change = "an earlier version of train.py: it was changed after an iteration had been trained with it"
+    assert (change in before.missing, now.missing.count(change)) == (False, 1)
