@@ -17,6 +17,7 @@ from runner.registry.session_facts import groups_of
 from runner.releases.manifest import Release, Source
 from runner.results.manifest import Manifest
 from runner.spec.origin import DATA
+from runner.text import with_interval
 
 FILE = "README.md"
 MOST_MODELS = 40
@@ -84,6 +85,9 @@ def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
         games = metrics.get("games", {})
         cost = "a cost that is not known" if games.get("cost_usd") is None else f"${games['cost_usd']:,.4f}"
         asked = f"{games.get('rollouts', 0):,} rollouts, {games.get('completions', 0):,} completions, {cost}"
+        tests = [(f"before iteration {test['iteration']}", test["accuracy"]) for test in metrics.get("tests", ())]
+        shown = [f"{name}: **{with_interval(row['value'], row['ci_low'], row['ci_high'])}**" for name, row in tests]
+        asked += f". Accuracy on the test, with 95% intervals: {'; '.join(shown)}" if shown else ""
     if accuracy is None or accuracy["value"] is None:
         return f"It took {asked}. Its numbers are in `run_data.yaml`."
     interval = (
@@ -108,6 +112,8 @@ def _commands(release: Release, manifest: Manifest, spec: Mapping[str, Any], *, 
     ]
     if not manifest.is_training_run:
         lines.append(f"nip-run show {name}/{DATA}")
+    trainers = ((spec.get("training") or {}).get("trainers") or {}).values()
+    allowed += " --allow-command PROGRAM" if any(trainer.get("command") for trainer in trainers) else ""
     lines.append(f"nip-run {name}{at}{allowed}    # plays it anew, with your own key")
     if not manifest.is_training_run:
         lines.append(f"nip-run compare {name}/{DATA} last")

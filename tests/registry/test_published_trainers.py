@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from runner.pages.run_facts import commands
+from runner.results.folder import RunFolder
+from runner.server.web.page_facts import commands_of
 from tests.support.components import Project
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.serving import serving
@@ -186,4 +190,15 @@ def test_a_trained_run_without_stored_scripts_says_so_when_it_is_got(tmp_path: P
                         "--force", cwd=path.parent)  # fmt: skip
     assert done.returncode == 0, done.stderr
     got = nip_run_here("get", "acme/learn", "got", "--from", tmp_path / "registry", cwd=tmp_path)
+    tests = re.search(r"^result +(before iteration 0: accuracy [0-9.]+ \[.*); self-reported", got.stdout, re.MULTILINE)
+    assert tests is not None
+    assert "in the end: accuracy" in tests[1]
+    readme = (tmp_path / "got" / "README.md").read_text("utf-8")
+    assert "before iteration 1: **" in readme
+    assert "nip-run learn --allow-command PROGRAM" in readme
+    run = RunFolder.got(tmp_path / "got" / "data")
+    offered = [*(line for _, line in commands(run, run.manifest())), *got.stdout.splitlines(), *readme.splitlines()]
+    offered += [line for _, line in commands_of("run/acme/learn@1", "run", "http://127.0.0.1:9", trains=True)]
+    assert not [line for line in offered if "--fresh" in line], "a training run cannot be compared by it"
+    assert [line for line in offered if "reproduce" in line and "--from" not in line] == []
     assert "trainer p: its script; the release has none, and a command runs in the current folder" in got.stdout
