@@ -168,10 +168,10 @@ def test_a_script_with_a_key_or_a_name_of_its_user_stops_the_publish_with_file_a
     key = "sk-proj-" + "a1B2" * 12
     path = trainer_spec(tmp_path / "ada", command=[sys.executable, *COMMAND[1:]])
     script = path.parent / "trainer" / "train.py"
-    script.write_text(TRAIN + f"\nKEY = '{key}'\nWHERE = '/home/adalovelace/x'\n")
+    script.write_text(TRAIN + f"\nKEY = '{key}'\nWHERE = '{tmp_path}/adalovelace/x'\n")
     words = ("publish", "spec.yaml", "--kind", "trainer", "--part", "p", "--as", "acme/words@1", "--to",
              tmp_path / "registry", "--licence", "MIT", "--force")  # fmt: skip
-    done = nip_run_here(*words, cwd=path.parent, USER="adalovelace", HOME="/home/adalovelace")
+    done = nip_run_here(*words, cwd=path.parent, USER="adalovelace", HOME=str(tmp_path / "adalovelace"))
     assert done.returncode != 0
     lines = len(TRAIN.splitlines())
     assert f"trainers/p/trainer/train.py.txt:{lines + 2}" in done.stderr
@@ -196,8 +196,8 @@ def test_a_trained_run_without_stored_scripts_says_so_when_it_is_got(tmp_path: P
     readme = (tmp_path / "got" / "README.md").read_text("utf-8")
     assert "before iteration 1: **" in readme
     assert "nip-run learn --allow-command PROGRAM" in readme
-    run = RunFolder.got(tmp_path / "got" / "data")
-    offered = [*(line for _, line in commands(run, run.manifest())), *got.stdout.splitlines(), *readme.splitlines()]
+    learn = RunFolder.got(tmp_path / "got" / "data")
+    offered = [*(line for _, line in commands(learn, learn.manifest())), *got.stdout.splitlines(), *readme.splitlines()]
     offered += [line for _, line in commands_of("run/acme/learn@1", "run", "http://127.0.0.1:9", trains=True)]
     assert not [line for line in offered if "--fresh" in line], "a training run cannot be compared by it"
     assert [line for line in offered if "reproduce" in line and "--from" not in line] == []
