@@ -103,12 +103,17 @@ def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list
 
 
 def _training_rows(got: Got, takes: Takes) -> list[tuple[str, str]]:
-    """Return how the training of a got run goes on, and what that needs besides the release."""
-    trained = got.release.facts.get("trained")
-    has_models = isinstance(trained, list) and any(isinstance(one, dict) and one.get("made") for one in trained)
-    can_continue = has_models and takes.problem is None and not lacks_rows(got)
-    rows = [("continue it", f"{takes.command} {shlex.quote(f'training.from={got.folder}')}")] if can_continue else []
-    return [*rows, *(("not in it", in_one_line(line)) for line in takes.missing)]
+    """Return how the training of a got run continues, and what that needs and the release does not have."""
+    rows = [("not in it", in_one_line(line)) for line in takes.missing]
+    with suppress(TypeError, KeyError, IndexError):  # the facts are its publisher's
+        made = {str(row["group"]): row["made"][-1] for row in got.release.facts["trained"] if row["made"]}
+        for group, sha256 in ((group, model["weights_sha256"]) for group, model in made.items()):
+            where = "the model's own release has them if its publisher included them"
+            line = f"trainer {group}: the weights of its model, sha256:{sha256[:12]}; {where}" if sha256 else ""
+            rows += [("not in it", in_one_line(line))] if line else []
+        if made and takes.problem is None and not lacks_rows(got):
+            rows.insert(0, ("continue it", f"{takes.command} {shlex.quote(f'training.from={got.folder}')}"))
+    return rows
 
 
 def _kin(got: Got) -> list[str]:

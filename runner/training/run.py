@@ -212,7 +212,7 @@ class _Work:
         trainer, policy = self.plan.training.trainers[group], self.plan.spec.experiment.retry.transient
         named = self.options.manual_models.get(group) if asked_for else None
         _store_trainer_files(self.plan, self.folder)
-        here = restore_files(self.plan.spec.trainer_files.get(group), self.folder)
+        here = restore_files(self.plan.spec.trainer_files.get(group), self.folder, group)
         return backend_for(group, trainer, model, named, policy=policy, sleep=self.sleep, here=here)
 
     def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:

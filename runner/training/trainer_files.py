@@ -25,6 +25,7 @@ from runner.training.weights import is_path, without_path
 
 MOST_LINES = 40
 """Lines of a trainer's script that are shown before the user allows it."""
+_TOO_MUCH = f"at most {MAX_TRAINER_FILES} files of {MAX_TRAINER_BYTES >> 20} MiB in all are stored; list fewer"
 _EARLIER = "an earlier version of "
 
 
@@ -46,15 +47,16 @@ def collect_files(group: str, trainer: TrainerSettings, stored: TrainerFiles | N
         contents = {path: (stored.read(path), bool(facts["executable"])) for path, facts in stored.files.items()}
         return CollectedFiles(contents, list(stored.missing))
     found, here, command = CollectedFiles(), Path.cwd(), trainer.command or ("",)
-    names, script = list(trainer.files or ()), script_of(command)
-    names[:0] = [] if script is None else [script]
+    names = [name for name in (script_of(command), *(trainer.files or ())) if name is not None]
     if os.sep in command[0] and not Path(command[0]).is_absolute():
         names.insert(0, command[0])
     else:
         found.missing.append(f"the program {Path(command[0]).name}: install it, so that it is on the PATH")
-    for path in dict.fromkeys(path for name in names for path in _files_at(here, Path(os.path.normpath(name)))):
-        why = _add_file(found, here, group, path)
-        found.missing += [f"{path.name if path.is_absolute() else path}: {why}"] if why else []
+    for path in (path for name in names for path in _files_at(here, Path(os.path.normpath(name)))):
+        reason = None if path.as_posix() in found.contents else _add_file(found, here, group, path)
+        found.missing += [f"{path.name if path.is_absolute() else path}: {reason}"] if reason else []
+        if reason == _TOO_MUCH:
+            break
     found.missing += dict.fromkeys(_unlisted(command, found, here))
     return found
 
@@ -82,7 +84,7 @@ def _add_file(found: CollectedFiles, here: Path, group: str, path: Path) -> str 
     except OSError as error:
         return error.strerror
     if len(found.contents) >= MAX_TRAINER_FILES or len(data) > room:
-        return f"at most {MAX_TRAINER_FILES} files of {MAX_TRAINER_BYTES >> 20} MiB in all are stored"
+        return _TOO_MUCH
     found.contents[path.as_posix()] = data, bool(mode & 0o100)
     return None
 
@@ -153,9 +155,9 @@ def _write(folder: RunFolder, place: tuple[str, ...], contents: Mapping[str, byt
         atomic_write(folder.make(*place, *folders) / name, data, mode=mode)
 
 
-def restore_files(stored: TrainerFiles | None, folder: RunFolder) -> Path | None:
-    """Write the files of a fetched trainer under their own names into the run's folder, and return the folder to run
-    it in; None if no files came with it.
+def restore_files(stored: TrainerFiles | None, folder: RunFolder, group: str) -> Path | None:
+    """Write the files of a model group's fetched trainer under their own names into the run's folder, and return the
+    folder to run it in; None if no files came with it.
 
     Raises:
         RunError: they cannot be read or written.
@@ -163,8 +165,8 @@ def restore_files(stored: TrainerFiles | None, folder: RunFolder) -> Path | None
     if stored is None or not stored.files:
         return None
     for path, facts in stored.files.items():
-        _write(folder, (FOLDER, stored.group), {path: stored.read(path)}, 0o755 if facts["executable"] else 0o644)
-    return (folder.path / FOLDER / stored.group).absolute()
+        _write(folder, (FOLDER, group), {path: stored.read(path)}, 0o755 if facts["executable"] else 0o644)
+    return (folder.path / FOLDER / group).absolute()
 
 
 def shown_files(stored: TrainerFiles) -> Iterator[str]:
