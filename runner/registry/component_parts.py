@@ -31,7 +31,7 @@ from runner.spec.load import Spec, load_specs
 from runner.spec.trainer_files import FOLDER
 from runner.spec.trainers import TrainerSettings
 from runner.text import comma_join, did_you_mean
-from runner.training.trainer_files import collect_files, stored_contents
+from runner.training.trainer_files import collect_files, missing_lines, stored_contents
 
 MODEL = "model.yaml"
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -109,9 +109,7 @@ def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tup
         if trainer.command is not None
     }
     stored = {f"{FOLDER}/{name}": data for name, data in stored_contents(found).items()} if found else {}
-    return stored, tuple(
-        f"not in the release: trainer {group}: {line}" for group, files in found.items() for line in files.missing
-    )
+    return stored, tuple(f"not in the release: {line}" for line in missing_lines(found))
 
 
 def model(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers

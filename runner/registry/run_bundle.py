@@ -38,6 +38,7 @@ from runner.spec.rejudged import DEBATES
 from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
 from runner.storage.atomic import read_json
 from runner.storage.files import open_to_read, read_bounded
+from runner.training.trainer_files import missing_lines
 
 NO_ROWS = "none"
 """The licence of a dataset whose rows may not be passed on."""
@@ -84,8 +85,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
-    stored = read_index(folder.path / "inputs" / FOLDER)
-    missing = (f"trainer {group}: {line}" for group, files in stored.items() for line in files.missing)
+    missing = missing_lines(read_index(folder.path / "inputs" / FOLDER))
     notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
     made = {readme.FILE: lambda said, at: _readme(said, RunFolder.got(at / DATA), has_rows=has_rows)}
     return Draft(release, contents, notes, made)

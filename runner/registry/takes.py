@@ -83,7 +83,7 @@ def what_it_takes(folder: Path) -> Takes:
     low, high = (sum(one.calls[end] for one in asked) for end in (0, 1))
     known = [one.cost_usd for one in asked if one.cost_usd is not None]
     cost = (sum(one[0] for one in known), sum(one[1] for one in known)) if len(known) == len(asked) else None
-    missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec)))
+    missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec.trainer_files)))
     return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost, missing)
 
 

@@ -229,9 +229,9 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
     trainer_files: dict[str, TrainerFiles] = {}
-    for group in () if experiment.training is None else experiment.training.trainers:
+    for group, trainer in ({} if experiment.training is None else experiment.training.trainers).items():
         try:
-            stored = find_trainer_files(layered, group)
+            stored = find_trainer_files(layered, group, trainer)
         except ReleaseError as error:
             key = f"training.trainers.{group}.command"
             problems.append(Problem(where(key), key, str(error)))

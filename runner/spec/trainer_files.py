@@ -18,6 +18,7 @@ from runner.errors import ReleaseError
 from runner.releases.limits import MAX_TRAINER_BYTES
 from runner.releases.paths import wrong_path
 from runner.spec.origin import DATA, fetched_folder
+from runner.spec.trainers import TrainerSettings
 from runner.storage.files import open_below
 from runner.storage.strict_json import loads
 
@@ -25,6 +26,7 @@ FOLDER = "trainers"
 """The name of a folder of stored files: in `inputs/` of a run, or in the release of a component."""
 INDEX = "trainers.json"
 MAX_INDEX = 1 << 20
+NO_FILES = "its script: none came with it, and the command runs in the current folder"
 
 _PLACES = (f"inputs/{FOLDER}", f"{DATA}/inputs/{FOLDER}", FOLDER)
 """Where stored files are, from the folder of the file that says the command: a run's, a got run's, a component's."""
@@ -99,20 +101,25 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
     return found
 
 
-def find_trainer_files(layered: Layered, group: str) -> TrainerFiles | None:
-    """Return the files that came with a fetched trainer; None if the user wrote its command, or none came with it.
+def find_trainer_files(layered: Layered, group: str, trainer: TrainerSettings) -> TrainerFiles | None:
+    """Return the files that came with a fetched trainer; None if it is the user's own.
 
     Raises:
-        ReleaseError: as `read_index`.
+        ReleaseError: as `read_index`; or a fetched file lists files for a command of the user's own.
     """
-    at: KeyPath = ("training", "trainers", group, "command")
-    folder = layered.folder(at)
-    if not layered.is_said_by_a_file(at) or fetched_folder([folder]) is None:
-        return None
-    for place in _PLACES:
-        stored = read_index(folder / place)
+    at: KeyPath = ("training", "trainers", group)
+    folders = {key: layered.folder((*at, key)) for key in ("command", "files") if getattr(trainer, key) is not None}
+    fetched = {key for key, folder in folders.items() if layered.is_said_by_a_file((*at, key)) and _is_fetched(folder)}
+    if fetched == {"files"}:
+        raise ReleaseError(f"`files` is from elsewhere, and the command is yours; set {'.'.join(at)}.files, or to null")
+    for place in _PLACES if "command" in fetched else ():
+        stored = read_index(folders["command"] / place)
         if place == FOLDER and len(stored) == 1:  # a trainer component, whose user may call the group otherwise
             return next(iter(stored.values()))
         if group in stored:
             return stored[group]
-    return None
+    return TrainerFiles(Path(), group, {}, (NO_FILES,)) if "command" in fetched else None
+
+
+def _is_fetched(folder: Path) -> bool:
+    return fetched_folder([folder]) is not None

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from runner.releases.limits import MAX_TRAINER_BYTES, MAX_TRAINER_FILES
 from runner.results.folder import RunFolder
-from runner.spec.load import Spec
 from runner.spec.trainer_files import FOLDER, INDEX, TrainerFiles, is_storable, read_index, stored_name
 from runner.spec.trainers import TrainerSettings
 from runner.storage.atomic import atomic_write
@@ -181,11 +180,6 @@ def shown_files(stored: TrainerFiles) -> Iterator[str]:
     yield from (in_one_line(f"not included: {line}") for line in stored.missing)
 
 
-def missing_lines(spec: Spec) -> Iterator[str]:
-    """Yield what somebody else needs to run the trainers of a spec and does not get with it."""
-    training = spec.experiment.training
-    for group, trainer in ({} if training is None else training.trainers).items():
-        stored = spec.trainer_files.get(group)
-        if trainer.command is not None and stored is None:
-            yield f"trainer {group}: its script; the release has none, and a command runs in the current folder"
-        yield from (f"trainer {group}: {line}" for line in (() if stored is None else stored.missing))
+def missing_lines(trainers: Mapping[str, TrainerFiles | CollectedFiles]) -> Iterator[str]:
+    """Yield what somebody else needs to run trainers and does not get with them, by model group."""
+    yield from (f"trainer {group}: {line}" for group, files in trainers.items() for line in files.missing)

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from runner.documents.fetched import MARKER
 from runner.pages.run_facts import commands
 from runner.results.folder import RunFolder
 from runner.server.web.page_facts import commands_of
+from runner.spec.trainer_files import NO_FILES, read_index
 from tests.support.components import Project
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.serving import serving
@@ -201,4 +203,21 @@ def test_a_trained_run_without_stored_scripts_says_so_when_it_is_got(tmp_path: P
     offered += [line for _, line in commands_of("run/acme/learn@1", "run", "http://127.0.0.1:9", trains=True)]
     assert not [line for line in offered if "--fresh" in line], "a training run cannot be compared by it"
     assert [line for line in offered if "reproduce" in line and "--from" not in line] == []
-    assert "trainer p: its script; the release has none, and a command runs in the current folder" in got.stdout
+    assert "trainer p: its script: none came with it, and the command runs in the current folder" in got.stdout
+
+
+def test_a_fetched_spec_takes_no_files_of_its_user_into_a_run(tmp_path: Path) -> None:
+    got = tmp_path / "got"
+    path = trainer_spec(got, command=[sys.executable, *COMMAND[1:]], files=["private.txt"])
+    (got / MARKER).touch()
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "train.py").write_text("print('my own')")
+    (tmp_path / "private.txt").write_text("private")
+    done = nip_run_here(path, "--run-id", "more", "--allow-command", sys.executable, cwd=tmp_path)
+    assert done.returncode == 1, "my own trainer names no model"
+    run = tmp_path / "results" / "runs" / "more"
+    stored = read_index(run / "inputs" / "trainers")["p"]
+    assert (dict(stored.files), stored.missing) == ({}, (NO_FILES,))
+    own = "training.trainers.p.command=[python,train.py,'{dataset}','{model_file}']"
+    done = nip_run_here(path, own, "--run-id", "own", "--allow-command", "python", cwd=tmp_path)
+    assert "set training.trainers.p.files, or to null" in done.stderr

@@ -187,10 +187,11 @@ NO_PATH = {
     "dataset.explode", "dataset.revision", "agents", "decision_format", "verdict", "fine_tune.agents",
     "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model", "models.*.lineage",
     "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop", "models.*.reasoning_effort",
-    "training.trainers.*.command", "training.trainers.*.suffix", "training.test.split",
+    "training.trainers.*.command", "training.trainers.*.files", "training.trainers.*.suffix", "training.test.split",
     "training.rerun_tests.models", "execution",
 }  # fmt: skip
-"""Keys, and what is below them, that name no file. `until.compare` is seen to when it is played."""
+"""Keys, and what is below them, that name no file. `until.compare` is seen to when it is played, a trainer's files by
+`runner.spec.trainer_files`."""
 
 
 def test_every_text_of_a_spec_is_known_as_a_path_or_as_none() -> None:
