@@ -111,7 +111,9 @@ def find_trainer_files(layered: Layered, group: str, trainer: TrainerSettings) -
     folders = {key: layered.folder((*at, key)) for key in ("command", "files") if getattr(trainer, key) is not None}
     fetched = {key for key, folder in folders.items() if layered.is_said_by_a_file((*at, key)) and _is_fetched(folder)}
     if fetched == {"files"}:
-        raise ReleaseError(f"`files` is from elsewhere, and the command is yours; set {'.'.join(at)}.files, or to null")
+        raise ReleaseError(
+            f"`files` is from elsewhere, and the command is yours; set training.trainers.{group}.files, or to null"
+        )
     for place in _PLACES if "command" in fetched else ():
         stored = read_index(folders["command"] / place)
         if place == FOLDER and len(stored) == 1:  # a trainer component, whose user may call the group otherwise

@@ -258,6 +258,7 @@ def holds(new: Any, old: Any) -> bool:
 
 ADDED = (
     "      from_scratch: null\n",  # of each trainer
+    "      files: null\n",
     "      load_lora: false\n",
     "  chat_format: null\n",
     "  breaker:\n    failures: 16\n    probes: 7\n",
