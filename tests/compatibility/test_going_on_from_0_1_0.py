@@ -250,6 +250,7 @@ def test_a_training_run_goes_on_with_identical_files(folder: Path) -> None:
     for name in after:
         run, there = folder / "results" / "runs" / name, FIXTURES / "after" / name
         differ = set(differing(run, there)) - {"troubles.json", *(f"{part}.lock" for part in ("", "v.job/begin"))}
+        differ = {path for path in differ if not path.startswith("inputs/trainers/")}  # not stored before 0.2.0
         last = name.endswith("-t2")  # asks the model that was trained on it
         if name not in begun:
             assert last or answers(run) == answers(there)
