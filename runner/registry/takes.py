@@ -19,7 +19,7 @@ from runner.releases.reference import Kind
 from runner.spec.load import load_specs
 from runner.training.keys import to_allow
 from runner.training.plan import plan_of
-from runner.training.trust import asked_for, missing_addresses
+from runner.training.trust import asked_for, missing_addresses, stranger_prices
 
 NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
 """A server whose address is to be given is approved by that."""
@@ -38,6 +38,8 @@ class Takes:
     """From the shortest games to the longest, without retries."""
     cost_usd: tuple[float, float] | None = None
     """None: the price of a model is unknown."""
+    prices: tuple[str, ...] = ()
+    """For each price that the release sets: that price and the known one, in a sentence."""
     problem: str | None = None
     """Why it cannot be played as it is."""
 
@@ -68,6 +70,7 @@ def what_it_takes(folder: Path) -> Takes:
         keys = tuple(sorted({use for plan in plans for use in to_allow(plan) if use not in NOT_ASKED}))
         addresses = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
         asked = [one for plan in plans for one in asked_for(plan)]
+        prices = tuple(dict.fromkeys(line for plan in plans for _, line in stranger_prices(plan)))
     except NipRunError as error:
         return Takes(command, problem=str(error))
     options = [
@@ -77,7 +80,7 @@ def what_it_takes(folder: Path) -> Takes:
     low, high = (sum(one.calls[end] for one in asked) for end in (0, 1))
     known = [one.cost_usd for one in asked if one.cost_usd is not None]
     cost = (sum(one[0] for one in known), sum(one[1] for one in known)) if len(known) == len(asked) else None
-    return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost)
+    return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost, prices)
 
 
 NAMED: Mapping[Kind, str] = {

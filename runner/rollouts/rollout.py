@@ -55,6 +55,13 @@ class Call:
     """False for an answer that was paid for by another run; in no table, so that a replay's tables are equal."""
     vote: int = 0
     """Which vote on one verdict, where several were asked for."""
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    audio_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    service_tier: str | None = None
+    usage_estimated: bool = False
+    """Whether a token count is an estimate, because the server reported none, or one that cannot be true."""
 
     @property
     def is_answer(self) -> bool:

@@ -125,7 +125,7 @@ class Wiring:
                 sharing=self.plan.sharing,
                 sent=self._sent,
                 events=events,
-                worst_case=self.costs.worst_case,
+                charge=self.costs.extra_charge,
                 asks_again=not self.recorded_only,
             )
             yield Wired(
