@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.comparison.measures import Measure
 from runner.errors import RunError, UsageError
@@ -18,11 +18,9 @@ from runner.spec.load import load_saved
 from runner.storage.queries import read_only_table
 from runner.text import comma_join
 
-if TYPE_CHECKING:
-    import duckdb
-
 _SUMS = "rollout_id, count(*) AS calls, coalesce(sum(prompt_tokens + completion_tokens), 0) AS tokens"
 _USAGE = ", ".join(["rollout_id", "agent", *(f"coalesce({name}, 0)" for name in TOKEN_CLASSES), "service_tier"])
+_ORDER = "rollout_id, agent, round, attempt, vote"
 _OPTIONAL = ("confidence_stated", "confidence_logprob")
 """Columns that a run has only where it was asked for them."""
 
@@ -81,7 +79,11 @@ def _of_calls(
     found: dict[str, Sequence[float | None] | UsageError] = {}
     for measure in measures:
         try:
-            sums = _costs(calls, _prices(folder)) if measure.name == "cost" else None
+            sums = (
+                _costs(calls.order(_ORDER).project(_USAGE).fetchall(), _prices(folder))
+                if measure.name == "cost"
+                else None
+            )
         except UsageError as error:
             found[measure.name] = error
             continue
@@ -94,10 +96,10 @@ def _of_calls(
     return found
 
 
-def _costs(calls: duckdb.DuckDBPyRelation, prices: Mapping[str, Pricing]) -> dict[str, float]:
+def _costs(rows: Iterable[Sequence[Any]], prices: Mapping[str, Pricing]) -> dict[str, float]:
     """The cost of each rollout, call by call: a long prompt, or a service tier, has a price of its own."""
     costs: dict[str, float] = {}
-    for rollout, agent, *counts, tier in calls.order("ALL").project(_USAGE).fetchall():
+    for rollout, agent, *counts, tier in rows:
         used = Usage(**dict(zip(TOKEN_CLASSES, counts, strict=True)), service_tier=tier)
         costs[rollout] = costs.get(rollout, 0.0) + prices[agent].cost_of(used)
     return costs

@@ -77,9 +77,10 @@ class CallCosts:
         return cost
 
     def extra_charge(self, request: Request, completion: Completion) -> Tally | None:
-        """What a budget counts for an answered call, if that is more than its cost."""
+        """What a budget counts for an answered call, if its usage is estimated or that is more than its cost."""
         charge, cost = self.charge(request, completion), self.actual(request.group, completion)
-        return charge if charge.usd > cost.usd or charge.tokens > cost.tokens else None
+        is_more = charge.usd > cost.usd or charge.tokens > cost.tokens
+        return charge if completion.usage.estimated or is_more else None
 
 
 def _larger(cost: Tally, usage: Usage, price: Pricing | None) -> Tally:

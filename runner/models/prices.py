@@ -144,8 +144,13 @@ def listed_price(settings: ModelSettings, on: date | None = None) -> ListedPrice
         address,
         settings.batched,
         tier if isinstance(tier, str) else None,
-        on or datetime.now(UTC).date(),
+        on or today(),
     )
+
+
+def today() -> date:
+    """Return the day whose prices hold."""
+    return datetime.now(UTC).date()
 
 
 def describe_price(price: Price | ListedPrice | None) -> str:

@@ -191,6 +191,7 @@ class Wiring:
             self.plan.spec.experiment.retry,
             replays={group: replayed_run(run) for group, run in self.plan.spec.replays.items()},
             budget=self.budget,
+            costs=self.costs,
             cache=cache,
             providers=batches,
             events=events,

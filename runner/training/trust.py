@@ -94,13 +94,13 @@ def stranger_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, st
     for group, settings in _asked(plan):
         price = settings.price
         if group in plan.spec.unconfirmed_prices and price is not None:
-            known, fields = listed_price(settings), to_plain(price)
-            source = "" if known is None else f" ({list_version()})"
+            listed, fields = listed_price(settings), to_plain(price)
+            known = "no known price" if listed is None else f"known price: {describe_price(listed)} ({list_version()})"
             said = ", ".join(f"{name}: {value:g}" for name, value in fields.items() if value is not None)
             confirm = shlex.quote(f"models.{group}.price={{{said}}}")
             message = (
                 f"models.{group}.price: the spec says {describe_price(price)} for a million tokens of "
-                f"{settings.model}, the known price is {describe_price(known)}{source}. A budget counts the higher. "
+                f"{settings.model}; {known}. A budget counts the higher. "
                 f"If you have checked the spec's price, confirm it: {override}{confirm}"
             )
             yield group, message

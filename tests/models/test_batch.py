@@ -388,4 +388,4 @@ def test_a_listed_price_is_halved_for_a_batch(model: str) -> None:
     single, batch = price_of(ModelSettings(model=model)), price_of(ModelSettings(model=model, batch=True))
     assert single is not None
     assert batch is not None
-    assert batch.cost(1000, 500, 200) == pytest.approx(single.cost(1000, 500, 200) / 2)
+    assert batch.cost(1000, 500) == pytest.approx(single.cost(1000, 500) / 2)
