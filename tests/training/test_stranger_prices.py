@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from runner.errors import BudgetExhausted, UsageError
 from runner.models import prices
 from runner.models.providers import openai
 from runner.spec.load import load_spec
-from runner.training.any_run import plan_of
+from runner.training.plan import plan_of
 from runner.training.trust import check_trust, stranger_prices
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
@@ -53,7 +54,7 @@ def test_a_budget_counts_the_higher_price_until_the_user_confirms_the_stranger_s
     fetched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-prices")
-    monkeypatch.setattr(prices, "today", lambda: prices.date(2026, 11, 1))
+    monkeypatch.setattr(prices, "today", lambda: date(2026, 11, 1))
     path = at_openai(fetched)
     with providing() as provider:
         monkeypatch.setattr(openai, "BASE_URL", provider.base_url)
