@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -79,34 +79,28 @@ def _of_calls(
     found: dict[str, Sequence[float | None] | UsageError] = {}
     for measure in measures:
         try:
-            sums = (
-                _costs(calls.order(_ORDER).project(_USAGE).fetchall(), _prices(folder))
-                if measure.name == "cost"
-                else None
-            )
+            sums = _costs(calls, _prices(folder)) if measure.name == "cost" else None
         except UsageError as error:
             found[measure.name] = error
             continue
         if sums is None:
-            sums = {
-                rollout: float(number if measure.name == "calls" else tokens)
-                for rollout, (number, tokens) in totals.items()
-            }
+            place = 0 if measure.name == "calls" else 1
+            sums = {rollout: float(counts[place]) for rollout, counts in totals.items()}
         found[measure.name] = [sums.get(rollout, 0.0) for rollout in rollouts]
     return found
 
 
-def _costs(rows: Iterable[Sequence[Any]], prices: Mapping[str, Pricing]) -> dict[str, float]:
-    """The cost of each rollout, call by call: a long prompt, or a service tier, has a price of its own."""
+def _costs(calls: Any, prices: Mapping[str, Pricing]) -> dict[str, float]:
+    """Return the cost of each rollout, call by call: a long prompt, or a service tier, has a price of its own."""
     costs: dict[str, float] = {}
-    for rollout, agent, *counts, tier in rows:
+    for rollout, agent, *counts, tier in calls.order(_ORDER).project(_USAGE).fetchall():
         used = Usage(**dict(zip(TOKEN_CLASSES, counts, strict=True)), service_tier=tier)
         costs[rollout] = costs.get(rollout, 0.0) + prices[agent].cost_of(used)
     return costs
 
 
 def _prices(folder: RunFolder) -> dict[str, Any]:
-    """What each agent's model cost when a run started, by the spec that was saved with it."""
+    """Return the price of each agent's model when a run started, by the spec that was saved with it."""
     experiment, started = load_saved(folder.spec).experiment, date.fromisoformat(folder.manifest().started_at[:10])
     prices = {name: price_of(experiment.models[agent.model], started) for name, agent in experiment.agents.items()}
     unknown = [name for name, price in prices.items() if price is None]

@@ -239,11 +239,10 @@ class _Log:
 def _usage(calls: Iterable[Call]) -> dict[str, int]:
     made = list(calls)
     prompt, completion = sum(c.prompt_tokens for c in made), sum(c.completion_tokens for c in made)
-    found = dict(
-        zip(_TOKENS, (prompt, completion, prompt + completion, sum(c.cached_tokens for c in made)), strict=True)
-    )
+    cached = sum(c.cached_tokens for c in made)
+    usage = dict(zip(_TOKENS, (prompt, completion, prompt + completion, cached), strict=True))
     later = {name: sum(getattr(c, field) for c in made) for name, field in _LATER_TOKENS.items()}
-    return found | {name: tokens for name, tokens in later.items() if tokens}
+    return usage | {name: tokens for name, tokens in later.items() if tokens}
 
 
 def _error(message: str) -> dict[str, str]:

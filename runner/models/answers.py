@@ -15,7 +15,7 @@ from runner.models.base import Body, Choice, Completion, Usage
 
 CHOICES: Final = "choices"
 EXTRA: Final = "choices"
-"""Says in `altered` that choices were removed that nobody requested."""
+"""In `altered`: more choices came than were requested, and were removed."""
 MAX_COUNT: Final = 1 << 27
 """No model reads or writes 134 million tokens in one call: a larger count is not a count."""
 MAX_REASON: Final = 200
@@ -186,7 +186,7 @@ def with_own_choice(completion: Completion) -> Completion:
 
 
 def with_first_choices(completion: Completion, number: int) -> Completion:
-    """A completion without the choices after so many, which nobody requested."""
+    """Return a completion with so many choices at most."""
     if len(completion.choices) <= number:
         return completion
     body = None if completion.body is None else _with_choices(completion.body, 0, number)

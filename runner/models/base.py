@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from runner.prompts.chat import ChatMessage
 
@@ -71,34 +71,6 @@ class Choice:
     """What the model said to itself, where the server shows it."""
 
 
-class TokenCounts(Protocol):
-    """The tokens of a call by class, as a usage, a row of a table or a sum has them."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def completion_tokens(self) -> int: ...
-
-    @property
-    def cached_tokens(self) -> int: ...
-
-    @property
-    def cache_write_tokens(self) -> int: ...
-
-    @property
-    def reasoning_tokens(self) -> int: ...
-
-    @property
-    def audio_input_tokens(self) -> int: ...
-
-    @property
-    def audio_output_tokens(self) -> int: ...
-
-    @property
-    def service_tier(self) -> str | None: ...
-
-
 TOKEN_CLASSES = (
     "prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens",
     "audio_input_tokens", "audio_output_tokens",
@@ -106,7 +78,7 @@ TOKEN_CLASSES = (
 """The counts of a usage, as records, tables and manifests name them."""
 
 LATER_CLASSES = TOKEN_CLASSES[3:]
-"""Those that earlier versions did not record."""
+"""The classes that earlier versions did not record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +130,7 @@ class Completion:
     """Other fields of an answer of which an earlier version did not keep the whole."""
     altered: tuple[str, ...] = ()
     """What was changed in it on arrival: `bytes` that are no text (now U+FFFD) or no JSON, or a number too large to be
-    read (now null); a `secret` that was removed; `choices` that nobody requested, which were removed."""
+    read (now null); a `secret` that was removed; more `choices` than were requested, which were removed."""
     body: Body | None = None
     """None where no server gave it, or an earlier version did not keep it."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import orjson
 
 from runner.errors import CallError
-from runner.models.base import Completion, Request, Usage, byte_length
+from runner.models.base import Completion, Request, byte_length
 from runner.models.plausible_usage import at_least_typical
 from runner.models.prices import Pricing, budget_price, price_of
 from runner.models.settings import ModelSettings, requested_answers
@@ -61,7 +61,7 @@ class CallCosts:
         return cost
 
     def charge(self, request: Request, completion: Completion) -> Tally:
-        """What a budget counts for an answered call: never less than its cost, nor than what its text typically costs.
+        """Return what a budget counts for an answered call: at least its cost, and what its text typically costs.
 
         If the server did not count all tokens, or not truly, no estimate is a bound, and the worst case counts.
         """
@@ -69,23 +69,18 @@ class CallCosts:
         if not self.groups[request.group].traits.metered:
             return cost
         usage = at_least_typical(request, completion)
-        if usage is not completion.usage or price is not self.prices[request.group]:
-            cost = _larger(cost, usage, price)
+        usd = 0.0 if price is None else price.cost_of(usage)
+        cost = replace(cost, usd=max(cost.usd, usd), tokens=usage.prompt_tokens + usage.completion_tokens)
         if usage.estimated:
             most = self.worst_case(request)
             cost = replace(cost, usd=max(cost.usd, most.usd), tokens=max(cost.tokens, most.tokens))
         return cost
 
     def extra_charge(self, request: Request, completion: Completion) -> Tally | None:
-        """What a budget counts for an answered call, if its usage is estimated or that is more than its cost."""
+        """Return what a budget counts for an answered call if that is more than its cost, or if it is estimated."""
         charge, cost = self.charge(request, completion), self.actual(request.group, completion)
         is_more = charge.usd > cost.usd or charge.tokens > cost.tokens
         return charge if completion.usage.estimated or is_more else None
-
-
-def _larger(cost: Tally, usage: Usage, price: Pricing | None) -> Tally:
-    usd = 0.0 if price is None else price.cost_of(usage)
-    return replace(cost, usd=max(cost.usd, usd), tokens=usage.prompt_tokens + usage.completion_tokens)
 
 
 def cost_of_failure(most: Tally, error: CallError) -> Tally:

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runner.models.base import TokenCounts, Usage
+from runner.models.base import Usage
 from runner.models.settings import ModelSettings, Price
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ _CLASSES = {
 }
 """The fields of a price, and the list's names for them."""
 _BY_THE_CALL = ("requests_kcount",)
-"""What the list bills besides tokens, so that a price of tokens would be too low."""
+"""Units of the list that are no tokens: with one of them, a price of tokens would be too low."""
 
 
 class Pricing(Protocol):
-    """What a call costs."""
+    """A price of calls."""
 
-    def cost_of(self, used: TokenCounts) -> float:
+    def cost_of(self, used: Usage) -> float:
         """US dollars of one call."""
         ...
 
@@ -66,30 +66,16 @@ class ListedPrice:
     """A price of the list: by service tier, and by the length of the prompt."""
 
     standard: Sequence[Band]
-    """From the shortest prompts to the longest."""
+    """The bands without a service tier, the shortest prompts first."""
     tiers: dict[str, Sequence[Band]]
     """The bands of each service tier with prices of its own."""
     requested: str | None = None
     """The service tier that the spec asks for, which holds if an answer does not say which one it had."""
 
-    @property
-    def input(self) -> float:
-        """The price of a short prompt's tokens."""
-        return self.standard[0].price.input
-
-    @property
-    def output(self) -> float:
-        """The price of an answer's tokens after a short prompt."""
-        return self.standard[0].price.output
-
-    def cost_of(self, used: TokenCounts) -> float:
+    def cost_of(self, used: Usage) -> float:
         """US dollars of one call; the whole call has the price of its prompt's band."""
         tier = used.service_tier or self.requested
         return _price_in(self._bands(tier), used.prompt_tokens).cost_of(used)
-
-    def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """US dollars of one call of text; as `Price.cost`."""
-        return self.cost_of(Usage(prompt_tokens, completion_tokens, cached_tokens))
 
     def most(self, prompt_tokens: int, completion_tokens: int) -> float:
         """The most that one call can cost: a tier that was asked for may not be granted."""
@@ -111,7 +97,7 @@ class HigherPrice:
 
     prices: Sequence[Pricing]
 
-    def cost_of(self, used: TokenCounts) -> float:
+    def cost_of(self, used: Usage) -> float:
         return max(price.cost_of(used) for price in self.prices)
 
     def most(self, prompt_tokens: int, completion_tokens: int) -> float:
@@ -133,7 +119,7 @@ def budget_price(settings: ModelSettings, *, doubted: bool) -> Pricing | None:
 
 
 def listed_price(settings: ModelSettings, on: date | None = None) -> ListedPrice | None:
-    """Return the price that the list has for a group's model at its server, whatever the spec says."""
+    """Return the price that the list has for a group's model at its server, even if the spec has another."""
     address = settings.address
     is_listed_place = address is None or (address.startswith("https://") and len(settings.addresses) == 1)
     if settings.model is None or not is_listed_place or not settings.traits.metered:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runner.documents.fields import option
-from runner.models.base import Request, TokenCounts, Usage
+from runner.models.base import Request, Usage
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
 from runner.prompts.chat_format import ChatFormat
 
@@ -60,7 +60,7 @@ class Price:
         """US dollars of one call of text. `prompt_tokens` includes the cached ones."""
         return self.cost_of(Usage(prompt_tokens, completion_tokens, cached_tokens))
 
-    def cost_of(self, used: TokenCounts) -> float:
+    def cost_of(self, used: Usage) -> float:
         """US dollars of one call. A prompt token of two classes counts as cached before written before audio."""
         prompt, answer = used.prompt_tokens, used.completion_tokens
         cached = min(used.cached_tokens, prompt)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import add, attrgetter, sub
 
-from runner.models.base import TOKEN_CLASSES, TokenCounts
+from runner.models.base import TOKEN_CLASSES, Usage
 from runner.models.prices import Pricing
 
 
@@ -27,7 +27,7 @@ class Tally:
     audio_input_tokens: int = 0
     audio_output_tokens: int = 0
 
-    def count(self, used: TokenCounts, price: Pricing | None, completions: int = 1) -> None:
+    def count(self, used: Usage, price: Pricing | None, completions: int = 1) -> None:
         """Add what one call used, in place; without a price it costs nothing."""
         if price is not None:
             self.usd += price.cost_of(used)

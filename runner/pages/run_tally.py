@@ -122,4 +122,4 @@ class RunTally:
 
 
 def _paid(so_far: float | None, price: Pricing | None, call: Call) -> float | None:
-    return None if so_far is None or price is None else so_far + price.cost_of(call)
+    return None if so_far is None or price is None else so_far + price.cost_of(call.usage)

@@ -39,7 +39,7 @@ class Takes:
     cost_usd: tuple[float, float] | None = None
     """None: the price of a model is unknown."""
     prices: tuple[str, ...] = ()
-    """For each price that the release sets: that price and the known one, in a sentence."""
+    """Messages about the prices that the release sets, each with the known price."""
     problem: str | None = None
     """Why it cannot be played as it is."""
 

@@ -331,7 +331,7 @@ def _calls(request: Request, completion: Completion, agent: Agent) -> Iterator[C
 
 
 def _later_counts(usage: Usage, *, is_estimated: bool) -> dict[str, Any]:
-    """What a call counts besides prompt, answer and cached tokens; most count nothing more."""
+    """Return a call's service tier, and its counts of the later token classes."""
     counts = {name: count for name in LATER_CLASSES if (count := getattr(usage, name))}
     return {**counts, "service_tier": usage.service_tier, "usage_estimated": is_estimated}
 

@@ -159,9 +159,9 @@ class Accounting:
             answered = call.finish_reason is not None
             failed += call.error is not None and not answered
             price = prices[groups[call.agent]] if call.paid else None
-            used.count(call, None, int(answered))
+            used.count(call.usage, None, int(answered))
             if price is not None:
-                usd.append(price.cost_of(call))
+                usd.append(price.cost_of(call.usage))
         return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, used.token_counts, tuple(usd))
 
     def count(self, rollout: Counted) -> None:

@@ -82,7 +82,7 @@ class Spec:
     got_from: Mapping[str, str] | None = None
     """The release that was got into that folder, and its hash."""
     fetched_prices: frozenset[str] = frozenset()
-    """The model groups whose price, or a part of it, stands in a file that was fetched."""
+    """The model groups with a price, or a part of one, in a fetched file."""
     point_places: Mapping[str, Place] = field(default_factory=dict)
     """Where the values of the point stand."""
     path: Path | None = None

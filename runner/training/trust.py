@@ -107,7 +107,7 @@ def stranger_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, st
 
 
 def _check_prices(plan: AnyPlan, override: str) -> None:
-    """See that a budget in dollars does not rest on a price that nobody but a stranger knows.
+    """See that a budget in dollars does not rest on a price that only a stranger knows.
 
     Raises:
         UsageError: it does.
