@@ -282,6 +282,7 @@ ADDED = (
     "votes: 1\nrejudge: null\n",
     "      weights_sha256: null\n      release: null\n      release_sha256: null\n",  # of each step of a lineage
     "  from: null\n",
+    "      cache_write: null\n      reasoning: null\n      audio_input: null\n      audio_output: null\n",  # of a price
 )
 """What a saved spec has more than one of 0.1.0: keys that came since, as 0.1.0 would have had them."""
 
