@@ -44,6 +44,7 @@ HOMES = {
         "runner.storage.queries",
         "runner.storage.read_only",
     },
+    "genai_prices": {"runner.models.prices"},
     "httpx2": {
         "runner.models.providers.openai",
         "runner.models.providers.openai_http",
@@ -186,7 +187,6 @@ HOMES = {
         "runner.documents.scalars",
         "runner.documents.settled",
         "runner.documents.yaml_words",
-        "runner.models.prices",
         "runner.registry.clean_yaml",
         "runner.results.board_rows",
     },

@@ -47,7 +47,7 @@ from runner.statistics.intervals import load_intervals
 from runner.text import comma_join
 from runner.training.any_run import ToRun, name_of, run_all
 from runner.training.sweep_budgets import Budgets, shared_budgets
-from runner.training.trust import asked_for, check_trust, is_whole_replay, keys_sent
+from runner.training.trust import asked_for, check_trust, is_whole_replay, keys_sent, stranger_prices
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,8 @@ class _Runs:
             if point.spec.fetched is not None and not is_whole_replay(self._which.replay):
                 said = from_elsewhere(point.spec.path, point.spec.fetched)
                 note(f"{point.path} {said}: {_bill(point)}")
+                for _, line in stranger_prices(point.plan):
+                    note(line)
 
     def _name(self, point: Point) -> str:
         """The id of a point's run. With --again, points that would be one run have each a run of their own."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from runner.comparison.measures import Measure
 from runner.errors import RunError, UsageError
-from runner.models.prices import price_of
+from runner.models.base import TOKEN_CLASSES, Usage
+from runner.models.prices import Pricing, price_of
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 from runner.rollouts.rollout import Outcome
@@ -16,10 +18,9 @@ from runner.spec.load import load_saved
 from runner.storage.queries import read_only_table
 from runner.text import comma_join
 
-_SUMS = (
-    "rollout_id, agent, count(*) AS calls, coalesce(sum(prompt_tokens), 0) AS prompt, "
-    "coalesce(sum(completion_tokens), 0) AS answer, coalesce(sum(cached_tokens), 0) AS cached"
-)
+_SUMS = "rollout_id, count(*) AS calls, coalesce(sum(prompt_tokens + completion_tokens), 0) AS tokens"
+_USAGE = ", ".join(["rollout_id", "agent", *(f"coalesce({name}, 0)" for name in TOKEN_CLASSES), "service_tier"])
+_ORDER = "rollout_id, agent, round, attempt, vote"
 _OPTIONAL = ("confidence_stated", "confidence_logprob")
 """Columns that a run has only where it was asked for them."""
 
@@ -73,29 +74,35 @@ def _of_calls(
     if not file.is_file():
         raise RunError(f"{file} is missing")
     table = read_only_table("completions", file, COLUMNS["completions"])
-    calls = table.filter("latency_ms IS NOT NULL").aggregate(_SUMS, "rollout_id, agent").order("ALL").fetchall()
+    calls = table.filter("latency_ms IS NOT NULL")
+    totals = {rollout: sums for rollout, *sums in calls.aggregate(_SUMS, "rollout_id").fetchall()}
     found: dict[str, Sequence[float | None] | UsageError] = {}
     for measure in measures:
         try:
-            prices = _prices(folder) if measure.name == "cost" else {}
+            sums = _costs(calls, _prices(folder)) if measure.name == "cost" else None
         except UsageError as error:
             found[measure.name] = error
             continue
-        sums: dict[str, float] = {}
-        for rollout, agent, number, prompt, answer, cached in calls:
-            if measure.name == "cost":
-                more = prices[agent].cost(prompt, answer, cached)
-            else:
-                more = number if measure.name == "calls" else prompt + answer
-            sums[rollout] = sums.get(rollout, 0.0) + float(more)
+        if sums is None:
+            place = 0 if measure.name == "calls" else 1
+            sums = {rollout: float(counts[place]) for rollout, counts in totals.items()}
         found[measure.name] = [sums.get(rollout, 0.0) for rollout in rollouts]
     return found
 
 
+def _costs(calls: Any, prices: Mapping[str, Pricing]) -> dict[str, float]:
+    """Return the cost of each rollout, call by call: a long prompt, or a service tier, has a price of its own."""
+    costs: dict[str, float] = {}
+    for rollout, agent, *counts, tier in calls.order(_ORDER).project(_USAGE).fetchall():
+        used = Usage(**dict(zip(TOKEN_CLASSES, counts, strict=True)), service_tier=tier)
+        costs[rollout] = costs.get(rollout, 0.0) + prices[agent].cost_of(used)
+    return costs
+
+
 def _prices(folder: RunFolder) -> dict[str, Any]:
-    """What each agent's model costs, by the spec that was saved with a run."""
-    experiment = load_saved(folder.spec).experiment
-    prices = {name: price_of(experiment.models[agent.model]) for name, agent in experiment.agents.items()}
+    """Return the price of each agent's model when a run started, by the spec that was saved with it."""
+    experiment, started = load_saved(folder.spec).experiment, date.fromisoformat(folder.manifest().started_at[:10])
+    prices = {name: price_of(experiment.models[agent.model], started) for name, agent in experiment.agents.items()}
     unknown = [name for name, price in prices.items() if price is None]
     if unknown:
         raise UsageError(

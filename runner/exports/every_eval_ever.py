@@ -279,12 +279,14 @@ def _text(value: Any) -> str:
 
 def _usage(calls: list[Call]) -> dict[str, Any]:
     prompt, completion = sum(c.prompt_tokens for c in calls), sum(c.completion_tokens for c in calls)
+    written = sum(c.cache_write_tokens for c in calls)
     return {
         "token_usage": {
             "input_tokens": prompt,
             "output_tokens": completion,
             "total_tokens": prompt + completion,
             "input_tokens_cache_read": sum(c.cached_tokens for c in calls),
+            **({"input_tokens_cache_write": written} if written else {}),
         },
         "performance": {"latency_ms": sum(c.latency_ms or 0.0 for c in calls)},
     }

@@ -30,6 +30,7 @@ VERSION = 2
 SCORE = "verdict"
 _OF_VERDICT = ("votes", "verdicts", *CONFIDENCE)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens", "input_tokens_cache_read")
+_LATER_TOKENS = {"input_tokens_cache_write": "cache_write_tokens", "reasoning_tokens": "reasoning_tokens"}
 
 
 def write(source: Source, options: ExportOptions, target: Path) -> Written:
@@ -239,7 +240,9 @@ def _usage(calls: Iterable[Call]) -> dict[str, int]:
     made = list(calls)
     prompt, completion = sum(c.prompt_tokens for c in made), sum(c.completion_tokens for c in made)
     cached = sum(c.cached_tokens for c in made)
-    return dict(zip(_TOKENS, (prompt, completion, prompt + completion, cached), strict=True))
+    usage = dict(zip(_TOKENS, (prompt, completion, prompt + completion, cached), strict=True))
+    later = {name: sum(getattr(c, field) for c in made) for name, field in _LATER_TOKENS.items()}
+    return usage | {name: tokens for name, tokens in later.items() if tokens}
 
 
 def _error(message: str) -> dict[str, str]:

@@ -14,8 +14,12 @@ import orjson
 from runner.models.base import Body, Choice, Completion, Usage
 
 CHOICES: Final = "choices"
-MAX_COUNT: Final = 1 << 40
+EXTRA: Final = "choices"
+"""In `altered`: more choices came than were requested, and were removed."""
+MAX_COUNT: Final = 1 << 27
+"""No model reads or writes 134 million tokens in one call: a larger count is not a count."""
 MAX_REASON: Final = 200
+MAX_TIER: Final = 40
 MAX_OTHER_BYTES: Final = 64 << 10
 MAX_DEPTH: Final = 222
 """So deep may JSON be nested and be written again, in a record or in whatever else a reader puts it into."""
@@ -110,9 +114,29 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
     prompt, answer = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
     if prompt is None:
         return None
-    details = raw.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    return Usage(prompt, answer or 0, min(cached or 0, prompt), estimated=answer is None)
+    tier = data.get("service_tier")
+    return Usage(
+        prompt,
+        answer or 0,
+        min(_detail(raw, "prompt", "cached_tokens"), prompt),
+        answer is None,
+        _detail(raw, "prompt", "cache_write_tokens"),
+        _detail(raw, "completion", "reasoning_tokens"),
+        _detail(raw, "prompt", "audio_tokens"),
+        _detail(raw, "completion", "audio_tokens"),
+        tier if isinstance(tier, str) and 0 < len(tier) <= MAX_TIER and tier.isprintable() else None,
+    )
+
+
+def reported_usage(completion: Completion) -> Usage | None:
+    """Return the usage as the server sent it, where its answer is stored."""
+    body = completion.body
+    return completion.usage if body is None or body.is_deep else usage_of(orjson.loads(body.json))
+
+
+def _detail(usage: Mapping[str, Any], of: str, name: str) -> int:
+    details = usage.get(f"{of}_tokens_details")
+    return (_count(details.get(name)) if isinstance(details, dict) else None) or 0
 
 
 def _count(value: object) -> int | None:
@@ -158,14 +182,27 @@ def with_own_choice(completion: Completion) -> Completion:
     body = completion.body
     if body is None or body.choice is None:
         return completion
+    return replace(completion, body=_with_choices(body, body.choice, body.choice + 1))
+
+
+def with_first_choices(completion: Completion, number: int) -> Completion:
+    """Return a completion with so many choices at most."""
+    if len(completion.choices) <= number:
+        return completion
+    body = None if completion.body is None else _with_choices(completion.body, 0, number)
+    return replace(completion, choices=completion.choices[:number], body=body, altered=(*completion.altered, EXTRA))
+
+
+def _with_choices(body: Body, start: int, end: int) -> Body:
+    """The body with these of its choices alone; one that is too deep to be cut stays, and its first of them is used."""
     with suppress(RecursionError):
         text = body.json.decode()
         at, _ = _member(text, text.index("{"), CHOICES)
         choices = list(_spans(text, at))
-        own = [choice for choice in choices if counted({CHOICES: [choice[2]]})][body.choice]
-        cut = text[: choices[0][0]] + text[own[0] : own[1]] + text[choices[-1][1] :]
-        return replace(completion, body=replace(body, json=cut.encode(), choice=None))
-    return completion
+        own = [choice for choice in choices if counted({CHOICES: [choice[2]]})][start:end]
+        cut = text[: choices[0][0]] + ",".join(text[one[0] : one[1]] for one in own) + text[choices[-1][1] :]
+        return replace(body, json=cut.encode(), choice=None)
+    return replace(body, choice=start)
 
 
 def part_of(content: bytes, *names: str) -> bytes | None:

@@ -71,14 +71,32 @@ class Choice:
     """What the model said to itself, where the server shows it."""
 
 
+TOKEN_CLASSES = (
+    "prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens",
+    "audio_input_tokens", "audio_output_tokens",
+)  # fmt: skip
+"""The counts of a usage, as records, tables and manifests name them."""
+
+LATER_CLASSES = TOKEN_CLASSES[3:]
+"""The classes that earlier versions did not record."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the server counted them; `estimated` where it said nothing."""
+    """The tokens of a call, as the server counted them. Each further class is a part of the prompt or of the answer."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     estimated: bool = False
+    """Whether a count is estimated from the text, because the server gave none, or one that cannot be true."""
+    cache_write_tokens: int = 0
+    """Prompt tokens that the server wrote to its cache, which some providers bill above the input price."""
+    reasoning_tokens: int = 0
+    audio_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    service_tier: str | None = None
+    """The processing tier that the server says it used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +112,8 @@ class Body:
     """Whether its tokens are counted with another sample's answer."""
     has_model: bool = True
     """Whether it says which model gave it."""
+    has_usage: bool = True
+    """Whether the usage in it is the call's: False if it is missing, or was corrected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +130,7 @@ class Completion:
     """Other fields of an answer of which an earlier version did not keep the whole."""
     altered: tuple[str, ...] = ()
     """What was changed in it on arrival: `bytes` that are no text (now U+FFFD) or no JSON, or a number too large to be
-    read (now null); a `secret` that was removed."""
+    read (now null); a `secret` that was removed; more `choices` than were requested, which were removed."""
     body: Body | None = None
     """None where no server gave it, or an earlier version did not keep it."""
 

@@ -56,6 +56,7 @@ def connect(
     concurrency: int = 64,
     replays: Mapping[str, Replayed] | None = None,
     budget: Budget | None = None,
+    costs: CallCosts | None = None,
     cache: Cache | None = None,
     providers: Mapping[str, Provider] | None = None,
     events: CallEvents = NO_EVENTS,
@@ -79,7 +80,7 @@ def connect(
     shared = servers or Servers(concurrency, sleep)
     live = {group: settings for group, settings in groups.items() if settings.called_live}
     several = {group: settings for group, settings in live.items() if len(settings.addresses) > 1}
-    admitted = admission or OwnAdmission(CallCosts(groups), shared, policy, budget)
+    admitted = admission or OwnAdmission(costs or CallCosts(groups), shared, policy, budget)
     connected = dict(providers or {})
     for group, settings in groups.items():
         if group not in connected and group not in several:

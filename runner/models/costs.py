@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import orjson
 
 from runner.errors import CallError
 from runner.models.base import Completion, Request, byte_length
-from runner.models.prices import price_of
-from runner.models.settings import ModelSettings
+from runner.models.plausible_usage import at_least_typical
+from runner.models.prices import Pricing, budget_price, price_of
+from runner.models.settings import ModelSettings, requested_answers
 from runner.models.tally import Tally
 
 MESSAGE_OVERHEAD = 16
@@ -19,10 +20,7 @@ MESSAGE_OVERHEAD = 16
 
 def answer_limit(settings: ModelSettings) -> int | None:
     """The most tokens one answer can have, by what is sent; None where the spec does not say."""
-    return _answer_limit(settings.sampling())
-
-
-def _answer_limit(sent: Mapping[str, Any]) -> int | None:
+    sent = settings.sampling()
     limits = [sent.get(name) for name in ("max_completion_tokens", "max_tokens")]
     return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
@@ -30,9 +28,13 @@ def _answer_limit(sent: Mapping[str, Any]) -> int | None:
 class CallCosts:
     """The costs of the calls of some model groups."""
 
-    def __init__(self, groups: Mapping[str, ModelSettings]) -> None:
+    def __init__(self, groups: Mapping[str, ModelSettings], doubted: Collection[str] = ()) -> None:
+        """`doubted` are the groups whose price in the spec the user has not confirmed; see `budget_price`."""
         self.groups = groups
-        self.prices = {name: price_of(settings) for name, settings in groups.items()}
+        self.prices: dict[str, Pricing | None] = {name: price_of(settings) for name, settings in groups.items()}
+        self._budgeted = self.prices | {
+            name: budget_price(groups[name], doubted=True) for name in groups.keys() & doubted
+        }
 
     @property
     def priced(self) -> bool:
@@ -41,16 +43,14 @@ class CallCosts:
 
     def worst_case(self, request: Request) -> Tally:
         """The most that one call can cost."""
-        settings, price = self.groups[request.group], self.prices[request.group]
+        settings, price = self.groups[request.group], self._budgeted[request.group]
         if not settings.traits.metered:
             return Tally()
         prompt = sum(byte_length(m["content"] + m.get("name", "")) + MESSAGE_OVERHEAD for m in request.messages)
         if settings.extra_body:
             prompt += len(orjson.dumps(dict(settings.extra_body)))  # tools and schemas are billed as part of the prompt
-        sent = settings.sampling()
-        asked = sent.get("n")
-        answers = (_answer_limit(sent) or 0) * max(request.n, asked if isinstance(asked, int) else 1)
-        usd = price.cost(prompt, answers) if price is not None else 0.0
+        answers = (answer_limit(settings) or 0) * requested_answers(request, settings)
+        usd = price.most(prompt, answers) if price is not None else 0.0
         return Tally(usd, prompt + answers, 1)
 
     def actual(self, group: str, completion: Completion) -> Tally:
@@ -59,6 +59,28 @@ class CallCosts:
         if self.groups[group].traits.metered:
             cost.count(completion.usage, self.prices[group])
         return cost
+
+    def charge(self, request: Request, completion: Completion) -> Tally:
+        """Return what a budget counts for an answered call: at least its cost, and what its text typically costs.
+
+        If the server did not count all tokens, or not truly, no estimate is a bound, and the worst case counts.
+        """
+        cost, price = self.actual(request.group, completion), self._budgeted[request.group]
+        if not self.groups[request.group].traits.metered:
+            return cost
+        usage = at_least_typical(request, completion)
+        usd = 0.0 if price is None else price.cost_of(usage)
+        cost = replace(cost, usd=max(cost.usd, usd), tokens=usage.prompt_tokens + usage.completion_tokens)
+        if usage.estimated:
+            most = self.worst_case(request)
+            cost = replace(cost, usd=max(cost.usd, most.usd), tokens=max(cost.tokens, most.tokens))
+        return cost
+
+    def extra_charge(self, request: Request, completion: Completion) -> Tally | None:
+        """Return what a budget counts for an answered call if that is more than its cost, or if it is estimated."""
+        charge, cost = self.charge(request, completion), self.actual(request.group, completion)
+        is_more = charge.usd > cost.usd or charge.tokens > cost.tokens
+        return charge if completion.usage.estimated or is_more else None
 
 
 def cost_of_failure(most: Tally, error: CallError) -> Tally:

@@ -9,7 +9,7 @@ underscores.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 from unicodedata import normalize
@@ -85,9 +85,16 @@ _BY_FOLDED: Mapping[str, str] = {
 }
 
 
-def extra_body_problems(body: Mapping[str, Any], group: str, *, priced: bool) -> Iterator[tuple[str, str]]:
-    """Each key that must not stand in a group's `extra_body`, and why; `priced`: the group has a price of its own."""
+def extra_body_problems(
+    body: Mapping[str, Any], group: str, *, priced: bool, tiers: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Each key that must not stand in a group's `extra_body`, and why.
+
+    `priced`: the group has a price of its own; `tiers` are the service tiers whose price is known otherwise.
+    """
     for key, value in body.items():
+        if key == "service_tier" and value in tiers:
+            continue
         name = _BY_FOLDED.get(_folded(key))
         message = _tools_refusal(value) if name == _TOOLS else _refusal(name, group, priced=priced)
         if message is not None:

@@ -6,11 +6,11 @@ drops has 10 tokens, whatever its length.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from runner.models.base import Completion, Request, byte_length
-from runner.prompts.chat import ChatMessage
+from runner.models.answers import reported_usage
+from runner.models.base import Completion, Request
+from runner.models.plausible_usage import dense_bytes
 
 WATCHED = 8
 """So many first answers of a group are looked at: a template drops the same in every game."""
@@ -23,8 +23,6 @@ MAX_BYTES_PER_TOKEN = 12
 the largest vocabularies up to 6, German up to 5; a long word has more, a page of them does not. Only blanks and rows of
 one character (indentation, rules) have, of which nothing and the first are counted."""
 
-_PACKED = re.compile(r"\s+|(.)\1+")
-
 
 class LostMessages:
     """Looks at the first answers of each of these groups."""
@@ -36,18 +34,16 @@ class LostMessages:
         """The prompt tokens that a server counted, where its model cannot have had all messages; once for a group."""
         if request.group not in self._left:
             return None
-        usage = completion.usage
-        if completion.from_cache or usage.estimated or not usage.prompt_tokens:
+        usage = None if completion.from_cache else reported_usage(completion)
+        if usage is None or usage.estimated or not usage.prompt_tokens:
             return None
         self._left[request.group] -= 1
         # Some servers leave out what they had cached.
-        counted, size = usage.prompt_tokens + usage.cached_tokens, _dense_bytes(request.messages)
+        counted, size = (
+            usage.prompt_tokens + usage.cached_tokens,
+            sum(dense_bytes(message["content"]) for message in request.messages),
+        )
         is_lost = size >= MIN_BYTES and counted * MAX_BYTES_PER_TOKEN < size
         if is_lost or not self._left[request.group]:
             del self._left[request.group]
         return counted if is_lost else None
-
-
-def _dense_bytes(messages: Sequence[ChatMessage]) -> int:
-    """The bytes of all texts without blanks, of a row of one character only the first."""
-    return sum(byte_length(_PACKED.sub(r"\1", message["content"])) for message in messages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -49,13 +49,13 @@ def completion_fields(completion: Completion) -> dict[str, Any]:
     """A completion as plain fields: where a server gave it, its answer and what does not follow from that."""
     usage = completion.usage
     altered = {"altered": list(completion.altered)} if completion.altered else {}
-    counts = [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated]
+    counts = _counts(usage)
     milliseconds = round(completion.latency_ms, 3)
     if completion.body is not None:
         found: dict[str, Any] = {**_body_fields(completion.body), "ms": milliseconds, **altered}
         if completion.from_cache:
             found["cache"] = True
-        if usage.estimated:
+        if usage.estimated or not (completion.body.has_usage or completion.body.is_shared):
             found["usage"] = counts
         if not completion.body.has_model:
             found["model"] = completion.model
@@ -69,6 +69,14 @@ def completion_fields(completion: Completion) -> dict[str, Any]:
         "other": completion.other,
         **altered,
     }
+
+
+def _counts(usage: Usage) -> list[Any]:
+    """A usage by place: four counts as earlier versions have them, then the later classes as far as there are any."""
+    counts = list(astuple(usage))
+    while len(counts) > 4 and not counts[-1]:
+        counts.pop()
+    return counts
 
 
 def _body_fields(body: Body) -> dict[str, Any]:
@@ -97,7 +105,9 @@ def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[
     data, choice = orjson.loads(json), fields.get("choice")
     choices = choices_of(data)
     model = model_of(data)
-    body = Body(json, ANSWER_TEXT in fields, choice, fields.get("shared", False), model is not None)
+    body = Body(
+        json, ANSWER_TEXT in fields, choice, fields.get("shared", False), model is not None, "usage" not in fields
+    )
     counted = Usage(*fields["usage"]) if "usage" in fields else Usage() if body.is_shared else usage_of(data)
     return Completion(
         choices if choice is None else (choices[choice],),
@@ -124,7 +134,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """An answer. `charged` is what a budget counts for it, where the server did not count the tokens."""
+    """An answer. `charged` is what a budget counts for it, if that is more than the cost of its usage."""
 
     KIND: ClassVar = "call"
     sample: SampleKey

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runner.documents.fields import option
+from runner.models.base import Request, Usage
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
 from runner.prompts.chat_format import ChatFormat
 
@@ -25,12 +26,15 @@ _ADDRESS: Mapping[str, Any] = {
     "address that is still to be given",
 }
 
+CACHE_WRITE_FACTOR = 1.25
+"""A token written to the cache costs this many times an input token, where the spec does not say."""
+
 SystemRole = Literal["system", "developer", "user"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """US dollars for a million tokens."""
+    """US dollars for a million tokens of each class. It holds for every service tier and every length of prompt."""
 
     input: float = option("Prompt tokens.", example=0.15, minimum=0)
     output: float = option("Answer tokens, reasoning included.", example=0.6, minimum=0)
@@ -38,11 +42,58 @@ class Price:
         "Prompt tokens that the server had cached; null: as `input`.", default=None, example=0.075, minimum=0
     )
 
+    cache_write: float | None = option(
+        "Prompt tokens that the server wrote to its cache; null: 1.25 times `input`, as OpenAI bills them.",
+        default=None,
+        example=0.1875,
+        minimum=0,
+    )
+    reasoning: float | None = option("Reasoning tokens; null: as `output`.", default=None, example=0.6, minimum=0)
+    audio_input: float | None = option(
+        "Prompt tokens of audio that were not cached; null: as `input`.", default=None, example=32.0, minimum=0
+    )
+    audio_output: float | None = option(
+        "Answer tokens of audio; null: as `output`.", default=None, example=64.0, minimum=0
+    )
+
     def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
-        """US dollars of one call. `prompt_tokens` includes the cached ones."""
-        cached = self.input if self.cached_input is None else self.cached_input
-        fresh = prompt_tokens - cached_tokens
-        return (fresh * self.input + cached_tokens * cached + completion_tokens * self.output) / 1e6
+        """US dollars of one call of text. `prompt_tokens` includes the cached ones."""
+        return self.cost_of(Usage(prompt_tokens, completion_tokens, cached_tokens))
+
+    def cost_of(self, used: Usage) -> float:
+        """US dollars of one call. A prompt token of two classes counts as cached before written before audio."""
+        prompt, answer = used.prompt_tokens, used.completion_tokens
+        cached = min(used.cached_tokens, prompt)
+        usd = cached * _either(self.cached_input, self.input)
+        if used.cache_write_tokens or used.audio_input_tokens:
+            written = min(used.cache_write_tokens, prompt - cached)
+            audio = min(used.audio_input_tokens, prompt - cached - written)
+            usd += written * _either(self.cache_write, self.input * CACHE_WRITE_FACTOR)
+            usd += audio * _either(self.audio_input, self.input)
+            cached += written + audio
+        usd += (prompt - cached) * self.input
+        if used.reasoning_tokens or used.audio_output_tokens:
+            audio = min(used.audio_output_tokens, answer)
+            reasoning = min(used.reasoning_tokens, answer - audio)
+            usd += audio * _either(self.audio_output, self.output) + reasoning * _either(self.reasoning, self.output)
+            answer -= audio + reasoning
+        return (usd + answer * self.output) / 1e6
+
+    def most(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """The most that so many tokens can cost, whichever of the priced classes they turn out to be of."""
+        dearest_in = max(self.input, self.cached_input or 0.0, self.cache_write or 0.0, self.audio_input or 0.0)
+        dearest_out = max(self.output, self.reasoning or 0.0, self.audio_output or 0.0)
+        return (prompt_tokens * dearest_in + completion_tokens * dearest_out) / 1e6
+
+
+def requested_answers(request: Request, settings: ModelSettings) -> int:
+    """Return how many answers a call asks for."""
+    n = settings.sampling().get("n")
+    return max(request.n, n if isinstance(n, int) else 1)
+
+
+def _either(price: float | None, fallback: float) -> float:
+    return fallback if price is None else price
 
 
 @dataclass(frozen=True, kw_only=True)

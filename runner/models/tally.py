@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from operator import add, attrgetter, sub
 
-from runner.models.settings import Price
-
-
-class Counted(Protocol):
-    """Tokens as the server counted them; `prompt_tokens` includes the cached ones."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def completion_tokens(self) -> int: ...
-
-    @property
-    def cached_tokens(self) -> int: ...
+from runner.models.base import TOKEN_CLASSES, Usage
+from runner.models.prices import Pricing
 
 
 @dataclass(slots=True)
@@ -30,37 +19,42 @@ class Tally:
     """Of prompts and answers together."""
     completions: int = 0
     prompt_tokens: int = 0
-    """This and the next two are known where a server has counted: of what a call may cost only the sum is."""
+    """This and those below are known where a server has counted: of what a call may cost only the sum is."""
     completion_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    audio_input_tokens: int = 0
+    audio_output_tokens: int = 0
 
-    def count(self, used: Counted, price: Price | None, completions: int = 1) -> None:
-        """Add what some completions used, in place; without a price they cost nothing."""
-        prompt, answer, cached = used.prompt_tokens, used.completion_tokens, used.cached_tokens
+    def count(self, used: Usage, price: Pricing | None, completions: int = 1) -> None:
+        """Add what one call used, in place; without a price it costs nothing."""
         if price is not None:
-            self.usd += price.cost(prompt, answer, cached)
-        self.tokens += prompt + answer
+            self.usd += price.cost_of(used)
         self.completions += completions
-        self.prompt_tokens += prompt
-        self.completion_tokens += answer
-        self.cached_tokens += cached
+        self.add_tokens(_counts(used))
+
+    def add_tokens(self, counts: tuple[int, ...]) -> None:
+        """Add tokens, in place: a count for each of `TOKEN_CLASSES`."""
+        self.tokens += counts[0] + counts[1]
+        for name, count in zip(TOKEN_CLASSES, counts, strict=True):
+            if count:
+                setattr(self, name, getattr(self, name) + count)
+
+    @property
+    def token_counts(self) -> tuple[int, ...]:
+        """A count for each of `TOKEN_CLASSES`."""
+        return _counts(self)
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.usd + other.usd,
-            self.tokens + other.tokens,
-            self.completions + other.completions,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-        )
+        return self._combined(add, other)
 
     def __sub__(self, other: Tally) -> Tally:
-        return Tally(
-            self.usd - other.usd,
-            self.tokens - other.tokens,
-            self.completions - other.completions,
-            self.prompt_tokens - other.prompt_tokens,
-            self.completion_tokens - other.completion_tokens,
-            self.cached_tokens - other.cached_tokens,
-        )
+        return self._combined(sub, other)
+
+    def _combined(self, combine: Callable[[float, float], float], other: Tally) -> Tally:
+        return Tally(*map(combine, _all(self), _all(other)))  # type: ignore[arg-type]
+
+
+_counts: Callable[[object], tuple[int, ...]] = attrgetter(*TOKEN_CLASSES)
+_all: Callable[[object], tuple[float, ...]] = attrgetter("usd", "tokens", "completions", *TOKEN_CLASSES)

@@ -295,7 +295,7 @@ class _Packer:
         price = price_of(self.game.told.agents[call.agent].model_settings)
         if price is None:
             return None
-        return round(price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens), 9)
+        return round(price.cost_of(call.usage), 9)
 
     def _decision(self, number: int, agent: str) -> int | None:
         rounds = self.game.rollout.rounds

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import RunError
-from runner.models.prices import price_of
-from runner.models.settings import ModelSettings, Price
+from runner.models.prices import describe_price, price_of
+from runner.models.settings import ModelSettings
 from runner.pages.numerals import count, took
 from runner.protocols.protocol import Protocol
 from runner.registry.fetched import is_got, opened
@@ -99,7 +99,7 @@ def models(plan: Plan) -> list[dict[str, Any]]:
             "base": used[agent.model].base_model or "",
             "asked_at": _asked_at(used[agent.model]),
             "settings": _settings(used[agent.model], agent.max_response_words),
-            "price": _price(price_of(used[agent.model])) if used[agent.model].traits.metered else "free",
+            "price": describe_price(price_of(used[agent.model])) if used[agent.model].traits.metered else "free",
             "trainings": len(used[agent.model].lineage),
         }
         for name, agent in experiment.agents.items()
@@ -120,13 +120,6 @@ def _settings(settings: ModelSettings, words: int | None) -> list[str]:
     said += [] if words is None else [f"max_response_words={words}"]
     said += [f"chat_format={settings.chat_format}"] if settings.chat_format not in (None, "openai") else []
     return [*said, *(["batch"] if settings.batched else [])]
-
-
-def _price(price: Price | None) -> str:
-    if price is None:
-        return "not known"
-    cached = "" if price.cached_input is None else f", {price.cached_input:g} cached"
-    return f"${price.input:g} in{cached}, ${price.output:g} out"
 
 
 # Where it came from

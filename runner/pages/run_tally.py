@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.models.costs import CallCosts
-from runner.models.settings import Price
+from runner.models.prices import Pricing
 from runner.protocols.protocol import Decision
 from runner.results.metrics import Metrics
 from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import Rollout
+from runner.rollouts.rollout import Call, Rollout
 from runner.runs.spending import used_models
 from runner.runs.told import Told
 from runner.runs.troubles import Trouble, Troubles
@@ -103,7 +103,7 @@ class RunTally:
             one.seconds += (call.latency_ms or 0.0) / 1000
             if call.paid:
                 price = self._prices.get(groups[call.agent])
-                one.usd = _paid(one.usd, price, call.prompt_tokens, call.completion_tokens, call.cached_tokens)
+                one.usd = _paid(one.usd, price, call)
         for failure in told.failures:
             self._agents[failure.sample.agent].failed += 1
 
@@ -121,7 +121,5 @@ class RunTally:
         return self._troubles.found()
 
 
-def _paid(so_far: float | None, price: Price | None, prompt: int, answer: int, cached: int) -> float | None:
-    if so_far is None or price is None:
-        return None
-    return so_far + price.cost(prompt, answer, cached)
+def _paid(so_far: float | None, price: Pricing | None, call: Call) -> float | None:
+    return None if so_far is None or price is None else so_far + price.cost_of(call.usage)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runner.models.base import LATER_CLASSES
 from runner.registry.matching import Key, Row, TooFar, matched
 from runner.registry.records import ROLLOUTS_FILE, published_rows
 from runner.results.folder import RunFolder
@@ -32,6 +33,8 @@ KEYS: Mapping[str, Sequence[str]] = {
 }
 """What says of which game, and of what in it, a row is."""
 
+_LATER_COLUMNS = frozenset((*LATER_CLASSES, "service_tier", "usage_estimated"))
+
 _NOT_ITS_NAME = frozenset(("run_id",))
 
 
@@ -44,7 +47,8 @@ def different_rows(recorded: RunFolder, again: RunFolder, *, other_version: bool
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
-            yield from _differences(path.name, name, partial(table_rows, recorded, name), again, but)
+            later = _later_columns_missing(path) if name == "completions" else but
+            yield from _differences(path.name, name, partial(table_rows, recorded, name), again, later)
         elif not published.is_file():
             yield f"{path.name} is missing"
 
@@ -117,6 +121,12 @@ def _told(table: str, key: Key, *, whole: bool = False) -> str:
         for name, value in named
         if value is not None or name == "rollout_id"
     )
+
+
+def _later_columns_missing(path: Path) -> frozenset[str]:
+    """The columns that the version that wrote a table did not have, although its journal may hold their values."""
+    present = {name for (name,) in read_tables("SELECT column_name FROM (DESCRIBE rows)", {"rows": path}, {})}
+    return _LATER_COLUMNS - present
 
 
 def _wrong_columns(recorded: Row, again: Row, but: frozenset[str]) -> str:

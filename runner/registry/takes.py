@@ -20,7 +20,7 @@ from runner.spec.load import load_specs
 from runner.training.keys import to_allow
 from runner.training.plan import plan_of
 from runner.training.trainer_files import missing_lines
-from runner.training.trust import asked_for, missing_addresses
+from runner.training.trust import asked_for, missing_addresses, stranger_prices
 
 NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
 """A server whose address is to be given is approved by that."""
@@ -41,6 +41,8 @@ class Takes:
     """None: the price of a model is unknown."""
     missing: tuple[str, ...] = ()
     """What its trainers need and the release does not have."""
+    prices: tuple[str, ...] = ()
+    """Messages about the prices that the release sets, each with the known price."""
     problem: str | None = None
     """Why it cannot be played as it is."""
 
@@ -74,6 +76,7 @@ def what_it_takes(folder: Path) -> Takes:
         keys = tuple(sorted({use for plan in plans for use in to_allow(plan) if use not in NOT_ASKED}))
         addresses = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
         asked = [one for plan in plans for one in asked_for(plan)]
+        prices = tuple(dict.fromkeys(line for plan in plans for _, line in stranger_prices(plan)))
     except NipRunError as error:
         return Takes(command, problem=str(error))
     options = [
@@ -84,7 +87,7 @@ def what_it_takes(folder: Path) -> Takes:
     known = [one.cost_usd for one in asked if one.cost_usd is not None]
     cost = (sum(one[0] for one in known), sum(one[1] for one in known)) if len(known) == len(asked) else None
     missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec.trainer_files)))
-    return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost, missing)
+    return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost, missing, prices)
 
 
 NAMED: Mapping[Kind, str] = {

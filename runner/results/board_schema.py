@@ -336,6 +336,12 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "reasoning": "what the model said before its answer, where the server tells",
         "verdict_logprobs": "the tokens of the decision with their log probabilities",
         "vote": "which vote on one verdict, after the first; NULL: the first",
+        "cache_write_tokens": "prompt tokens that the provider wrote to its cache; NULL: none were reported",
+        "reasoning_tokens": "the part of the answer tokens that is reasoning; NULL: none were reported",
+        "audio_input_tokens": "the part of the prompt tokens that is audio; NULL: none were reported",
+        "audio_output_tokens": "the part of the answer tokens that is audio; NULL: none were reported",
+        "service_tier": "the processing tier that the provider says it used; NULL: it does not say",
+        "usage_estimated": "true: a token count was missing or impossible, and is estimated from the text",
     },
     "comparisons": {
         "run_a": "each two runs of one task stand here in both orders; say which: each pair asked for is tested",

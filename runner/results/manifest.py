@@ -69,6 +69,10 @@ class Counts(TypedDict, total=False):
     cached_tokens: int
     cost_usd_at_most: float | None
     transport_failed: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    audio_input_tokens: int
+    audio_output_tokens: int
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,13 @@ class Manifest:
     """Which part of a run this is, where it is one of several."""
     journal_records: int | None = None
     """Of such a part: how many records its journal had when it ended."""
+    prices: str | None = None
+    """The list that a price comes from, with its version; None if the spec gives every price."""
+    cache_write_tokens: int | None = None
+    """This and the next three are recorded only if a server reported such tokens."""
+    reasoning_tokens: int | None = None
+    audio_input_tokens: int | None = None
+    audio_output_tokens: int | None = None
 
     recorded: tuple[str, ...] = ()
     """The facts that are written, null ones too, in their order."""

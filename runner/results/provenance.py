@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.agents.agent import Agent
 from runner.hashing import tagged_hash
+from runner.models.prices import list_version, uses_list
 from runner.results.beginning import measured_sources
 from runner.results.git import Git
 from runner.results.inputs import dataset_selection, spec_hash
@@ -62,6 +63,7 @@ def _manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         shard=spec.shard,
         components=recorded(spec.components) or None,
         got_from=spec.got_from,
+        prices=list_version() if uses_list(agent.model_settings for agent in plan.agents().values()) else None,
         recorded=INITIAL_FACTS,
     )
     return replace(manifest, **spec.as_recorded)

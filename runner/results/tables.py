@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from runner.errors import RunError
+from runner.models.base import LATER_CLASSES
 from runner.rollouts.rollout import Call, Rollout
 from runner.storage.files import create, make_folder, remove_folder
 from runner.storage.parquet import BESIDE, try_parquet, write_parquet
@@ -38,12 +39,17 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "model": "VARCHAR", "finish_reason": "VARCHAR", "raw_message": "VARCHAR", "prompt_tokens": "BIGINT",
         "completion_tokens": "BIGINT", "cached_tokens": "BIGINT", "latency_ms": "DOUBLE", "error": "VARCHAR",
         "reasoning": "VARCHAR", "verdict_logprobs": "JSON", "vote": "INTEGER",
+        "cache_write_tokens": "BIGINT", "reasoning_tokens": "BIGINT", "audio_input_tokens": "BIGINT",
+        "audio_output_tokens": "BIGINT", "service_tier": "VARCHAR", "usage_estimated": "BOOLEAN",
     },
 }  # fmt: skip
 """The columns of each table, as the contract has them."""
 
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
+
+_NULL_UNLESS_SET = ("vote", *LATER_CLASSES, "usage_estimated")
+"""Columns of `completions` that earlier versions did not have, and that few rows need."""
 
 
 def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
@@ -85,7 +91,8 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
 
 def _call_row(call: Call) -> dict[str, Any]:
     row = {name: getattr(call, name) for name in _CALL_COLUMNS}
-    row["vote"] = call.vote or None
+    for name in _NULL_UNLESS_SET:
+        row[name] = row[name] or None
     if call.verdict_logprobs is not None:
         row["verdict_logprobs"] = orjson.Fragment(call.verdict_logprobs)
     return row

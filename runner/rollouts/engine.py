@@ -26,7 +26,7 @@ from runner.errors import (
     ServerUnreachable,
     TransientError,
 )
-from runner.models.base import Complete, Completion, Request
+from runner.models.base import LATER_CLASSES, Complete, Completion, Request, Usage
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.protocols.game import Played, Reply, Round, Turn, episode_rewards, play
 from runner.protocols.protocol import Decision, Protocol
@@ -302,6 +302,7 @@ class Engine:
 def _calls(request: Request, completion: Completion, agent: Agent) -> Iterator[Call]:
     """One row for each answer; the tokens of the call stand with the first."""
     sample, usage, told = request.sample, completion.usage, has_logprobs(completion)
+    is_estimated = usage.estimated and agent.model_settings.traits.metered
     for index, choice in enumerate(completion.choices):
         first = index == 0
         reads = agent.is_verifier and agent.hyper_params.verdict.reads_logprobs
@@ -325,7 +326,14 @@ def _calls(request: Request, completion: Completion, agent: Agent) -> Iterator[C
             p_accept(completion, index, fork) if verdict is not None and reads else None,
             paid=not completion.from_cache,
             vote=sample.vote,
+            **(_later_counts(usage, is_estimated=is_estimated) if first else {}),
         )
+
+
+def _later_counts(usage: Usage, *, is_estimated: bool) -> dict[str, Any]:
+    """Return a call's service tier, and its counts of the later token classes."""
+    counts = {name: count for name in LATER_CLASSES if (count := getattr(usage, name))}
+    return {**counts, "service_tier": usage.service_tier, "usage_estimated": is_estimated}
 
 
 async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:

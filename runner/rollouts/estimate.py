@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from runner.agents.agent import Observation
-from runner.models.base import estimated_prompt_tokens
+from runner.models.base import Usage, estimated_prompt_tokens
 from runner.models.costs import answer_limit
-from runner.models.prices import price_of
+from runner.models.prices import Pricing, budget_price
 from runner.protocols.protocol import Protocol
 from runner.rollouts.judging import asked_in, judged_prompts
 from runner.rollouts.plan import Plan
@@ -55,18 +55,24 @@ def _judging(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:
 
 
 def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -> list[CostEstimate]:
-    rows = []
+    rows, doubted = [], plan.spec.unconfirmed_prices
     for group in sorted(low.keys() | high.keys()):
         settings = plan.spec.experiment.models[group]
         a, b = low.get(group, _Counts()), high.get(group, _Counts())
-        price = price_of(settings)
-        cost = None if price is None else (price.cost(a.prompt, a.completion), price.cost(b.prompt, b.completion))
+        price = budget_price(settings, doubted=group in doubted)
+        cost = None if price is None else (_cost(price, a), _cost(price, b))
         rows.append(
             CostEstimate(
                 group, settings.name, (a.calls, b.calls), (a.prompt, b.prompt), (a.completion, b.completion), cost
             )
         )
     return rows
+
+
+def _cost(price: Pricing, counts: _Counts) -> float:
+    """The cost of calls that are all like the average one: a price may depend on the length of a call's prompt."""
+    calls = max(counts.calls, 1)
+    return calls * price.cost_of(Usage(round(counts.prompt / calls), round(counts.completion / calls)))
 
 
 BYTES_PER_TOKEN = 4

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from runner.models.base import TOKEN_CLASSES, Usage
 from runner.models.logprobs import PAccept
 from runner.protocols.game import Round
 from runner.rollouts.job import Job
@@ -55,6 +56,19 @@ class Call:
     """False for an answer that was paid for by another run; in no table, so that a replay's tables are equal."""
     vote: int = 0
     """Which vote on one verdict, where several were asked for."""
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    audio_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    service_tier: str | None = None
+    usage_estimated: bool = False
+    """Whether a token count is an estimate, because the server reported none, or one that cannot be true."""
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of the call."""
+        counts = {name: getattr(self, name) for name in TOKEN_CLASSES}
+        return Usage(**counts, estimated=self.usage_estimated, service_tier=self.service_tier)
 
     @property
     def is_answer(self) -> bool:

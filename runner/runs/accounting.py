@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from runner.errors import CallError
-from runner.models.base import Completion, Request
+from runner.models.base import LATER_CLASSES, Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.tally import Tally
 from runner.results.manifest import Counts, Status, is_allowed_loss
@@ -86,8 +86,8 @@ class Counted(NamedTuple):
     failed: int
     """Calls that failed."""
     completions: int
-    tokens: tuple[int, int, int]
-    """Of prompts, of answers, and of prompts that were cached."""
+    tokens: tuple[int, ...]
+    """A count for each of `TOKEN_CLASSES`."""
     usd: tuple[float, ...]
     """What each call cost whose price is known."""
 
@@ -159,11 +159,10 @@ class Accounting:
             answered = call.finish_reason is not None
             failed += call.error is not None and not answered
             price = prices[groups[call.agent]] if call.paid else None
-            used.count(call, None, int(answered))
+            used.count(call.usage, None, int(answered))
             if price is not None:
-                usd.append(price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens))
-        tokens = used.prompt_tokens, used.completion_tokens, used.cached_tokens
-        return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, tokens, tuple(usd))
+                usd.append(price.cost_of(call.usage))
+        return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, used.token_counts, tuple(usd))
 
     def count(self, rollout: Counted) -> None:
         """Count what `counted` found."""
@@ -175,11 +174,7 @@ class Accounting:
             progress.right += rollout.correct
         self._failed_calls += rollout.failed
         written.completions += rollout.completions
-        prompt, answer, cached = rollout.tokens
-        written.tokens += prompt + answer
-        written.prompt_tokens += prompt
-        written.completion_tokens += answer
-        written.cached_tokens += cached
+        written.add_tokens(rollout.tokens)
         for usd in rollout.usd:
             written.usd += usd
 
@@ -233,7 +228,7 @@ class Accounting:
 
     def finished(self, spent: Tally) -> Counts:
         """The counts of a run whose tables are written; what it spent is the most that it may have cost."""
-        return {
+        counts: Counts = {
             "rollouts": self.progress.rollouts,
             "completions": self._written.completions,
             "prompt_tokens": self._written.prompt_tokens,
@@ -244,6 +239,10 @@ class Accounting:
             "cost_usd_at_most": self._rounded(spent.usd),
             "transport_failed": self.transport_failed,
         }
+        for name in LATER_CLASSES:
+            if count := getattr(self._written, name):
+                counts[name] = count  # type: ignore[literal-required]
+        return counts
 
     def _rounded(self, usd: float) -> float | None:
         return round(usd, 9) if self._costs.priced else None

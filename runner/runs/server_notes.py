@@ -25,6 +25,7 @@ LONG = 200
 """Characters of an answer that does not come twice by chance."""
 
 _ALTERED = {
+    "choices": "the server of {group} gives more answers to a call than are asked for; only those are used and counted",
     "secret": "an answer to {group} held a secret, which was removed; its record says so (`altered`)",
     "bytes": "an answer to {group} was not strict JSON or UTF-8, and was repaired; its record says so (`altered`)",
 }

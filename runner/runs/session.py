@@ -21,7 +21,6 @@ from runner.errors import (
     RunError,
     ServerUnreachable,
 )
-from runner.models.costs import CallCosts
 from runner.models.layers.budget import Budget
 from runner.results.compared import Compared
 from runner.results.folder import RunFolder
@@ -42,7 +41,7 @@ from runner.runs.result import RunResult
 from runner.runs.room import check_room
 from runner.runs.shared import Shared
 from runner.runs.sinks import RecordSinks
-from runner.runs.spending import spending, used_models
+from runner.runs.spending import run_costs, spending, used_models
 from runner.runs.troubles import keep_troubles
 from runner.runs.which import ReplayOf
 from runner.runs.wiring import Wired, Wiring
@@ -91,7 +90,7 @@ class Session:
         if compared is not None:
             self.notes.extend(compared.notes(plan.spec.dataset.datapoints))
         self._stop = shared.stop if rule is None else shared.stop.branch()
-        costs = CallCosts(used_models(plan))
+        costs = run_costs(plan)
         self._accounting = Accounting(plan, costs, watch)
         self._wiring = Wiring(
             plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only

@@ -26,6 +26,11 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
     return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
 
 
+def run_costs(plan: Plan) -> CallCosts:
+    """The costs of a plan's calls; its budget does not count by prices that only a stranger has set."""
+    return CallCosts(used_models(plan), plan.spec.unconfirmed_prices)
+
+
 def spending(plan: Plan, folder: RunFolder) -> Tally:
     """What a run spent; what failed or was left in flight, and may have been billed, at its worst case."""
     total = Tally()

@@ -107,6 +107,8 @@ class Troubles:
     _cut: _Count = field(default_factory=_Count)
     _left_empty: _Count = field(default_factory=_Count)
     _without_content: _Count = field(default_factory=_Count)
+    _estimated: _Count = field(default_factory=_Count)
+    """Calls whose usage is estimated."""
 
     _unsure: dict[str, _Count] = field(default_factory=dict)
     """By why the confidence of a verdict is not known, or a bound."""
@@ -129,6 +131,8 @@ class Troubles:
             if call.latency_ms is None:  # no answer came
                 continue
             self._answers += 1
+            if call.usage_estimated:
+                self._estimated.add(rollout, call)
             if call.attempt and before is not None and _fault(before) != EMPTY:  # those are told whole
                 self._repeats.setdefault(_fault(before), _Count()).add(rollout, before)
             if _fault(call) == EMPTY:
@@ -153,7 +157,7 @@ class Troubles:
             if call.latency_ms is None:
                 continue
             answers += 1
-            if call.attempt or call.finish_reason == "length" or _fault(call) == EMPTY:
+            if call.attempt or call.usage_estimated or call.finish_reason == "length" or _fault(call) == EMPTY:
                 return None
         if any(bad for played in rollout.rounds for bad in played.retry_counts.values()):
             return None
@@ -176,6 +180,7 @@ class Troubles:
             *self._emptied(),
             *self._short(),
             *self._without_confidence(),
+            *self._without_usage(),
         ]
 
     def _lost(self) -> Iterator[Trouble]:
@@ -248,6 +253,22 @@ class Troubles:
             f"{call.agent} in round {call.round} of {_named(count.rollout)}: the answer has no content "
             f"(finish_reason {call.finish_reason!r})",
             self._about_content(call.agent, count.rollout),
+            count.rollout.job.rollout_id,
+        )
+
+    def _without_usage(self) -> Iterator[Trouble]:
+        count = self._estimated
+        if count.rollout is None or count.call is None:
+            return
+        call = count.call
+        yield Trouble(
+            "estimated_usage",
+            count.number,
+            self._answers,
+            f"the token usage of {count.number} of {self._answers} calls is estimated from their text, because the "
+            "server reported none, or one that cannot be true",
+            f"{call.agent} in round {call.round} of {_named(count.rollout)}",
+            "their bill may differ; a budget counts each at its worst case",
             count.rollout.job.rollout_id,
         )
 

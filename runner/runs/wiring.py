@@ -125,7 +125,7 @@ class Wiring:
                 sharing=self.plan.sharing,
                 sent=self._sent,
                 events=events,
-                worst_case=self.costs.worst_case,
+                charge=self.costs.extra_charge,
                 asks_again=not self.recorded_only,
             )
             yield Wired(
@@ -191,6 +191,7 @@ class Wiring:
             self.plan.spec.experiment.retry,
             replays={group: replayed_run(run) for group, run in self.plan.spec.replays.items()},
             budget=self.budget,
+            costs=self.costs,
             cache=cache,
             providers=batches,
             events=events,

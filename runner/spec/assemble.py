@@ -82,6 +82,8 @@ class Spec:
     """The folder that it was fetched into, where it came from elsewhere."""
     got_from: Mapping[str, str] | None = None
     """The release that was got into that folder, and its hash."""
+    fetched_prices: frozenset[str] = frozenset()
+    """The model groups with a price, or a part of one, in a fetched file."""
     point_places: Mapping[str, Place] = field(default_factory=dict)
     """Where the values of the point stand."""
     path: Path | None = None
@@ -100,6 +102,19 @@ class Spec:
     """Which of several parts of the run is played; None: all of it."""
     as_recorded: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier manifest has of the files that this spec names copies of, and its own is to have, too."""
+
+    @property
+    def unconfirmed_prices(self) -> frozenset[str]:
+        """The model groups whose price somebody else has set. A price that the user gives as KEY=VALUE is confirmed."""
+        if self.fetched is None:
+            return frozenset()
+        return frozenset(
+            group
+            for group, settings in self.experiment.models.items()
+            if settings.price is not None
+            and settings.traits.metered
+            and (group in self.fetched_prices or any(_sets_price(key, group) for key in self.point))
+        )
 
 
 @dataclass(frozen=True)
@@ -260,8 +275,22 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         trainer_files=trainer_files,
         renamed=tuple(layered.renamed),
         fetched=fetched,
+        fetched_prices=frozenset(group for group in said if _has_fetched_price(layered, group)),
         got_from=None if fetched is None else _got_run(layered.folders.values()),
     )
+
+
+def _sets_price(key: str, group: str) -> bool:
+    """Whether a key of a sweep sets a group's price, alone or with more."""
+    at = tuple(key.split("."))
+    return at[: len(price := ("models", group, "price"))] == price[: len(at)]
+
+
+def _has_fetched_price(layered: Layered, group: str) -> bool:
+    price, at = layered.data["models"][group].get("price"), ("models", group, "price")
+    places = [(*at, name) for name, value in price.items() if value is not None] if isinstance(price, dict) else []
+    folders = [layered.folder(place) for place in places if layered.is_said_by_a_file(place)]
+    return fetched_folder(folders) is not None
 
 
 def _got_run(folders: Iterable[Path]) -> Mapping[str, str] | None:

@@ -6,11 +6,14 @@ came from elsewhere each key, host and program must be allowed by name, and so m
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator
 
 from runner.documents.fetched import from_elsewhere
+from runner.documents.fields import to_plain
 from runner.errors import UsageError
 from runner.models.keys import KeyUse, check_allowed
+from runner.models.prices import describe_price, list_version, listed_price
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.runs.spending import used_models
@@ -46,6 +49,7 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
     if plan.spec.fetched is None:
         return
     check_allowed(to_allow(plan), allowed, _this_spec(plan))
+    _check_prices(plan, override)
     _check_size(plan)
 
 
@@ -83,6 +87,40 @@ def _check_addresses(plan: AnyPlan, override: str) -> None:
 def asked_for(plan: AnyPlan) -> list[CostEstimate]:
     """Calls, tokens and cost of all games of a run, without retries; see `estimates`."""
     return total_cost(estimate for games in plan.all_games() for estimate in estimates(games))
+
+
+def stranger_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, str]]:
+    """The model groups whose price somebody else has set, each with a message that also says how to confirm it."""
+    for group, settings in _asked(plan):
+        price = settings.price
+        if group in plan.spec.unconfirmed_prices and price is not None:
+            listed, fields = listed_price(settings), to_plain(price)
+            known = "no known price" if listed is None else f"known price: {describe_price(listed)} ({list_version()})"
+            said = ", ".join(f"{name}: {value:g}" for name, value in fields.items() if value is not None)
+            confirm = shlex.quote(f"models.{group}.price={{{said}}}")
+            message = (
+                f"models.{group}.price: the spec says {describe_price(price)} for a million tokens of "
+                f"{settings.model}; {known}. A budget counts the higher. "
+                f"If you have checked the spec's price, confirm it: {override}{confirm}"
+            )
+            yield group, message
+
+
+def _check_prices(plan: AnyPlan, override: str) -> None:
+    """See that a budget in dollars does not rest on a price that only a stranger knows.
+
+    Raises:
+        UsageError: it does.
+    """
+    if plan.spec.experiment.budget.usd is None:
+        return
+    models = plan.spec.experiment.models
+    unknown = [line for group, line in stranger_prices(plan, override) if listed_price(models[group]) is None]
+    if unknown:
+        raise UsageError(
+            f"{_this_spec(plan)}, and budget.usd cannot limit what it costs by a price that you have not confirmed; "
+            f"nothing was sent.\n{chr(10).join(unknown)}"
+        )
 
 
 def _check_size(plan: AnyPlan) -> None:

@@ -90,7 +90,8 @@ def contents(folder: Path) -> dict[str, str]:
 
 ADDED_COLUMNS = (
     "reasoning", "verdict_logprobs", "vote", "swapped", "confidence_stated", "confidence_logprob", "confidence_note",
-    "votes", "verdicts", "stances_exchanged",
+    "votes", "verdicts", "stances_exchanged", "cache_write_tokens", "reasoning_tokens", "audio_input_tokens",
+    "audio_output_tokens", "service_tier", "usage_estimated",
 )  # fmt: skip
 """Columns of `completions` and `rollouts` that 0.1.0 did not have: null for all that it kept."""
 
@@ -282,6 +283,7 @@ ADDED = (
     "votes: 1\nrejudge: null\n",
     "      weights_sha256: null\n      release: null\n      release_sha256: null\n",  # of each step of a lineage
     "  from: null\n",
+    "      cache_write: null\n      reasoning: null\n      audio_input: null\n      audio_output: null\n",  # of a price
 )
 """What a saved spec has more than one of 0.1.0: keys that came since, as 0.1.0 would have had them."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.errors import ProviderRefusal, TransientError
-from runner.models.base import Completion, Request, SampleKey
+from runner.models.base import Completion, Request, SampleKey, Usage
 from runner.models.prices import price_of
 from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
@@ -388,4 +388,4 @@ def test_a_listed_price_is_halved_for_a_batch(model: str) -> None:
     single, batch = price_of(ModelSettings(model=model)), price_of(ModelSettings(model=model, batch=True))
     assert single is not None
     assert batch is not None
-    assert batch.cost(1000, 500, 200) == pytest.approx(single.cost(1000, 500, 200) / 2)
+    assert batch.cost_of(Usage(1000, 500)) == pytest.approx(single.cost_of(Usage(1000, 500)) / 2)

@@ -42,11 +42,12 @@ ALONE: dict[str, Any] = {
 """A game of one call."""
 
 
-def read(content: bytes) -> Completion:
+def read(content: bytes, n: int = 1) -> Completion:
     """As the transport and the model do it."""
     cleaned = without_secrets(content, current_redactor())
     altered = () if cleaned is content else (SECRET_ALTERED,)
-    return read_completion(cleaned, {}, REQUEST, settings(), latency_ms=1.0, altered=altered)
+    request = replace(REQUEST, n=n)
+    return read_completion(cleaned, {}, request, settings(), latency_ms=1.0, altered=altered)
 
 
 def whole(completion: Completion | None) -> Any:
@@ -131,7 +132,7 @@ def test_a_choice_of_several_stands_by_itself_in_all_that_came_with_it(tmp_path:
     rest = '{{"a": 1e-400, "a": [1.00, {{"choices": [0]}}], "choices": 3, "choices": [{}] , "usage": {{}}}}'
     content = rest.format(", ".join(["null", *map(one.format, "xyz"), '{"message": 1}']))
     cache = Cache(tmp_path / "cache.sqlite", "run")
-    for number, (text, part) in enumerate(zip("xyz", split(read(content.encode())), strict=True)):
+    for number, (text, part) in enumerate(zip("xyz", split(read(content.encode(), 3)), strict=True)):
         request = replace(REQUEST, sample=SAMPLE._replace(repeat=number))
         asked = asked_fields(request, settings())
         cache.put(request, asked, part)

@@ -116,8 +116,7 @@ def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Compl
         cost = most
         try:
             completion = await complete(request)
-            # Where the server counts no tokens, our estimate is not a bound.
-            cost = most if completion.usage.estimated else costs.actual(request.group, completion)
+            cost = costs.charge(request, completion)
         except CallError as error:
             cost = cost_of_failure(most, error)
             raise

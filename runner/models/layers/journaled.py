@@ -45,7 +45,7 @@ class JournaledCompleter:
 
     `parameters` is each model group's hash of what it sends besides the messages; `sharing` are the groups that
     ask for the answers of sibling samples in one call; `sent` is a request's messages as the server gets them;
-    `worst_case` is the most that a call may cost.
+    `charge` is what a budget counts for an answer, if that is more than the cost of its usage.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class JournaledCompleter:
         sharing: frozenset[str] = frozenset(),
         sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
         events: CallEvents = NO_EVENTS,
-        worst_case: Callable[[Request], Tally] = lambda _: Tally(),
+        charge: Callable[[Request, Completion], Tally | None] = lambda _, __: None,
         asks_again: bool = True,
     ) -> None:
         """`asks_again`: what ended in transport is asked for once more, rather than to have ended."""
@@ -69,7 +69,7 @@ class JournaledCompleter:
         self._sharing = sharing
         self._sent = sent
         self._events = events
-        self._worst_case = worst_case
+        self._charge = charge
         self._asks_again = asks_again
         self._ready: dict[SampleKey, Completion] = {}
         self._asking: dict[SampleKey, asyncio.Lock] = {}
@@ -157,10 +157,11 @@ class JournaledCompleter:
         if len(parts) < len(wanted) and not completion.from_cache and "error" not in completion.other:
             self._events.gave_fewer(request)
         first, _ = parts[0]
+        charged = self._charged(many, completion)
         records = (
             PartRecord(sample, first.repeat, number)
             if number and part.body is not None
-            else self._record(many, asked, sample, part)
+            else CallRecord(sample, asked, part, charged if number == 0 else None)
             for number, (sample, part) in enumerate(parts)
         )
         # Together: a kill leaves all parts or none, and what is asked again is what was asked before.
@@ -175,7 +176,8 @@ class JournaledCompleter:
     async def _ask_one(self, request: Request, asked: Asked) -> Completion:
         """One call for this sample."""
         completion = await self._answer(request)
-        await self._journal.append(self._record(request, asked, request.sample, completion).to_json())
+        record = CallRecord(request.sample, asked, completion, self._charged(request, completion))
+        await self._journal.append(record.to_json())
         self._events.recorded(request, completion)
         return completion
 
@@ -184,7 +186,5 @@ class JournaledCompleter:
         completion = with_own_choice(await self._complete(request))
         return completion if self._journal.is_bound else without_body(completion)
 
-    def _record(self, request: Request, asked: Asked, sample: SampleKey, completion: Completion) -> CallRecord:
-        """A sample's answer as its record, charged with the call's worst case where the server did not count."""
-        uncounted = completion.usage.estimated and not completion.from_cache
-        return CallRecord(sample, asked, completion, self._worst_case(request) if uncounted else None)
+    def _charged(self, request: Request, completion: Completion) -> Tally | None:
+        return None if completion.from_cache else self._charge(request, completion)

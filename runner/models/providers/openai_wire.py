@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from runner.errors import TransientError
-from runner.models.answers import body_of, choices_of, model_of, usage_of
-from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
+from runner.models.answers import body_of, choices_of, model_of, usage_of, with_first_choices
+from runner.models.base import Completion, Request
+from runner.models.plausible_usage import checked_usage
 from runner.models.providers.lenient_json import SECRET_ALTERED, mended, parsed
 from runner.models.providers.openai_errors import classified, status_in, where
-from runner.models.settings import ModelSettings
+from runner.models.settings import ModelSettings, requested_answers
 from runner.redaction import current_redactor, has_escapes
 from runner.text import escape_controls
 
@@ -55,14 +57,17 @@ def read_completion(
     choices = choices_of(data)
     if not choices:
         raise TransientError(f"{here} sent a completion without choices")
-    return Completion(
+    reported = usage_of(data)
+    usage, body = checked_usage(reported, request, choices), body_of(content, data)
+    completion = Completion(
         choices,
         model_of(data) or settings.name,
-        usage_of(data) or _estimated(request, choices),
+        usage,
         latency_ms,
         altered=altered,
-        body=body_of(content, data),
+        body=body if usage == reported else replace(body, has_usage=False),
     )
+    return with_first_choices(completion, requested_answers(request, settings))
 
 
 def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: ModelSettings, group: str) -> None:
@@ -78,8 +83,3 @@ def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: M
             raise classified(status_in(error), error, headers, settings, group)
         if isinstance(choice, dict) and choice.get("finish_reason") == "error":
             raise TransientError(f"{where(settings, group)} sent an answer that ended in an error")
-
-
-def _estimated(request: Request, choices: Sequence[Choice]) -> Usage:
-    answer = sum(estimated_tokens(choice.text or "") for choice in choices)
-    return Usage(estimated_prompt_tokens(request.messages), answer, estimated=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from runner.datasets.shards import MAX_SHARDS
 from runner.errors import Interrupted, UsageError
+from runner.models.base import Usage
 from runner.models.prices import price_of
 from runner.results.results import Results
 from runner.rollouts.estimate import estimates, total_cost
@@ -221,7 +222,9 @@ def _cost(plan: Plan, earlier: Earlier | None) -> Pair | None:
             price = prices.get(name)
             if price is None:
                 return None
-            total += price.cost(1, 0) * use.prompt_tokens + price.cost(0, 1) * use.completion_tokens
+            calls = use.calls or 1.0
+            call = Usage(round(use.prompt_tokens / calls), round(use.completion_tokens / calls))
+            total += price.cost_of(call) * calls
         return total * plan.size, total * plan.size
     rows = total_cost(estimates(plan))
     priced = [row.cost_usd for row in rows if row.cost_usd is not None]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from runner.models.base import SampleKey, Usage
+from runner.models.base import SampleKey
 from runner.models.tally import Tally
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
@@ -166,10 +166,10 @@ class Unused(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A call that was granted has ended: with an answer that used so much, or with a failure."""
+    """A call that was granted has ended: with an answer that a budget counts as so much, or with a failure."""
 
     number: int
-    usage: Usage | None
+    charge: Tally | None
     failure: Failure | None = None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.errors import TransientError
 from runner.models.admission import OwnAdmission
-from runner.models.base import Completion, Request, SampleKey
+from runner.models.base import Completion, Request, SampleKey, Usage
 from runner.models.costs import CallCosts
 from runner.models.layers.budget import Budget, NotSent
 from runner.models.layers.lost_calls import InFlight
@@ -48,6 +48,8 @@ class _Call:
     ended: asyncio.Future[Completion]
     task: asyncio.Task[None] | None = None
     is_granted: bool = False
+    charge: Tally = field(default_factory=Tally)
+    """What the budget counts for it, once it has ended with an answer."""
     ahead: SampleKey | None = None
     """What stands for it in its slot, as long as it is not known which call it is."""
 
@@ -63,11 +65,16 @@ class _Wanted(Request):
 
 
 class _ToldCosts(CallCosts):
-    """Costs of calls whose worst case the worker has told."""
+    """Costs of calls as their worker knows them."""
 
     def worst_case(self, request: Request) -> Tally:
         assert isinstance(request, _Wanted)
         return request.most
+
+    def charge(self, request: Request, completion: Completion) -> Tally:
+        del completion
+        assert isinstance(request, _Wanted)
+        return request.asking.calls[request.number].charge
 
 
 class Permits:
@@ -170,8 +177,10 @@ class Permits:
         call = asking.calls.get(message.number)
         if call is None or call.ended.done():
             return
-        if message.usage is not None:
-            call.ended.set_result(Completion((), "", message.usage))
+        if message.charge is not None:
+            call.charge = message.charge
+            used = Usage(message.charge.prompt_tokens, message.charge.completion_tokens)
+            call.ended.set_result(Completion((), "", used))
         elif message.failure is not None:
             call.ended.set_exception(message.failure.error())
 

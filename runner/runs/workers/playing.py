@@ -14,7 +14,6 @@ from runner.datasets.datapoint import Datapoint
 from runner.errors import NipRunError
 from runner.models.base import Request
 from runner.models.connect import Connection, connect
-from runner.models.costs import CallCosts
 from runner.models.layers.cache import Cache
 from runner.models.layers.journaled import JournaledCompleter
 from runner.models.providers.openai_body import as_sent
@@ -27,7 +26,7 @@ from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop import Stop
 from runner.runs.making import MadeGame, WorkersMaker, fine_tune_of
 from runner.runs.reconstruct import engine_of
-from runner.runs.spending import used_models
+from runner.runs.spending import run_costs
 from runner.runs.wiring import labels_for_toys, parameters_hash, replayed_run
 from runner.runs.workers import messages
 from runner.runs.workers.ahead import PermitsAhead
@@ -89,7 +88,7 @@ class _Begun:
         self._at_once = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = Stop()
-        self._costs = costs = CallCosts(used_models(plan))
+        self._costs = costs = run_costs(plan)
         self._answered = set(start.answered)
         self._records = LeasedRecords(plan)
         self._journal = RemoteJournal(link, is_bound=start.is_bound, is_durable=start.is_durable)
@@ -157,7 +156,7 @@ class _Begun:
             sharing=plan.sharing,
             sent=sent,
             events=self._events,
-            worst_case=self._costs.worst_case,
+            charge=self._costs.extra_charge,
         )
         return engine_of(
             plan,

@@ -171,7 +171,7 @@ class RemotePermits:
                 gave_up = isinstance(error, asyncio.CancelledError)
                 self._link.send(GaveUp(number) if gave_up else Ended(number, None, Failure.of(error)))
                 raise
-            self._link.send(Ended(number, completion.usage))
+            self._link.send(Ended(number, self._costs.charge(request, completion)))
             return completion
 
         return permitted

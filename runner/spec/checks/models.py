@@ -17,7 +17,7 @@ from runner.models.costs import answer_limit
 from runner.models.extra_body import extra_body_problems
 from runner.models.headers import header_problems
 from runner.models.layers.budget import BudgetSettings
-from runner.models.prices import price_of
+from runner.models.prices import listed_price, price_of
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.protocols.confidence import VerdictSettings
@@ -120,8 +120,18 @@ def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -
 
 def _extra_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     body, priced = settings.get("extra_body") or {}, settings.get("price") is not None
-    for key, message in extra_body_problems(body, name, priced=priced):
+    tiers = _listed_tiers(settings) if "service_tier" in body and not priced else ()
+    for key, message in extra_body_problems(body, name, priced=priced, tiers=tiers):
         yield _of_group(layered, name, "extra_body", key)(message)
+
+
+def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str]:
+    """The service tiers that the price list knows for a model."""
+    model, address = settings.get("model"), settings.get("base_url")
+    if not isinstance(model, str) or not isinstance(address, str | None):
+        return ()
+    listed = listed_price(ModelSettings(model=model, base_url=address))
+    return () if listed is None else tuple(listed.tiers)
 
 
 def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any], *, saved: bool) -> Iterator[Problem]:

@@ -70,6 +70,9 @@ class Options(frame.Options):
     broken_outputs: int = 0
     """So many output files have a last line that is no JSON."""
 
+    reported: dict[str, Any] | None = None
+    """The usage that every answer reports, whatever is billed; empty: none is reported."""
+
     style: Style = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +116,12 @@ class Server(frame.Server):
         self.billed["completion_tokens"] += usage["completion_tokens"]
         self.billed["answers"] += 1
 
+    def _report(self, reply: dict[str, Any]) -> None:
+        """Replace the true usage, which was billed, by the one that the answer is to report."""
+        if self.options.reported is not None:
+            reply.pop("usage")
+            reply |= {"usage": self.options.reported} if self.options.reported else {}
+
     # Chat
 
     async def complete(self, request: Request) -> Answer:
@@ -135,6 +144,7 @@ class Server(frame.Server):
             return error(UNBILLED[kind], "Not now")._replace(headers=wait)
         reply = self.reply(asked, digest)
         self._bill(reply["usage"])
+        self._report(reply)
         answer = Answer(body=orjson.dumps(reply), headers=options.headers)
         if kind == "hang":
             return DROPPED._replace(wait=options.hang)
@@ -229,6 +239,7 @@ class Server(frame.Server):
             else:
                 body = self.reply(line["body"], digest_of(orjson.dumps(line["body"])))
                 self._bill(body["usage"])
+                self._report(body)
                 row["response"] = {"status_code": 200, "request_id": "q", "body": body}
                 output.append(row)
         if options.shuffle:

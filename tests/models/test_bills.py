@@ -1,0 +1,258 @@
+"""What a call costs, by the list prices of 2026-11-01: each bill below was worked out by hand from these rates.
+
+Dollars for a million tokens:
+
+| model | tier | prompt | input | cached | cache write | output | audio in | audio out |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| gpt-5.6-sol | standard | up to 272,000 | 4 | 0.40 | 5 | 20 | | |
+| gpt-5.6-sol | standard | longer | 8 | 0.80 | 10 | 30 | | |
+| gpt-5.6-sol | flex | up to 272,000 | 2 | 0.20 | 2.50 | 10 | | |
+| gpt-5.6-sol | flex | longer | 4 | 0.40 | 5 | 15 | | |
+| gpt-5.6-sol | priority | up to 272,000 | 8 | 0.80 | 10 | 40 | | |
+| gpt-audio | standard | any | 2.50 | | | 10 | 32 | 64 |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from runner.errors import BudgetExhausted
+from runner.models import prices
+from runner.models.prices import ListedPrice, list_version, price_of
+from runner.models.providers import openai
+from runner.models.settings import ModelSettings
+from runner.runs.troubles import troubles_of
+from tests.support.processes import python
+from tests.support.runs import journal_records, played, table
+from tests.support.servers.batch_client import providing
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+DAY = date(2026, 11, 1)
+TEXT = "It adds one where two are asked for.\n\nDecision: reject"
+"""54 bytes."""
+SOLO: Mapping[str, Any] = {
+    "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},
+    "prompts": "prompts/code_validation/solo_verifier", "dataset": {"limit": 1},
+}  # fmt: skip
+
+
+def usage(prompt: Any, answer: Any, tier: str | None = None, **details: int) -> dict[str, Any]:
+    """An answer's fields besides its choices; `cached`, `written`, `audio_in`, `reasoning`, `audio_out` are details."""
+    names = {"cached": "cached_tokens", "written": "cache_write_tokens", "audio_in": "audio_tokens"}
+    into = {names[name]: count for name, count in details.items() if name in names}
+    names = {"reasoning": "reasoning_tokens", "audio_out": "audio_tokens"}
+    out = {names[name]: count for name, count in details.items() if name in names}
+    counts = {
+        "prompt_tokens": prompt, "completion_tokens": answer,
+        "prompt_tokens_details": into, "completion_tokens_details": out,
+    }  # fmt: skip
+    return {"usage": counts, **({} if tier is None else {"service_tier": tier})}
+
+
+def reply(fields: Mapping[str, Any], choices: int = 1) -> dict[str, Any]:
+    message = {"role": "assistant", "content": TEXT}
+    each = [{"index": index, "message": message, "finish_reason": "stop"} for index in range(choices)]
+    return {"id": "c", "object": "chat.completion", "model": "m", "choices": each, **fields}
+
+
+@pytest.fixture
+def listed_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The day of the list whose prices the bills are worked out by."""
+    monkeypatch.setattr(prices, "today", lambda: DAY)
+
+
+@pytest.fixture
+def at_openai(monkeypatch: pytest.MonkeyPatch, listed_day: None) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-bills")
+    return monkeypatch
+
+
+class Bill(NamedTuple):
+    fields: Mapping[str, Any]
+    usd: float
+    columns: Mapping[str, Any] = {}
+    """Columns of the call's row that earlier versions did not have."""
+    choices: int = 1
+    model: str = "gpt-5.6-sol"
+
+
+BILLS = {
+    # 100,000 x 4 + 10,000 x 20
+    "input and output": Bill(usage(100_000, 10_000), 0.60),
+    # 20,000 x 4 + 80,000 x 0.40 + 1,000 x 20
+    "cached input": Bill(usage(100_000, 1_000, cached=80_000), 0.132),
+    # 100,000 x 5 + 1,000 x 20
+    "cache writes": Bill(usage(100_000, 1_000, written=100_000), 0.52, {"cache_write_tokens": 100_000}),
+    # 50,000 x 0.40 + 100,000 x 5 + 50,000 x 4 + 5,000 x 20
+    "cached, written and fresh": Bill(
+        usage(200_000, 5_000, cached=50_000, written=100_000), 0.82, {"cache_write_tokens": 100_000}
+    ),
+    # 10,000 x 4 + 50,000 x 20
+    "reasoning, which the answer's count includes": Bill(
+        usage(10_000, 50_000, reasoning=40_000), 1.04, {"reasoning_tokens": 40_000}
+    ),
+    # 10,000 x 4 + (10,000 + 30,000) x 20
+    "reasoning, which the answer's count leaves out": Bill(
+        usage(10_000, 10_000, reasoning=30_000), 0.84, {"reasoning_tokens": 30_000}
+    ),
+    # 272,000 x 4 + 1,000 x 20
+    "the longest short prompt": Bill(usage(272_000, 1_000), 1.108),
+    # 272,001 x 8 + 1,000 x 30
+    "the shortest long prompt": Bill(usage(272_001, 1_000), 2.206008),
+    # 100,000 x 0.80 + 200,000 x 10 + 100,000 x 8 + 10,000 x 30
+    "a long prompt, cached and written": Bill(
+        usage(400_000, 10_000, cached=100_000, written=200_000), 3.18, {"cache_write_tokens": 200_000}
+    ),
+    # 100,000 x 2 + 10,000 x 10
+    "flex": Bill(usage(100_000, 10_000, "flex"), 0.30, {"service_tier": "flex"}),
+    # 100,000 x 4 + 200,000 x 0.40 + 10,000 x 15
+    "flex, a long prompt, cached": Bill(
+        usage(300_000, 10_000, "flex", cached=200_000), 0.63, {"service_tier": "flex"}
+    ),
+    # 100,000 x 8 + 10,000 x 40
+    "priority": Bill(usage(100_000, 10_000, "priority"), 1.20, {"service_tier": "priority"}),
+    # 100,000 x 4 + 10,000 x 20
+    "the tier named default": Bill(usage(100_000, 10_000, "default"), 0.60, {"service_tier": "default"}),
+    # 4,000 x 2.50 + 6,000 x 32 + 1,000 x 10 + 4,000 x 64
+    "audio": Bill(
+        usage(10_000, 5_000, audio_in=6_000, audio_out=4_000), 0.468,
+        {"audio_input_tokens": 6_000, "audio_output_tokens": 4_000}, model="gpt-audio",
+    ),
+    # 100,000 x 4 + 30,000 x 20, for one call
+    "choices that nobody requested": Bill(usage(100_000, 30_000), 1.00, choices=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BILLS)
+def test_the_cost_of_a_call_is_its_bill_by_the_price_list(
+    tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str
+) -> None:
+    bill = BILLS[name]
+    model = {"model": bill.model, "base_url": None, "max_completion_tokens": 100_000}
+    with serving(reply=reply(bill.fields, bill.choices)) as server:
+        at_openai.setattr(openai, "BASE_URL", server.base_url)
+        spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
+        result = played(spec, tmp_path / "results")
+    (row,) = table(result.folder.path, "completions")
+    assert result.manifest.cost_usd == pytest.approx(bill.usd, abs=1e-9)
+    assert result.manifest.completions == 1
+    assert result.manifest.prices == list_version()
+    new = ("cache_write_tokens", "reasoning_tokens", "audio_input_tokens", "audio_output_tokens", "service_tier")
+    assert {key: row[key] for key in new if row[key] is not None} == bill.columns
+    for key, count in bill.columns.items():
+        assert key == "service_tier" or getattr(result.manifest, key) == count
+    assert troubles_of(result.folder) == []
+
+
+IMPOSSIBLE: Mapping[str, Mapping[str, Any]] = {
+    "zero": usage(0, 0),
+    "absent": {},
+    "null": {"usage": None},
+    "one token": usage(1, 1),
+    "negative": usage(-100, -100),
+    "not whole": usage(1000.5, 10.5),
+    "text": usage("1000", "10"),
+    "absurdly large": usage(10**12, 10**12),
+    "too large to be read": usage(10**30, 10**30),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
+    tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str
+) -> None:
+    model = {"model": "gpt-5.6-sol", "base_url": None, "max_completion_tokens": 1_000}
+    with serving(reply=reply(IMPOSSIBLE[name]), record=10) as server:
+        at_openai.setattr(openai, "BASE_URL", server.base_url)
+        spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
+        result = played(spec, tmp_path / "results")
+        (asked,) = server.recorded()
+    texts = [message["content"].encode() for message in json.loads(asked["body"])["messages"]]
+    prompt = sum(len(text) // 4 + 5 for text in texts)
+    answer = 14 if name != "one token" else 1  # 54 bytes are 14 tokens; one token for 54 bytes is possible
+    (row,) = table(result.folder.path, "completions")
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (prompt, answer)
+    assert row["usage_estimated"] is True
+    assert result.manifest.cost_usd == pytest.approx((prompt * 4 + answer * 20) / 1e6)
+    worst = (sum(len(text) + 16 for text in texts) * 5 + 1_000 * 20) / 1e6
+    assert result.manifest.cost_usd_at_most == pytest.approx(worst)
+    (trouble,) = (one for one in troubles_of(result.folder) if one.kind == "estimated_usage")
+    assert (trouble.count, trouble.of) == (1, 1)
+    (record,) = (one for one in journal_records(result.folder.path) if one["kind"] == "call")
+    assert record["usage"][:4] == [prompt, answer, 0, True]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize(
+    "reported",
+    [
+        {},
+        {"prompt_tokens": 0, "completion_tokens": 0},
+        {"prompt_tokens": 1, "completion_tokens": 1},
+        {"prompt_tokens": -5, "completion_tokens": 3},
+        {"prompt_tokens": 60, "completion_tokens": 1},
+    ],
+    ids=lambda reported: json.dumps(list(reported.values())),
+)
+def test_a_budget_holds_at_the_true_price_whatever_usage_is_reported(
+    tmp_path: Path, reported: dict[str, Any], batch: bool
+) -> None:
+    """300 calls went through a budget that allowed 11, because the server said that they took no tokens."""
+    model = {
+        "price": {"input": 100.0, "output": 400.0}, "max_completion_tokens": 60, "batch": batch,
+        "batch_wait": 0.05, "batch_poll": 0.05,
+    }  # fmt: skip
+    with providing(reported=reported) as provider:
+        spec = spec_file(
+            tmp_path, provider.base_url, size=40, models={"m": model}, budget={"usd": 1.0},
+            rollouts={"concurrency": 4},
+        )  # fmt: skip
+        for _ in range(2):
+            with pytest.raises(BudgetExhausted):
+                played(spec, tmp_path / "results")
+        assert 0 < provider.billed_usd(100.0, 400.0) <= 1.0
+
+
+def test_the_list_has_the_prices_of_models_that_have_been_retired() -> None:
+    """The paper's specs name them, and still get an estimate."""
+    expected = {
+        "gpt-4o": (2.50, 1.25, 10.00), "gpt-4o-mini": (0.15, 0.075, 0.60), "gpt-4.1": (2.00, 0.50, 8.00),
+        "gpt-4.1-mini": (0.40, 0.10, 1.60), "gpt-4.1-nano": (0.10, 0.025, 0.40), "o3": (2.00, 0.50, 8.00),
+        "o4-mini": (1.10, 0.275, 4.40), "gpt-5": (1.25, 0.125, 10.00), "gpt-5-mini": (0.25, 0.025, 2.00),
+        "gpt-5-nano": (0.05, 0.005, 0.40),
+    }  # fmt: skip
+    for model, rates in expected.items():
+        price = price_of(ModelSettings(model=model), DAY)
+        assert isinstance(price, ListedPrice)
+        own = price.standard[0].price
+        assert (own.input, own.cached_input, own.output) == rates
+
+
+def test_a_price_is_looked_up_without_a_network() -> None:
+    code = (
+        "import socket\n"
+        "def refuse(*args, **kwargs): raise AssertionError('a socket was opened')\n"
+        "socket.socket.connect = socket.getaddrinfo = refuse\n"
+        "from runner.models.prices import price_of\n"
+        "from runner.models.settings import ModelSettings\n"
+        "assert price_of(ModelSettings(model='gpt-4o-mini')).most(1000000, 0) == 0.15\n"
+    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_commands_that_need_no_listed_price_do_not_load_the_list(tmp_path: Path) -> None:
+    spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"price": {"input": 1.0, "output": 2.0}}})
+    code = (
+        "import sys\nfrom runner.cli.main import main\n"
+        "assert main(['check', 'spec.yaml']) == 0\nassert 'genai_prices' not in sys.modules\n"
+    )
+    done = python(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

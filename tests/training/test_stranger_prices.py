@@ -1,0 +1,108 @@
+"""A price that somebody else's spec sets does not make the user's budget void."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.documents.fetched import MARKER, marker
+from runner.errors import BudgetExhausted, UsageError
+from runner.models import prices
+from runner.models.providers import openai
+from runner.spec.load import load_spec
+from runner.training.plan import plan_of
+from runner.training.trust import check_trust, stranger_prices
+from tests.support.processes import nip_run_here
+from tests.support.runs import played
+from tests.support.servers.batch_client import providing
+from tests.support.specs import spec_file
+
+ZERO = {"price": {"input": 0.0, "output": 0.0}, "max_completion_tokens": 60}
+KEY = ["OPENAI_API_KEY=api.openai.com"]
+
+
+@pytest.fixture
+def fetched(tmp_path: Path) -> Path:
+    """A folder that `get` has written."""
+    folder = tmp_path / "got"
+    folder.mkdir()
+    (folder / MARKER).write_bytes(marker("run/acme/x@1", "0" * 64, "file:/r"))
+    return folder
+
+
+def at_openai(folder: Path, **changes: Any) -> Path:
+    models = {"m": {"model": "gpt-4o-mini", "base_url": None, **ZERO}}
+    return spec_file(folder, "http://127.0.0.1:9/v1", size=40, models=models, fine_tune=None, **changes)
+
+
+def lines(path: Path, *overrides: str) -> list[str]:
+    return [line for _, line in stranger_prices(plan_of(load_spec(path, overrides)))]
+
+
+def test_the_price_of_a_fetched_spec_is_shown_next_to_the_known_one(fetched: Path) -> None:
+    (line,) = lines(at_openai(fetched))
+    assert line.startswith("models.m.price: the spec says $0 in, $0 out for a million tokens of gpt-4o-mini; ")
+    assert "; known price: $0.15 in, 0.075 cached, $0.6 out (genai-prices " in line
+    assert "confirm it: 'models.m.price={input: 0, output: 0}'" in line
+
+
+def test_a_budget_counts_the_higher_price_until_the_user_confirms_the_stranger_s(
+    fetched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-prices")
+    monkeypatch.setattr(prices, "today", lambda: date(2026, 11, 1))
+    path = at_openai(fetched)
+    with providing() as provider:
+        monkeypatch.setattr(openai, "BASE_URL", provider.base_url)
+        with pytest.raises(BudgetExhausted):
+            played(path, fetched.parent / "results", "budget.usd=0.002", allow_keys=KEY)
+        assert 0 < provider.billed_usd(0.15, 0.60) <= 0.002
+        before = provider.stats()["billed"]["answers"]
+        confirmed = ("budget.usd=0.002", "models.m.price={input: 0, output: 0}")
+        result = played(path, fetched.parent / "confirmed", *confirmed, allow_keys=KEY)
+        assert result.manifest.cost_usd == 0
+        assert provider.stats()["billed"]["answers"] > 2 * before
+
+
+def test_a_price_that_the_user_gives_or_has_in_a_file_is_not_doubted(fetched: Path, tmp_path: Path) -> None:
+    path = at_openai(fetched)
+    assert lines(path, "models.m.price={input: 1, output: 2}") == []
+    assert len(lines(path, "models.m.price.output=2")) == 1, "the other half is still a stranger's"
+    assert lines(at_openai(tmp_path)) == []
+
+
+def test_a_sweep_of_a_stranger_confirms_no_price(fetched: Path) -> None:
+    path = at_openai(fetched, sweep={"models.m.price": [{"input": 0.0, "output": 0.0}]})
+    assert len(lines(path)) == 1
+
+
+def test_a_budget_in_dollars_is_refused_where_only_a_stranger_knows_the_price(fetched: Path) -> None:
+    models = {"m": {"model": "own", **ZERO}}
+    path = spec_file(fetched, "http://127.0.0.1:9/v1", size=2, models=models, fine_tune=None)
+    host = ("--allow-host", "127.0.0.1:9")
+    refused = nip_run_here(path, "budget.usd=1", *host, cwd=fetched.parent)
+    assert refused.returncode == 2
+    assert "by a price that you have not confirmed; nothing was sent" in refused.stderr
+    assert "of own; no known price. A budget" in refused.stderr
+    assert not (fetched.parent / "results").exists()
+    confirmed = load_spec(path, ["budget.usd=1", "models.m.base_url=http://127.0.0.1:9/v1",
+                                 "models.m.price={input: 0, output: 0}"])  # fmt: skip
+    check_trust(plan_of(confirmed), None, [])
+    without = load_spec(path, ["budget.completions=9", "models.m.base_url=http://127.0.0.1:9/v1"])
+    check_trust(plan_of(without), None, [])
+
+
+def test_a_run_that_is_saved_doubts_the_price_as_the_spec_does(fetched: Path) -> None:
+    models = {"m": {"model": "own", **ZERO}}
+    with providing() as provider:
+        path = spec_file(fetched, provider.base_url, size=2, models=models, fine_tune=None)
+        host = [f"127.0.0.1:{provider.port}"]
+        run = played(path, fetched.parent / "results", allow_hosts=host).folder.path
+    moved = fetched.parent / "moved"
+    shutil.copytree(run, moved)
+    with pytest.raises(UsageError, match="a price that you have not confirmed"):
+        check_trust(plan_of(load_spec(run, ["budget.usd=1", "models.m.base_url=http://127.0.0.1:9/v1"])), None, [])
