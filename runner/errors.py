@@ -180,6 +180,17 @@ class RunError(NipRunError):
     """The run failed; everything that was paid for is kept."""
 
 
+class TemplateFailedError(RunError):
+    """A prompt template fails when it is rendered. `line` counts from 1; None where the failure has no line."""
+
+    def __init__(self, template: str, reason: str, line: int | None) -> None:
+        super().__init__(f"template {template!r} {reason}")
+        self.template, self.reason, self.line = template, reason, line
+
+    def __reduce__(self) -> tuple[type[TemplateFailedError], tuple[str, str, int | None]]:
+        return type(self), (self.template, self.reason, self.line)
+
+
 class RunDirectoryError(RunError):
     """The run directory is in use by another process, or belongs to another spec."""
 

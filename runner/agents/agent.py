@@ -137,13 +137,13 @@ class Agent:
         last_round = None
         is_last = observation.round == self.max_message_rounds - 1
         if self.agent_spec.last_round_message and (is_last or self.only_judges):
-            last_round = self._instructions(LAST_ROUND, observation, observation.round)
+            last_round = self.instructions(LAST_ROUND, observation, observation.round)
         chat = chat_messages(
             self.protocol_handler,
             self.agent_name,
             observation.rounds,
             round_=observation.round,
-            system=self._instructions("", observation, system_round),
+            system=self.instructions("", observation, system_round),
             last_round=last_round,
             seed=observation.seed,
         )
@@ -152,8 +152,12 @@ class Agent:
         settings = self.model_settings
         return formatted(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=asks)
 
-    def _instructions(self, suffix: str, observation: Observation, round_: int) -> str:
-        """A template's text in a round, and after it how to state a confidence, where one is wanted."""
+    def instructions(self, suffix: str, observation: Observation, round_: int) -> str:
+        """Render a template for a round; after it comes how to state a confidence, if one is wanted.
+
+        Raises:
+            TemplateFailedError: a template fails with these variables.
+        """
         prompts = self.settings.prompts
         variables = self._variables(observation.columns, observation.prover_stance, round_)
         text = prompts.render(self.agent_name + suffix, variables)

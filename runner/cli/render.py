@@ -17,6 +17,7 @@ from runner.results.results import Results
 from runner.rollouts.job import Job
 from runner.rollouts.judging import asked_in
 from runner.rollouts.plan import Plan
+from runner.rollouts.template_check import check_templates
 from runner.rollouts.undecided import undecided_rounds
 from runner.runs.as_begun import as_begun
 from runner.spec.load import Spec, load_specs
@@ -41,6 +42,7 @@ def execute(args: argparse.Namespace) -> int:
     if begun is not None and not args.quiet:
         note(f"note: {begun}")
     plan = run.games
+    check_templates(plan)
     job = _job(plan, args.datapoint, args.stance, swapped=args.swapped)
     round_, debate = _round(spec, agent_name, args.round, job), None
     if plan.debates is not None:

@@ -9,6 +9,7 @@ rendering it, which is counted and not timed: a template that is refused here is
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +21,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from runner.errors import RunError
+from runner.errors import TemplateFailedError
 from runner.prompts.work import (
     BUDGET,
     COUNTING_FILTERS,
@@ -98,7 +99,7 @@ class SandboxedTemplate:
     """One template, compiled. Its name is for messages.
 
     Raises:
-        RunError: it cannot be compiled.
+        TemplateFailedError: it cannot be compiled.
     """
 
     def __init__(self, name: str, source: str) -> None:
@@ -113,7 +114,7 @@ class SandboxedTemplate:
         """The template's text with these variables.
 
         Raises:
-            RunError: it fails with them, or grows past its bound.
+            TemplateFailedError: it fails with them, or grows past its bound.
         """
         parts, size = [], 0
         try:
@@ -126,9 +127,15 @@ class SandboxedTemplate:
             raise self._failure(error) from error
         return "".join(parts)
 
-    def _failure(self, error: Exception) -> RunError:
+    def _failure(self, error: Exception) -> TemplateFailedError:
         refused = isinstance(error, SecurityError)
-        return RunError(f"template {self._name!r} {'' if refused else 'fails: '}{error}")
+        return TemplateFailedError(self._name, f"{'' if refused else 'fails: '}{error}", _failing_line(error))
+
+
+def _failing_line(error: Exception) -> int | None:
+    """The line of the template that raised `error`: Jinja2 gives its frames the file name `<template>`."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return frames[-1].lineno if frames else getattr(error, "lineno", None)
 
 
 @lru_cache(maxsize=128)

@@ -97,6 +97,8 @@ class PromptSet:
     sources: Mapping[str, str]
     inherited: tuple[str, ...] = field(default=(), compare=False)
     """Those that are another run's, since the folder has none of their name."""
+    files: Mapping[str, Place] = field(default_factory=dict, repr=False, compare=False)
+    """The file of each template, for messages; empty in another process."""
     _compiled: dict[str, SandboxedTemplate] = field(default_factory=dict, repr=False, compare=False)
     rendered: Rendered = field(default_factory=Rendered, repr=False, compare=False)
 
@@ -106,6 +108,7 @@ class PromptSet:
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__setattr__(self, "sources", state["sources"])
         object.__setattr__(self, "inherited", ())
+        object.__setattr__(self, "files", {})
         object.__setattr__(self, "_compiled", {})
         object.__setattr__(self, "rendered", Rendered())
 
@@ -135,6 +138,10 @@ class PromptSet:
             if value.__class__ is not str and value.__class__ is not int:
                 return None
         return (name, *values)
+
+    def place(self, name: str, line: int) -> Place:
+        """A line of a template's file, for a message."""
+        return _in_line(self.files.get(name, Place(name + SUFFIX)), line, 1, self.sources[name])
 
     def template(self, name: str) -> PromptTemplate:
         return PromptTemplate(name, self.sources[name])
@@ -180,6 +187,7 @@ def load_prompts(
     """
     problems: list[Problem] = []
     sources: dict[str, str] = {}
+    files: dict[str, Place] = {}
     if not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}")])
     asks = protocol.verifier_name + CONFIDENCE
@@ -203,12 +211,12 @@ def load_prompts(
         found = list(template_problems(source, file, columns, names_columns=names_columns))
         problems.extend(found)
         if not found:
-            sources[name] = source
+            sources[name], files[name] = source, file
     if confidence is not None and not problems and not _asks_for_confidence(sources, confidence):
         problems.append(_never_asked(folder, protocol.verifier_name, place))
     if problems:
         raise SpecError(problems)
-    return PromptSet(sources, tuple(inherited))
+    return PromptSet(sources, tuple(inherited), files)
 
 
 def _no_template_of(verifier: str, there: Iterable[str], folder: Path) -> str | None:

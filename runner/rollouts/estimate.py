@@ -13,6 +13,7 @@ from runner.models.prices import Pricing, budget_price
 from runner.protocols.protocol import Protocol
 from runner.rollouts.judging import asked_in, judged_prompts
 from runner.rollouts.plan import Plan
+from runner.rollouts.template_check import check_templates
 
 WORDS_TO_TOKENS = 1.4
 
@@ -33,7 +34,11 @@ def estimates(plan: Plan) -> list[CostEstimate]:
     """Calls, tokens and cost of a plan by model group, without retries.
 
     Tokens of prompts are rough: four bytes each. Answers go from the word limit to the most a model may say.
+
+    Raises:
+        SpecError: templates fail when they are rendered.
     """
+    check_templates(plan)
     if plan.debates is not None:
         return _rows(plan, *_judging(plan))
     shortest, longest = _played_rounds(plan.spec.protocol)

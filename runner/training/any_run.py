@@ -12,6 +12,7 @@ from runner.models.tally import Tally
 from runner.results.folder import part_id, split_part
 from runner.results.results import LAST, Results
 from runner.rollouts.plan import Plan
+from runner.rollouts.template_check import check_templates
 from runner.runs.as_begun import as_begun
 from runner.runs.engine_there import check_engine, check_stays, engine_kept
 from runner.runs.result import RunResult
@@ -121,6 +122,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     check_trust(plan, options.replay, options.allowed_keys)
     check_engine(plan.spec.experiment.execution, asks=True)
     check_stays(results)
+    _check_templates(plan, run_id, results)
     if options.replay is not None:
         raise UsageError(
             "--replay is for benchmarks (in Python: replay); replay the games of one iteration: its run is <run id>-i0"
@@ -141,9 +143,22 @@ def _checked(run: ToRun, results: Results) -> Plan:
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
     check_engine(run.plan.spec.experiment.execution, asks=run.options.replay is None)
     check_stays(results)
+    _check_templates(run.plan, run.run_id, results)
     if run.options.manual_models:
         raise UsageError("--set-model is for training runs (in Python: set_model); this spec is a benchmark")
     return run.plan
+
+
+def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
+    """Render the templates of a run that has not started yet.
+
+    Raises:
+        SpecError: templates fail.
+    """
+    if results.run(run_id).manifest_path.exists():
+        return
+    for prompts_of in {id(games.spec.prompts): games for games in plan.all_games()}.values():
+        check_templates(prompts_of)
 
 
 def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:

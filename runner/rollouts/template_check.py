@@ -1,0 +1,63 @@
+"""The templates of a plan, rendered for every game before anything is called or paid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from runner.agents.agent import Agent, Observation
+from runner.datasets.datapoint import Datapoint
+from runner.errors import Problem, SpecError, TemplateFailedError
+from runner.prompts.templates import CONFIDENCE, LAST_ROUND
+from runner.rollouts.plan import Plan
+
+
+def check_templates(plan: Plan) -> None:
+    """Render each agent's templates for each datapoint, stance and round that changes their text.
+
+    Raises:
+        SpecError: templates fail, each with its file, the line and the first datapoint that it fails for.
+    """
+    failures: dict[tuple[str, int, str], list[str]] = {}
+    for swapped in plan.casts:
+        agents: Mapping[str, Agent] = plan.agents(swapped=swapped)
+        if plan.debates is not None:
+            agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
+        for agent in agents.values():
+            rendered = list(_rendered_rounds(plan, agent))
+            for point in plan.points:
+                for error in _failures(plan, agent, rendered, point):
+                    key = (error.template, error.line or 1, error.reason)
+                    points = failures.setdefault(key, [])
+                    if point.id not in points[-1:]:
+                        points.append(point.id)
+    prompts = plan.spec.prompts
+    problems = []
+    for (template, line, reason), points in failures.items():
+        others = f" and {len(points) - 1} more" if len(points) > 1 else ""
+        message = f"the template {reason}; rendered for datapoint {points[0]!r}{others}"
+        problems.append(Problem(prompts.place(template, line), "", message, "a template that fails when it is rendered"))
+    if problems:
+        raise SpecError(problems)
+
+
+def _rendered_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
+    """Each template of an agent with the rounds in which its text may differ: only `questions_left` changes with them."""
+    protocol, prompts = plan.spec.protocol, plan.spec.prompts
+    used = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
+    rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]
+    distinct = {protocol.questions_left(i) if "questions_left" in used else 0: i for i in reversed(rounds)}
+    yield from (("", round_) for round_ in distinct.values())
+    if agent.agent_spec.last_round_message:
+        yield LAST_ROUND, protocol.max_message_rounds - 1
+
+
+def _failures(
+    plan: Plan, agent: Agent, rendered: list[tuple[str, int]], point: Datapoint
+) -> Iterator[TemplateFailedError]:
+    for stance in {point.prover_stance if stance is None else stance for stance, _ in plan.variants}:
+        for suffix, round_ in rendered:
+            observation = Observation(round_, (), point.columns, prover_stance=stance)
+            try:
+                agent.instructions(suffix, observation, round_)
+            except TemplateFailedError as error:
+                yield error
