@@ -14,6 +14,7 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
     "max_transport_failed": "DOUBLE", "replay_of": "VARCHAR", "replay_until_round": "INTEGER", "task": "VARCHAR",
     "dataset_content_sha256": "VARCHAR", "dataset_source_sha256": "VARCHAR", "prompts_sha256": "VARCHAR",
     "protocol_sha256": "VARCHAR", "until": "JSON", "stopped": "VARCHAR", "rejudge_of": "VARCHAR",
+    "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
 }  # fmt: skip
 """The columns of `runs` that came after 0.1.0, as they stand after its own."""
 
@@ -69,6 +70,7 @@ CASE
     WHEN r.replay_of IS NOT NULL THEN 'replay of ' || r.replay_of
         || coalesce(' until round ' || r.replay_until_round, '')
     WHEN r.rejudge_of IS NOT NULL THEN 'judges the debates of ' || r.rejudge_of
+    WHEN r.fixed_verdicts IS NOT NULL THEN r.fixed_verdicts
     WHEN r.responses_per_step IS NOT NULL THEN 'tree: its samples are not independent games'
     WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
     WHEN m.value IS NULL AND m.reason = 'no labels' THEN 'no labels: the owner of its dataset keeps them'
@@ -89,11 +91,62 @@ _OF_ONE_RUN = ", ".join(
 )
 """Of any run of a list, nulls too, which aggregates pass over."""
 
+NO_OWN_SAMPLE = "not a sample of its own"
+"""How the reason begins why a run without enough answers of its own does not rank."""
+
+_SHARED = """
+CREATE OR REPLACE VIEW shared_answers AS
+WITH counted AS (
+    SELECT run_id, journal, rollouts - coalesce(transport_failed, 0) AS verdicts,
+        coalesce(answers_from, '{}')::MAP(VARCHAR, BIGINT) AS copied
+    FROM runs WHERE kind = 'benchmark' AND status IN ('done', 'incomplete')
+), copied AS (
+    SELECT run_id, unnest(map_keys(copied)) AS origin, unnest(map_values(copied)) AS answers FROM counted
+), own AS (
+    SELECT run_id, journal, greatest(verdicts - coalesce(list_sum(map_values(copied)), 0), 0)::BIGINT AS answers
+    FROM counted
+), origins AS (
+    FROM copied
+    UNION ALL SELECT run_id, journal, answers FROM own WHERE journal IS NOT NULL
+    UNION ALL SELECT run_id, run_id, answers FROM own
+)
+SELECT
+    a.run_id, b.run_id AS other, least(sum(least(a.answers, b.answers)), any_value(c.verdicts))::BIGINT AS shared,
+    any_value(c.verdicts) AS verdicts, any_value(oa.answers) AS own, any_value(ob.answers) AS other_own
+FROM origins a JOIN origins b ON b.origin = a.origin AND b.run_id <> a.run_id
+JOIN counted c ON c.run_id = a.run_id JOIN own oa ON oa.run_id = a.run_id JOIN own ob ON ob.run_id = b.run_id
+GROUP BY a.run_id, b.run_id HAVING shared > 0;
+"""
+"""For each two runs how many verdicts come from the same answers: at most so many, where both copied a third run."""
+
+_COPIES = f"""
+CREATE OR REPLACE VIEW copies AS
+WITH standing AS (
+    SELECT r.*, {_HINDRANCE} AS hindrance
+    FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+)
+SELECT
+    s.run_id, arg_max(s.other, s.shared) AS source, '{NO_OWN_SAMPLE}: ' || max(s.shared) || ' of its '
+        || any_value(s.verdicts) || ' verdicts come from answers that it shares with ' || source AS reason
+FROM shared_answers s JOIN standing a ON a.run_id = s.run_id JOIN standing b ON b.run_id = s.other
+WHERE s.shared * 2 > s.verdicts AND b.hindrance IS NULL AND b.task = a.task
+    AND (coalesce(b.published, -1), -s.other_own, b.started_at, b.run_id)
+        < (coalesce(a.published, -1), -s.own, a.started_at, a.run_id)
+GROUP BY s.run_id;
+"""
+"""Runs that share more than half of their answers with a run that comes first: the one that was published first, if a
+server says so, else the one with more answers of its own, else the one that began first."""
+
 _LEADERBOARD = f"""
 CREATE OR REPLACE VIEW leaderboard AS
 WITH measured AS (
-    SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models, {_HINDRANCE} AS hindrance
+    SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
+        coalesce({_HINDRANCE}, c.reason) AS hindrance, s.shared_with, s.shared
     FROM runs r
+    LEFT JOIN copies c ON c.run_id = r.run_id
+    LEFT JOIN (
+        SELECT run_id, arg_max(other, shared) AS shared_with, max(shared) AS shared FROM shared_answers GROUP BY run_id
+    ) s ON s.run_id = r.run_id
     LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
     LEFT JOIN (
         SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
@@ -133,7 +186,8 @@ SELECT
     END AS reason,
     list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
     transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,
-    CASE WHEN hindrance IS NULL AND is_own THEN k.rank_last END AS rank_last
+    CASE WHEN hindrance IS NULL AND is_own THEN k.rank_last END AS rank_last,
+    o.shared_with, o.shared
 FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id
 ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id;
 """
@@ -244,6 +298,10 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "replay_of": "the run whose answers it was played with",
         "replay_until_round": "only the rounds before this one are replayed; NULL: all",
         "rejudge_of": "the run whose debates its verifier judges; it played none itself",
+        "fixed_verdicts": "why its verdicts say nothing about its verifier, as with force_guess; NULL: they do",
+        "journal": "the number of its journal, which no other journal has",
+        "answers_from": "how many verdicts were copied from other runs, by journal number or run_id; NULL: unknown",
+        "published": "its place in the order of publication, on a server",
         "task": "what makes runs comparable: dataset_content_sha256 and the metric",
         "until": "when it was to stop, by width of accuracy's interval or compared with a run; NULL: it played all",
         "stopped": "after how many games `until` stopped it, and with what; or the run whose debates it judges",
@@ -314,6 +372,8 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rank_last": "the last rank that it may have",
         "reason": "why it does not rank",
         "stopped": "it, or the run that it judges, stopped once decided: its interval is a confidence sequence",
+        "shared_with": "the run with which it shares most answers",
+        "shared": "how many of its verdicts come from answers that it shares with that run, at most",
         "list": "the list of its benchmark that it stands in or below, from 1: one for each task",
     },
 }  # fmt: skip
@@ -369,7 +429,7 @@ def definitions() -> str:
         )
         for name, kind in columns.items()
     )
-    return _TABLES + added + _LEADERBOARD + _FLIPS + comments(COMMENTS)
+    return _TABLES + added + _SHARED + _COPIES + _LEADERBOARD + _FLIPS + comments(COMMENTS)
 
 
 def comments(columns: Mapping[str, Mapping[str, str]]) -> str:

@@ -69,6 +69,7 @@ class Counts(TypedDict, total=False):
     cached_tokens: int
     cost_usd_at_most: float | None
     transport_failed: int
+    answers_from: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,10 @@ class Manifest:
     cost_usd_at_most: float | None = None
     transport_failed: int | None = None
     """How many rollouts ended because no answer came."""
+    answers_from: Mapping[str, int] | None = None
+    """How many counted verdicts were copied from each other run, by the number of its journal or its id."""
+    journal: str | None = None
+    """The number of the run's own journal."""
     training: Mapping[str, Any] | None = None
     """What became of each model group's training."""
     rejudge_of: RejudgeSource | None = None
@@ -233,6 +238,7 @@ INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]
 _JSON_NAMES: Mapping[str, type] = {
     "int": int, "str": str, "float": float, "bool": bool, "None": type(None), "Status": str, "ReplaySource": list,
     "RejudgeSource": list, "Shard": list, "tuple[AgentRow, ...]": list, "Mapping[str, str]": dict,
+    "Mapping[str, int]": dict,
     "Mapping[str, Any]": dict,
 }  # fmt: skip
 _JSON_TYPES: Mapping[str, frozenset[type]] = {
@@ -257,6 +263,11 @@ _TYPES: Mapping[str, Any] = {
     "rejudge_of": lambda source: RejudgeSource(*source),
     "shard": lambda pair: Shard.parse("/".join(map(str, pair))),
 }
+
+
+def verifiers_of(manifest: Manifest) -> list[tuple[str, str]]:
+    """The provider and the model of each agent that gives verdicts."""
+    return [(row["provider"], row["model"]) for row in manifest.agents if row["role"] == "verifier"]
 
 
 def is_allowed_loss(lost: int, rollouts: int, share: float) -> bool:

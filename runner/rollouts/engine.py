@@ -325,6 +325,7 @@ def _calls(request: Request, completion: Completion, agent: Agent) -> Iterator[C
             p_accept(completion, index, fork) if verdict is not None and reads else None,
             paid=not completion.from_cache,
             vote=sample.vote,
+            origin=completion.origin,
         )
 
 

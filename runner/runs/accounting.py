@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -90,6 +91,8 @@ class Counted(NamedTuple):
     """Of prompts, of answers, and of prompts that were cached."""
     usd: tuple[float, ...]
     """What each call cost whose price is known."""
+    origin: str | None = None
+    """Where its verdict was copied from; None: its own, or it has no game that counts."""
 
 
 Watch = Callable[[Progress], None]
@@ -107,6 +110,7 @@ class Accounting:
         self._written = Tally()
         """Of the calls in the tables; what a replay was answered with costs nothing."""
         self._failed_calls = 0
+        self._copied: Counter[str] = Counter()
         self._troubles = Troubles(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
 
@@ -163,7 +167,9 @@ class Accounting:
             if price is not None:
                 usd.append(price.cost(call.prompt_tokens, call.completion_tokens, call.cached_tokens))
         tokens = used.prompt_tokens, used.completion_tokens, used.cached_tokens
-        return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, tokens, tuple(usd))
+        lost = rollout.outcome == Outcome.TRANSPORT_FAILED
+        origin = None if lost else rollout.verdict_origin(self._plan.spec.protocol.verifier_name)
+        return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, tokens, tuple(usd), origin)
 
     def count(self, rollout: Counted) -> None:
         """Count what `counted` found."""
@@ -174,6 +180,8 @@ class Accounting:
             progress.judged += 1
             progress.right += rollout.correct
         self._failed_calls += rollout.failed
+        if rollout.origin is not None:
+            self._copied[rollout.origin] += 1
         written.completions += rollout.completions
         prompt, answer, cached = rollout.tokens
         written.tokens += prompt + answer
@@ -243,6 +251,7 @@ class Accounting:
             "cost_usd": self._rounded(self._written.usd),
             "cost_usd_at_most": self._rounded(spent.usd),
             "transport_failed": self.transport_failed,
+            "answers_from": dict(sorted(self._copied.items())),
         }
 
     def _rounded(self, usd: float) -> float | None:
