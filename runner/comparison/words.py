@@ -27,9 +27,9 @@ def _tested(
     measure: Measure, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool
 ) -> str:
     if p is None:
-        return f"one group of datapoints tells nothing of the error: {_of(other, base, found, measure)}"
+        return f"one group of datapoints tells nothing of the error: {difference_in_words(measure, base, other, found)}"
     if p > ALPHA:
-        said = f"no evidence of a difference: {_of(other, base, found, measure)}"
+        said = f"no evidence of a difference: {difference_in_words(measure, base, other, found)}"
         if found.low is not None and not _holds_nought(found):
             why = "p counts the other comparisons too" if corrected else "the test decides"
             said += f"; the interval leaves out 0, and p is {p:.2g}: {why}"
@@ -45,7 +45,8 @@ def _tested(
     return said
 
 
-def _of(other: str, base: str, found: Difference, measure: Measure) -> str:
+def difference_in_words(measure: Measure, base: str, other: str, found: Difference) -> str:
+    """`B less A is 6 points [2, 10]`."""
     return f"{other} less {base} is {_span(found, measure, 1)}"
 
 

@@ -94,9 +94,7 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
         return replace(_completion_of_body(fields, cached, altered), origin=origin)
     choices = tuple(Choice(*choice) for choice in fields["choices"])
     usage = Usage(*fields["usage"])
-    return Completion(
-        choices, fields["model"], usage, fields["ms"], cached, fields["other"], altered, origin=origin
-    )
+    return Completion(choices, fields["model"], usage, fields["ms"], cached, fields["other"], altered, origin=origin)
 
 
 def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[str, ...]) -> Completion:

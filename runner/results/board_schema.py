@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runner.results.answer_origins import NO_OWN_SAMPLE
+
 BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints", "ranks", "rank_tests")
 
 NEW_RUN_COLUMNS: Mapping[str, str] = {
@@ -91,9 +93,6 @@ _OF_ONE_RUN = ", ".join(
 )
 """Of any run of a list, nulls too, which aggregates pass over."""
 
-NO_OWN_SAMPLE = "not a sample of its own"
-"""How the reason begins why a run without enough answers of its own does not rank."""
-
 _SHARED = """
 CREATE OR REPLACE VIEW shared_answers AS
 WITH counted AS (
@@ -126,13 +125,16 @@ WITH standing AS (
     FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
 )
 SELECT
-    s.run_id, arg_max(s.other, s.shared) AS source, '{NO_OWN_SAMPLE}: ' || max(s.shared) || ' of its '
-        || any_value(s.verdicts) || ' verdicts come from answers that it shares with ' || source AS reason
+    s.run_id, s.other AS source, s.shared,
+    '{NO_OWN_SAMPLE}: ' || s.shared || ' of its ' || s.verdicts || ' verdicts come from answers that it shares with '
+        || s.other AS reason
 FROM shared_answers s JOIN standing a ON a.run_id = s.run_id JOIN standing b ON b.run_id = s.other
 WHERE s.shared * 2 > s.verdicts AND b.hindrance IS NULL AND b.task = a.task
     AND (coalesce(b.published, -1), -s.other_own, b.started_at, b.run_id)
         < (coalesce(a.published, -1), -s.own, a.started_at, a.run_id)
-GROUP BY s.run_id;
+QUALIFY row_number() OVER (
+    PARTITION BY s.run_id ORDER BY coalesce(b.published, -1), -s.other_own, b.started_at, b.run_id
+) = 1;
 """
 """Runs that share more than half of their answers with a run that comes first: the one that was published first, if a
 server says so, else the one with more answers of its own, else the one that began first."""
@@ -141,7 +143,8 @@ _LEADERBOARD = f"""
 CREATE OR REPLACE VIEW leaderboard AS
 WITH measured AS (
     SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
-        coalesce({_HINDRANCE}, c.reason) AS hindrance, s.shared_with, s.shared
+        coalesce({_HINDRANCE}, c.reason) AS hindrance,
+        coalesce(c.source, s.shared_with) AS shared_with, coalesce(c.shared, s.shared) AS shared
     FROM runs r
     LEFT JOIN copies c ON c.run_id = r.run_id
     LEFT JOIN (
@@ -196,7 +199,7 @@ _SHARES = """
     SELECT
         r.run_id, u.task, r.datapoint_id, d."group", d.label, avg(r.correct::INT) AS accuracy,
         count(*) AS plays, coalesce(var_samp(r.correct::INT), 0) AS variance,
-        any_value(u.stopped) IS NOT NULL AS stopped,
+        any_value(u.stopped) IS NOT NULL AS stopped, any_value(u.game_sha256) AS game,
         arg_min(r.rollout_id, r.repeat) FILTER (r.correct) AS right_rollout,
         arg_min(r.rollout_id, r.repeat) FILTER (NOT r.correct) AS wrong_rollout
     FROM rollouts r
@@ -253,21 +256,31 @@ OF_PAIR = """
 """
 """The arguments of `Pairs`, of its groups."""
 
+
+def _comparison_column(name: str) -> str:
+    """A column of `comparisons`; two samples of one system are not tested."""
+    if name in ("p", "detectable"):
+        return f"CASE WHEN is_one_system THEN NULL ELSE t.{name} END AS {name}"
+    return f"t.{name} AS {name}" if name in TESTED else name
+
+
 COMPARISONS = f"""
 CREATE VIEW comparisons AS
 WITH shares AS ({_SHARES}), grouped AS (
     SELECT
         a.run_id AS run_a, b.run_id AS run_b, a.task, a."group", sum(a.accuracy) AS right_a,
-        sum(b.accuracy) AS right_b, bool_or(a.stopped OR b.stopped) AS stopped, {OF_GROUP}
+        sum(b.accuracy) AS right_b, bool_or(a.stopped OR b.stopped) AS stopped,
+        bool_or(a.game = b.game) AS is_one_system, {OF_GROUP}
     FROM {_BOTH}
     GROUP BY a.run_id, b.run_id, a.task, a."group"
 ), tested AS (
     SELECT
         run_a, run_b, task, sum(right_a) / sum(size) AS accuracy_a, sum(right_b) / sum(size) AS accuracy_b,
-        sum(size)::BIGINT AS datapoints, paired_test({OF_PAIR}, bool_or(stopped)) AS t
+        sum(size)::BIGINT AS datapoints, bool_or(is_one_system) AS is_one_system,
+        paired_test({OF_PAIR}, bool_or(stopped)) AS t
     FROM grouped GROUP BY run_a, run_b, task
 )
-SELECT {", ".join(f"t.{name} AS {name}" if name in TESTED else name for name in COMPARISON_COLUMNS)} FROM tested;
+SELECT {", ".join(map(_comparison_column, COMPARISON_COLUMNS))} FROM tested;
 """
 
 _VERDICT = "0: reject (the solution is wrong), 1: accept (it is right), 2: none"
@@ -404,7 +417,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
-        "p": "of the sign-flip test, of this pair alone; NULL: there is one group",
+        "p": "of the sign-flip test, of this pair alone; NULL: there is one group, or both are samples of one system",
         "detectable": "the smallest difference that would be seen four times in five",
         "groups": "groups of datapoints, which are independent",
         "differing": "groups whose accuracy differs",

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from runner.errors import NipRunError, UsageError
-from runner.results.board_schema import NO_OWN_SAMPLE
+from runner.results.answer_origins import NO_OWN_SAMPLE
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.text import comma_join, counted, did_you_mean

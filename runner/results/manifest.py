@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self, TypedDict, Unpack
 from runner.datasets.shards import Shard
 from runner.errors import BudgetExhausted, Interrupted, NipRunError, Waiting
 from runner.redaction import redacted
+from runner.results.answer_origins import AnswerOrigins
 
 
 class Status(StrEnum):
@@ -205,6 +206,12 @@ class Manifest:
     def is_whole_replay(self) -> bool:
         """Whether all its answers are another run's: it called nobody, and cost nothing."""
         return self.replay_of is not None and self.replay_of.until_round is None
+
+    @property
+    def origins(self) -> AnswerOrigins:
+        """Where the answers behind its counted verdicts came from."""
+        verdicts = (self.rollouts or 0) - (self.transport_failed or 0)
+        return AnswerOrigins(verdicts, self.journal, self.run_id, self.answers_from or {})
 
     @property
     def own_cost_usd(self) -> float | None:

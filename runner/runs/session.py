@@ -292,8 +292,8 @@ class Session:
                 )
         if self.plan.shard is not None:  # from which a merge knows that nothing is cut off
             self.manifest = replace(self.manifest, journal_records=records())
-        begun = first_record(self.folder.journal) or {}
-        self.manifest = replace(self.manifest, journal=begun.get("journal")).ended(accounting.status(), **counts)
+        first = first_record(self.folder.journal) or {}
+        self.manifest = replace(self.manifest.ended(accounting.status(), **counts), journal=first.get("journal"))
         self.folder.write_manifest(self.manifest)
 
     def _note_troubles(self) -> None:

@@ -215,7 +215,13 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         *execution_problems(experiment, where),
         *unlabelled_problems(experiment, spec.protocol, spec.dataset, where),
         *training_problems(
-            experiment, spec.protocol, spec.dataset, test, where, names_datapoints=_shows_dataset(layered)
+            experiment,
+            spec.protocol,
+            spec.dataset,
+            test,
+            where,
+            used=frozenset().union(*spec.prompts.variables.values()),
+            names_datapoints=_shows_dataset(layered),
         ),
         *(Problem(where(key), key, message) for key, message in conflicts(experiment)),
     ]
