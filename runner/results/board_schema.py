@@ -102,7 +102,8 @@ WITH counted AS (
 ), copied AS (
     SELECT run_id, unnest(map_keys(copied)) AS origin, unnest(map_values(copied)) AS answers FROM counted
 ), own AS (
-    SELECT run_id, journal, greatest(verdicts - coalesce(list_sum(map_values(copied)), 0), 0)::BIGINT AS answers
+    SELECT run_id, journal, greatest(verdicts - coalesce(list_sum(map_values(copied)), 0), 0)::BIGINT AS answers,
+        answers / verdicts AS share
     FROM counted
 ), origins AS (
     FROM copied
@@ -111,7 +112,7 @@ WITH counted AS (
 )
 SELECT
     a.run_id, b.run_id AS other, least(sum(least(a.answers, b.answers)), any_value(c.verdicts))::BIGINT AS shared,
-    any_value(c.verdicts) AS verdicts, any_value(oa.answers) AS own, any_value(ob.answers) AS other_own
+    any_value(c.verdicts) AS verdicts, any_value(oa.share) AS own_share, any_value(ob.share) AS other_own_share
 FROM origins a JOIN origins b ON b.origin = a.origin AND b.run_id <> a.run_id
 JOIN counted c ON c.run_id = a.run_id JOIN own oa ON oa.run_id = a.run_id JOIN own ob ON ob.run_id = b.run_id
 GROUP BY a.run_id, b.run_id HAVING shared > 0;
@@ -130,14 +131,14 @@ SELECT
         || s.other AS reason
 FROM shared_answers s JOIN standing a ON a.run_id = s.run_id JOIN standing b ON b.run_id = s.other
 WHERE s.shared * 2 > s.verdicts AND b.hindrance IS NULL AND b.task = a.task
-    AND (coalesce(b.published, -1), -s.other_own, b.started_at, b.run_id)
-        < (coalesce(a.published, -1), -s.own, a.started_at, a.run_id)
+    AND (coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id)
+        < (coalesce(a.published, -1), -s.own_share, a.started_at, a.run_id)
 QUALIFY row_number() OVER (
-    PARTITION BY s.run_id ORDER BY coalesce(b.published, -1), -s.other_own, b.started_at, b.run_id
+    PARTITION BY s.run_id ORDER BY coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id
 ) = 1;
 """
 """Runs that share more than half of their answers with a run that comes first: the one that was published first, if a
-server says so, else the one with more answers of its own, else the one that began first."""
+server says so, else the one with the larger share of answers of its own, else the one that began first."""
 
 _LEADERBOARD = f"""
 CREATE OR REPLACE VIEW leaderboard AS
@@ -148,7 +149,7 @@ WITH measured AS (
     FROM runs r
     LEFT JOIN copies c ON c.run_id = r.run_id
     LEFT JOIN (
-        SELECT run_id, arg_max(other, shared) AS shared_with, max(shared) AS shared FROM shared_answers GROUP BY run_id
+        SELECT run_id, arg_max(other, (shared, other_own_share)) AS shared_with, max(shared) AS shared FROM shared_answers GROUP BY run_id
     ) s ON s.run_id = r.run_id
     LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
     LEFT JOIN (

@@ -11,7 +11,7 @@ from runner.errors import NipRunError, UsageError
 from runner.results.answer_origins import NO_OWN_SAMPLE
 from runner.results.manifest import Status
 from runner.results.results import Results
-from runner.text import comma_join, counted, did_you_mean
+from runner.text import comma_join, did_you_mean
 
 _SELECTION = ("split", "limit", "filter", "group_by")
 
@@ -60,8 +60,7 @@ def shared_in_words(row: Mapping[str, Any]) -> list[str]:
     """How many verdicts of a row come from answers of another run, unless its `reason` says so."""
     if not row["shared"] or (row["reason"] or "").startswith((NO_OWN_SAMPLE, "replay of ")):
         return []
-    verdicts = counted(row["shared"], "verdict")
-    return [f"{verdicts} of {row['n']} come from answers that it shares with {row['shared_with']}"]
+    return [f"{row['shared']} of {row['n']} verdicts come from answers that it shares with {row['shared_with']}"]
 
 
 def lists_of(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
