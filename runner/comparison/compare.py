@@ -39,7 +39,7 @@ from runner.results.tasks import METRIC
 from runner.results.until import sequence_of
 from runner.statistics.differences import Difference
 from runner.statistics.paired import holm
-from runner.text import comma_join, counted, with_interval
+from runner.text import comma_join, counted, decimal, with_interval
 
 
 @dataclass(frozen=True)
@@ -390,7 +390,7 @@ def _stopped(system: System) -> tuple[str, ...]:
     """What has to be said of its runs that were to stop once they were decided."""
     return tuple(
         f"{folder.run_id} was to stop once it was decided, and is compared by confidence sequences; its accuracy is "
-        f"within [{ends[0]:.3f}, {ends[1]:.3f}]"
+        f"within [{decimal(ends[0])}, {decimal(ends[1])}]"
         for folder in system.runs
         if (ends := sequence_of(folder)) is not None
     )

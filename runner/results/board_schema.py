@@ -149,7 +149,8 @@ WITH measured AS (
     FROM runs r
     LEFT JOIN copies c ON c.run_id = r.run_id
     LEFT JOIN (
-        SELECT run_id, arg_max(other, (shared, other_own_share)) AS shared_with, max(shared) AS shared FROM shared_answers GROUP BY run_id
+        SELECT run_id, arg_max(other, (shared, other_own_share)) AS shared_with, max(shared) AS shared
+        FROM shared_answers GROUP BY run_id
     ) s ON s.run_id = r.run_id
     LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
     LEFT JOIN (

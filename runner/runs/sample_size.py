@@ -205,7 +205,7 @@ def _paired(one: RunFolder, other: RunFolder) -> VarianceOfDifference:
         return _seen(with_one_more(total, groups, furthest), 0.0, said, groups, split=False)
     between, *within = split
     said = (
-        f"that of the differences of {both}: {between:.3f} between groups, {within[0]:.3f} and {within[1]:.3f} within"
+        f"that of the differences of {both}: {decimal(between)} between groups, {decimal(within[0])} and {decimal(within[1])} within"
     )
     return _seen(with_one_more(between, groups, furthest), sum(within), said, groups)
 
@@ -224,7 +224,7 @@ def _seen(fixed: float, by_chance: float, said: str, groups: int, *, split: bool
 
 
 def _told(split: Split) -> str:
-    return f"{split.between:.3f} between groups, {split.within:.3f} within"
+    return f"{decimal(split.between)} between groups, {decimal(split.within)} within"
 
 
 def _total(scores: Scores, run: RunFolder) -> float:

@@ -150,7 +150,7 @@ def test_groups_are_the_units_of_the_test(tmp_path: Path) -> None:
     pair = only(compare("a", "b", results=results))
     assert (pair.datapoints, pair.groups, pair.differing, pair.mid_p_mcnemar) == (12, 4, 2, None)
     assert pair.p == 0.5  # both of two groups differ one way
-    assert "4 groups of datapoints cannot tell: p is 0.12 at best" in pair.verdict
+    assert "4 groups of datapoints cannot tell: p is 0.1250 at best" in pair.verdict
     by_group = compare("a", "b", results=results, by="family")
     assert any(one.startswith("4 of 4 slices by 'family' are one group of datapoints each") for one in by_group.notes)
     ((p, groups, differing),) = query(
@@ -214,7 +214,7 @@ def test_slices_are_in_order_and_of_one_value_in_both_runs(tmp_path: Path) -> No
         played(path, results, f"dataset.path={tmp_path}/{name}.jsonl", other_system(ord(name)), run_id=name)
     found = compare("a", "b", results=results, by="hard")
     assert [(one.slice, one.datapoints) for one in found.slices] == [("2", 2), ("10", 2), ("b", 2), ("(null)", 2)]
-    assert "2 groups of datapoints cannot tell: p is 0.5 at best" in found.slices[0].verdict
+    assert "2 groups of datapoints cannot tell: p is 0.5000 at best" in found.slices[0].verdict
     with pytest.raises(UsageError, match="column 'hard' differs between the runs: p7 is b in a and c in c"):
         compare("a", "c", results=results, by="hard")
     alone = compare("a", "b", results=results, by="question")
