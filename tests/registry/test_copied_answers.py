@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
+from runner.results.folder import RunFolder
+from runner.results.leaderboard import Leaderboard
 from tests.support.processes import nip_run_here, until
 from tests.support.servers.chat_client import serving
 from tests.support.serving import Served
@@ -41,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def said(folder: Path, *words: str, code: int = 0, **variables: str) -> str:
+def said(folder: Path, *words: str, code: int = 0, variables: Mapping[str, str] = {}) -> str:
     """Run a command, and return what it printed."""
     done = nip_run_here(*words, cwd=folder, **variables)
     assert done.returncode == code, done.stderr
@@ -62,7 +65,7 @@ def check_rows(rows: dict[str, tuple[int | None, str]], first: str) -> None:
 def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
     listed = json.loads(said(folder, "leaderboard", "--json"))
     rows = {row["run_id"]: (row["rank"], str(row["reason"])) for row in listed}
-    text = said(folder, "leaderboard", COLUMNS="300")
+    text = said(folder, "leaderboard", variables={"COLUMNS": "300"})
     assert f"note: more: {SHARED}first" in text
     rows["more"] = (rows["more"][0], text)
     check_rows(rows, "first")
@@ -89,17 +92,38 @@ def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(fol
     words = ("--as", "acme", "--licence", "MIT", "--force", "-q")
     said(folder, "publish", *names, "--to", "registry", *words)
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    board = json.loads(said(folder, "leaderboard", "--from", "registry", "--json", **cache))
+    board = json.loads(said(folder, "leaderboard", "--from", "registry", "--json", variables=cache))
     check_rows(
         {row["run_id"]: (row["rank"], " ".join([str(row["reason"]), *row["marks"]])) for row in board["rows"]},
         "run/acme/first@1",
     )
     with serving_releases(tmp_path / "server") as server:
         access = {"NIP_RUN_REGISTRY": server.address, "NIP_RUN_TOKEN": server.tokens["alice"]}
-        # A copy that is published later has no rank, also if its publisher says that it began earlier.
-        said(folder, "publish", *names, "--to", server.address, *words, **access)
+        said(folder, "publish", *names, "--to", server.address, *words, variables=access)
         rows = server_rows(server, tmp_path / "board.duckdb", len(names))
         check_rows(rows, "run/acme/first@1")
+
+
+def test_on_a_server_the_run_that_was_published_first_is_the_source(folder: Path, tmp_path: Path) -> None:
+    """A later copy could say that it began earlier, and take the rank of its source."""
+    runs = [RunFolder(folder / "results" / "runs" / name) for name in ("first", "cached")]
+    for order in (("first", "cached"), ("cached", "first")):
+        board = Leaderboard(tmp_path / order[0], lambda: runs)
+        board.folder.mkdir()
+        board.update(runs, (), {name: place for place, name in enumerate(order)})
+        ranked = board.query("SELECT run_id FROM leaderboard WHERE rank IS NOT NULL")[1]
+        assert ranked == [(order[0],)]
+
+
+def test_a_strangers_counts_break_no_board(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "runs" / "cached"
+    shutil.copytree(folder / "results" / "runs" / "cached", copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["answers_from"] = {"a": "many", "b": -5, "c": 10**30, "d": None, "e": 1.5}
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    board = Leaderboard(tmp_path, lambda: [RunFolder(copy)])
+    board.rebuild()
+    assert board.query("SELECT run_id, rank FROM leaderboard")[1] == [("cached", 1)]
 
 
 def server_rows(server: Served, path: Path, count: int) -> dict[str, tuple[int | None, str]]:

@@ -181,11 +181,10 @@ def _reasons(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dic
     for row, score in rows:
         origins = AnswerOrigins(**score["origins"]) if "origins" in score else None
         reason = score.get("unranked")
-        for release, other in before if reason is None and origins is not None else ():
-            if 2 * (shared := origins.shared_with(other)) > origins.verdicts:
+        for release, other in before:
+            if reason is None and origins is not None and 2 * (shared := origins.shared_with(other)) > origins.verdicts:
                 share = f"{shared} of its {origins.verdicts} verdicts come from answers that it shares with {release}"
                 reason = f"{NO_OWN_SAMPLE}: {share}"
-                break
         if reason is not None:
             reasons[row["release"]] = reason
         elif origins is not None:
