@@ -284,9 +284,9 @@ class _Work:
         if remark is not None:
             bare = f"{other.name} less {base.name} is {told(row.difference, measure, without_error(result.difference))}"
             row = _untested(replace(row, stderr=None, ci_low=None, ci_high=None), f"no test: {remark}; {bare}")
-        elif base.game == other.game:
-            ends = self._pooled(measure, found)
-            row = _untested(row, f"two samples of one system: {value}; pooled, {measure.name} is {ends}")
+        elif base.manifests[0].game_sha256 == other.manifests[0].game_sha256:
+            pooled = self._pooled(measure, found)
+            row = _untested(row, f"two samples of one system: {value}; pooled, {measure.name} is {pooled}")
         elif stopped and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
         return replace(
@@ -399,8 +399,8 @@ def _stopped(system: System) -> tuple[str, ...]:
 def notes_of(systems: Sequence[System]) -> Iterator[str]:
     """What a reader of the numbers must know of the systems."""
     for system in systems:
-        if (fixed := system.fixed_verdicts) is not None and system.force_guess != "y":
-            yield f"{system.name}: {fixed}"
+        if (reason := system.fixed_verdicts) is not None:
+            yield f"{system.name}: {reason}"
         if lost := system.lost():
             yield f"{system.name}: {counted(lost, 'rollout')} lost in transport, which count nowhere"
         if system.is_tree():

@@ -10,6 +10,7 @@ from runner.comparison.systems import System
 from runner.errors import RunError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
+from runner.spec.checks.fixed_verdicts import FORCED_LABELS
 from runner.text import comma_join
 
 
@@ -50,9 +51,9 @@ def same_answers(base: System, other: System) -> str | None:
 
 
 def forced_labels(base: System, other: System) -> str | None:
-    """Return why a difference of these systems says nothing: the verdicts of one of them are the labels."""
-    forced = (system for system in (base, other) if system.force_guess == "y")
-    return next((f"{system.name}: {system.fixed_verdicts}" for system in forced), None)
+    """Return the reason why a difference says nothing: the verdicts of one of the systems are the labels."""
+    forced = (system.name for system in (base, other) if system.fixed_verdicts == FORCED_LABELS)
+    return next((f"{name}: {FORCED_LABELS}" for name in forced), None)
 
 
 def shared_verdicts(base: System, other: System) -> tuple[bool, str] | None:

@@ -76,25 +76,15 @@ class System:
         return frozenset(name for one in self.runs for name in _used(one))
 
     @property
-    def game(self) -> str:
-        """The hash of what its games share: systems with the same one are two samples of one system."""
-        return self.manifests[0].game_sha256
-
-    @property
     def verdicts(self) -> int:
         """The rollouts that count."""
         return sum(manifest.origins.verdicts for manifest in self.manifests)
 
-    @cached_property
-    def force_guess(self) -> str | None:
-        """The setting `protocol.force_guess`."""
-        value: str | None = saved_value(self.runs[0], "protocol", "force_guess")
-        return value
-
     @property
     def fixed_verdicts(self) -> str | None:
-        """Why its verdicts say nothing about its verifier's answers; None if they do."""
-        return fixed_verdicts(self.force_guess, verifiers_of(self.manifests[0]))
+        """The reason why its verdicts say nothing about its verifier's answers; None if they do."""
+        force_guess = saved_value(self.runs[0], "protocol", "force_guess")
+        return fixed_verdicts(force_guess, verifiers_of(self.manifests[0]))
 
     def is_tree(self) -> bool:
         """Whether its rollouts are branches of trees."""

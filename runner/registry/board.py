@@ -89,7 +89,7 @@ def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = Non
     shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
     with kept_connections():
         runs = dict(_runs(registry, kept, releases, shown, board))
-    rows = _ranked(kept, runs, shown, board, registry.publication_order())
+    rows = _ranked(kept, runs, shown, board, registry)
     # A replay is no play: it says itself what it replays.
     repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
     _check_benchmark(benchmark, rows, registry.where)
@@ -169,11 +169,7 @@ def _runs(
 
 
 def _ranked(
-    kept: BoardCache,
-    runs: Mapping[str, Kept],
-    shown: Mapping[str, Entry],
-    board: RegistryBoard,
-    published: Mapping[str, int],
+    kept: BoardCache, runs: Mapping[str, Kept], shown: Mapping[str, Entry], board: RegistryBoard, registry: Registry
 ) -> list[dict[str, Any]]:
     """The rows of the view `leaderboard`, over a board in the cache that has just these runs."""
     database = Leaderboard(kept.path, kept.runs)
@@ -184,17 +180,17 @@ def _ranked(
     new = [run.folder for sha256, run in runs.items() if sha256 not in there]
     gone = there - runs.keys()
     if new or gone or not database.path.is_file():
-        for sha256, why in database.update(new, gone, published).items():
+        for sha256, why in database.update(new, gone, registry.publication_order()).items():
             board.left_out.append((str(shown[sha256].reference), why))
     columns, rows = database.query("SELECT * FROM leaderboard")
     return _with_own_lists([_with_release(dict(zip(columns, row, strict=True)), shown) for row in rows])
 
 
 def _with_release(row: dict[str, Any], shown: Mapping[str, Entry]) -> dict[str, Any]:
-    """A row that names the release with which it shares answers, and not the hash that the cache has it under."""
-    if (other := row["shared_with"]) in shown:
-        named = str(shown[other].reference)
-        row.update(shared_with=named, reason=row["reason"] and row["reason"].replace(other, named))
+    """Replace the hash of the release that a row shares answers with, its name in the cache, by its reference."""
+    if (sha256 := row["shared_with"]) in shown:
+        release = str(shown[sha256].reference)
+        row.update(shared_with=release, reason=row["reason"] and row["reason"].replace(sha256, release))
     return row
 
 

@@ -11,15 +11,15 @@ NO_OWN_SAMPLE = "not a sample of its own"
 
 @dataclass(frozen=True)
 class AnswerOrigins:
-    """The number of counted verdicts of a run, and how many of them were copied from which run."""
+    """The number of counted verdicts of a run, and the number of those copied from each other run."""
 
     verdicts: int
     journal: str | None
     """The number of the run's own journal; None: an earlier version began it."""
     run_id: str | None = None
-    """By which caches of earlier versions name it; None where ids are not unique."""
+    """The run's id, which caches of earlier versions store instead of the number; None if ids are not unique."""
     copied: Mapping[str, int] = field(default_factory=dict)
-    """By journal number or run id, as `Completion.origin` has it."""
+    """Counts by journal number or run id, see `Completion.origin`."""
 
     @property
     def own(self) -> int:

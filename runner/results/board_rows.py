@@ -124,17 +124,12 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
         "replay_until_round": until_round,
         "fixed_verdicts": fixed_verdicts(_at(spec, "protocol", "force_guess"), verifiers_of(manifest)),
         "journal": manifest.journal,
-        "answers_from": None if manifest.answers_from is None else json.dumps(_counts(manifest.answers_from)),
+        "answers_from": None if manifest.answers_from is None else json.dumps(dict(manifest.origins.copied)),
         "rejudge_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,
         "dataset_source_sha256": manifest.dataset_source_sha256,
         "prompts_sha256": tagged_hash("prompts", dict(manifest.prompts_sha256)),
         "protocol_sha256": manifest.protocol_sha256,
     }
-
-
-def _counts(answers_from: Mapping[str, Any]) -> dict[str, int]:
-    """The counts of a manifest, which may be a stranger's."""
-    return {name: n for name, n in answers_from.items() if type(n) is int and 0 <= n < 1 << 53}
 
 
 def _outcome_facts(outcomes: Mapping[str, int]) -> dict[str, int | None]:

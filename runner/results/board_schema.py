@@ -117,7 +117,7 @@ FROM origins a JOIN origins b ON b.origin = a.origin AND b.run_id <> a.run_id
 JOIN counted c ON c.run_id = a.run_id JOIN own oa ON oa.run_id = a.run_id JOIN own ob ON ob.run_id = b.run_id
 GROUP BY a.run_id, b.run_id HAVING shared > 0;
 """
-"""For each two runs how many verdicts come from the same answers: at most so many, where both copied a third run."""
+"""The number of verdicts that two runs owe to the same answers; an upper bound if both copied a third run."""
 
 _COPIES = f"""
 CREATE OR REPLACE VIEW copies AS

@@ -209,9 +209,9 @@ class Manifest:
 
     @property
     def origins(self) -> AnswerOrigins:
-        """Where the answers behind its counted verdicts came from."""
-        verdicts = (self.rollouts or 0) - (self.transport_failed or 0)
-        return AnswerOrigins(verdicts, self.journal, self.run_id, self.answers_from or {})
+        """The runs that the answers behind its counted verdicts came from; counts of a stranger may be anything."""
+        copied = {name: n for name, n in (self.answers_from or {}).items() if type(n) is int and 0 <= n < 1 << 53}
+        return AnswerOrigins((self.rollouts or 0) - (self.transport_failed or 0), self.journal, self.run_id, copied)
 
     @property
     def own_cost_usd(self) -> float | None:

@@ -56,7 +56,7 @@ class Call:
     vote: int = 0
     """Which vote on one verdict, where several were asked for."""
     origin: str | None = None
-    """Where the answer was copied from (see `Completion.origin`); in no table, so that a replay's tables are equal."""
+    """The run that it was copied from (see `Completion.origin`); in no table, so that a replay's tables are equal."""
 
     @property
     def is_answer(self) -> bool:

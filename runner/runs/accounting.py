@@ -92,7 +92,7 @@ class Counted(NamedTuple):
     usd: tuple[float, ...]
     """What each call cost whose price is known."""
     origin: str | None = None
-    """Where its verdict was copied from; None: its own, or it has no game that counts."""
+    """The run that its verdict was copied from; None: none, or the rollout does not count."""
 
 
 Watch = Callable[[Progress], None]

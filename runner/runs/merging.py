@@ -283,7 +283,7 @@ def _records(part: Part) -> Iterator[dict[str, Any]]:
 
 
 def _note_origin(record: dict[str, Any], first: Mapping[str, Any] | None) -> None:
-    """Keep in a part's answer which journal it stood in: a cache that the part filled knows it by that."""
+    """Store the number of the part's journal in its answer: caches that the part filled know the answer by it."""
     if record.get("kind") == CallRecord.KIND and "of" not in record and first is not None and "journal" in first:
         record.setdefault(ORIGIN, first["journal"])
 

@@ -71,7 +71,7 @@ class Registry:
         return self._listing.of_kind(kind)
 
     def publication_order(self) -> dict[str, int]:
-        """Return each release's place in the order of publication, by its hash; nothing if nobody vouches for it."""
+        """Return each release's place in the order of publication, by its hash; empty if the place does not know."""
         return {}
 
     def find(self, named: Reference | Digest) -> Entry:

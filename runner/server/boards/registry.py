@@ -55,7 +55,7 @@ class PublicRegistry(Registry):
         self._entries = sorted(found, key=_order)
 
     def publication_order(self) -> dict[str, int]:
-        """As inherited: by the order in which the server took the releases."""
+        """As inherited; releases are numbered in the order of publication."""
         return {entry.sha256: self.listed[entry.reference].id for entry in self._entries}
 
     def only(self, entries: Iterable[Entry]) -> Self:
