@@ -64,7 +64,8 @@ def check_rows(rows: dict[str, tuple[int | None, str]], first: str) -> None:
 
 def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
     listed = json.loads(said(folder, "leaderboard", "--json"))
-    rows = {row["run_id"]: (row["rank"], str(row["reason"])) for row in listed}
+    names = {*RUNS, "replayed"}
+    rows = {row["run_id"]: (row["rank"], str(row["reason"])) for row in listed if row["run_id"] in names}
     text = said(folder, "leaderboard", variables={"COLUMNS": "300"})
     assert f"note: more: {SHARED}first" in text
     rows["more"] = (rows["more"][0], text)
@@ -168,10 +169,40 @@ def test_two_copies_of_a_run_are_no_two_samples(folder: Path) -> None:
     assert pair["verdict"].startswith("no test: 12 of 12 verdicts of cached come from answers that it shares with ")
 
 
+def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folder: Path) -> None:
+    for shard in ("1/2", "2/2"):
+        said(folder, "spec.yaml", "--run-id", "parts", "-q", "--shard", shard, "name=parts", "cache=parts.sqlite")
+    said(folder, "spec.yaml", "--run-id", "later", "-q", "cache=parts.sqlite", "protocol.verifier_reward=6")
+    (pair,) = json.loads(said(folder, "compare", "parts", "later", "--json"))["pairs"]
+    assert "12 of 12 verdicts of parts come from answers that it shares with later" in pair["verdict"]
+
+
+def test_workers_record_where_answers_came_from(folder: Path) -> None:
+    said(folder, "spec.yaml", "--run-id", "crew", "-q", "execution.processes=2", "protocol.verifier_reward=7")
+    (pair,) = json.loads(said(folder, "compare", "first", "crew", "--json"))["pairs"]
+    assert "12 of 12 verdicts of first come from answers that it shares with crew" in pair["verdict"]
+    said(folder, "spec.yaml", "--run-id", "crew-first", "-q", "execution.processes=2", "cache=crew.sqlite", "name=crew")
+    said(folder, "spec.yaml", "--run-id", "after-crew", "-q", "cache=crew.sqlite", "protocol.verifier_reward=8")
+    manifests = [
+        json.loads((folder / "results" / "runs" / name / "manifest.json").read_text())
+        for name in ("crew-first", "after-crew")
+    ]
+    assert [manifest["answers_from"] for manifest in manifests] == [{}, {manifests[0]["journal"]: 12}]
+
+
 def test_compare_states_a_share_below_half_and_tests(folder: Path) -> None:
-    found = json.loads(said(folder, "compare", "fresh", "more", "--json"))
-    assert found["pairs"][0]["p"] is not None
-    assert not any("shares" in note for note in found["pairs"][0]["notes"])
+    """Two runs over 12 datapoints, of which 4 were played by a third one before."""
+    own = ["-q", "cache=few.sqlite"]
+    said(folder, "spec.yaml", "--run-id", "few", *own, "protocol.verifier_reward=10", "dataset.limit=4")
+    shutil.copy(folder / "few.sqlite", folder / "few-too.sqlite")
+    said(folder, "spec.yaml", "--run-id", "mixed", *own, "protocol.verifier_reward=11")
+    said(folder, "spec.yaml", "--run-id", "mixed-too", "-q", "cache=few-too.sqlite", "protocol.verifier_reward=12")
+    (pair,) = json.loads(said(folder, "compare", "mixed", "mixed-too", "--json"))["pairs"]
+    assert pair["p"] is not None
+    assert "4 of 12 verdicts of mixed come from answers that it shares with mixed-too" in pair["notes"]
+    (pair,) = json.loads(said(folder, "compare", "first", "fresh", "--json"))["pairs"]
+    assert pair["p"] is not None
+    assert not any("shares" in note for note in pair["notes"])
 
 
 def test_a_copy_cannot_be_pooled_with_its_source(folder: Path) -> None:
