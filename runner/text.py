@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -72,11 +73,33 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """`0.71 [0.62, 0.79]`."""
+NOT_ESTIMABLE = "not estimable"
+"""Stands for a number that is infinite or undefined, such as the open end of an interval."""
+
+
+def decimal(value: float | None, places: int = 3, none: str = "-") -> str:
+    """Round a number for people: `0.710`, and never `-0.000`."""
     if value is None:
-        return "-"
-    return f"{value:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
+        return none
+    return f"{value:z.{places}f}" if math.isfinite(value) else NOT_ESTIMABLE
+
+
+def interval_ends(low: float | None, high: float | None, places: int = 3) -> tuple[str, str] | None:
+    """Round both ends of an interval; None if there is no interval. A missing end alone is not estimable."""
+    if low is None and high is None:
+        return None
+    return decimal(low, places, NOT_ESTIMABLE), decimal(high, places, NOT_ESTIMABLE)
+
+
+def with_interval(value: float | None, low: float | None, high: float | None, places: int = 3, none: str = "-") -> str:
+    """`0.710 [0.620, 0.790]`."""
+    ends = None if value is None else interval_ends(low, high, places)
+    return decimal(value, places, none) + ("" if ends is None else f" [{', '.join(ends)}]")
+
+
+def p_value(p: float | None, none: str = "-") -> str:
+    """`0.0421`, or `<0.0001`."""
+    return "<0.0001" if p is not None and p < 1e-4 else decimal(p, 4, none)
 
 
 def comma_join(words: Iterable[str]) -> str:

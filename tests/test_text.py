@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from runner.errors import SpecError
 from runner.spec.load import load_specs
-from runner.text import csv_text, did_you_mean_file
+from runner.text import csv_text, decimal, did_you_mean_file, p_value, with_interval
+from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 
@@ -62,3 +68,38 @@ def test_a_template_that_is_not_there_is_not_taken_for_a_shorter_one(tmp_path: P
 def test_a_formula_is_a_text_in_csv(text: str) -> None:
     assert csv_text(text) == f"'{text}"
     assert csv_text(f"a{text}") == f"a{text}"
+
+
+def test_numbers_are_rounded_by_one_function_and_what_is_infinite_is_not_estimable() -> None:
+    assert with_interval(0.7, 0.62, 0.79) == "0.700 [0.620, 0.790]"
+    assert with_interval(0.7, None, None) == "0.700"
+    assert with_interval(None, None, None) == "-"
+    assert with_interval(2.5, 1.25, None) == with_interval(2.5, 1.25, math.inf) == "2.500 [1.250, not estimable]"
+    assert with_interval(2.5, -math.inf, 3.0) == "2.500 [not estimable, 3.000]"
+    assert decimal(math.nan) == decimal(math.inf) == "not estimable"
+    assert (decimal(-0.0001), decimal(None), decimal(None, none="–")) == ("0.000", "-", "–")
+    assert (p_value(0.00001), p_value(0.0625), p_value(None)) == ("<0.0001", "0.0625", "-")
+
+
+def test_scripts_of_pages_round_as_python_does() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    values = [0.5625, 0.0625, 0.1875, -0.0001, 1.0005, 0.7, 1e-5, 123.4565, -0.0625, 0.0, 1 / 3]
+    source = (ROOT / "runner" / "pages" / "static" / "10_dom.js").read_text("utf-8")
+    function = source[source.index("function rounded") :].partition("\n}\n")[0] + "\n}\n"
+    script = f"{function} console.log({json.dumps(values)}.map((value) => rounded(value, 3)).join(' '))"
+    done = subprocess.run([node, "-e", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [decimal(value) for value in values]
+
+
+def test_no_module_rounds_a_result_by_itself() -> None:
+    """A number with three decimals is written by `runner.text`."""
+    own = re.compile(r":z?\.[34]f\}")
+    dollars = re.compile(r"\$\{[^{}]*:,?\.4f\}")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "runner").rglob("*.py")
+        if own.search(dollars.sub("", path.read_text("utf-8")))
+    }
+    assert found == set()

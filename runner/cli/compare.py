@@ -18,7 +18,7 @@ from runner.results.results import Results
 from runner.runs.result import RunResult
 from runner.statistics.paired import ALPHA
 from runner.statistics.worst import Worst
-from runner.text import comma_join, counted, in_one_line, with_interval
+from runner.text import comma_join, counted, decimal, in_one_line, p_value, with_interval
 
 _NAMED = 5
 """Datapoints that are named where some are left out; --json has all."""
@@ -118,18 +118,17 @@ def _cell(pair: Compared, column: str) -> Any:
         case "system":
             return pair.other
         case "value":
-            return f"{pair.other_value:.3f}"
+            return decimal(pair.other_value)
         case "base":
             return pair.base
         case "of base":
-            return f"{pair.base_value:.3f}"
+            return decimal(pair.base_value)
         case "difference [95%]":
             return with_interval(pair.difference, pair.ci_low, pair.ci_high)
         case "p" | "p (Holm)" | "McNemar":
-            p = {"p": pair.p, "p (Holm)": pair.p_corrected, "McNemar": pair.mid_p_mcnemar}[column]
-            return None if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}"
+            return p_value({"p": pair.p, "p (Holm)": pair.p_corrected, "McNemar": pair.mid_p_mcnemar}[column])
         case "detectable":
-            return None if pair.detectable is None else f"{pair.detectable:.3f}"
+            return decimal(pair.detectable)
         case "differ":
             return pair.differing
         case _:

@@ -8,7 +8,7 @@ from runner.cli.board_lists import show_lists
 from runner.cli.output import note, print_json, say
 from runner.errors import UsageError
 from runner.exit_codes import ExitCode
-from runner.results.local_board import local_rows, told_reason, without_board
+from runner.results.local_board import local_rows, shared_in_words, told_reason, without_board
 from runner.results.results import Results
 
 
@@ -36,6 +36,9 @@ def execute(args: argparse.Namespace) -> int:
         )
     else:
         show_lists(records)
+        for row in records:
+            for line in shared_in_words(row):
+                note(f"note: {row['run_id']}: {line}")
     return ExitCode.DONE
 
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from runner.cli.layout import GAP, column, fitted, stacked
-from runner.text import escape_controls
+from runner.text import NOT_ESTIMABLE, escape_controls
 
 WIDE = 160
 """Columns of a terminal that cannot be measured."""
@@ -254,7 +254,7 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.4g}" if math.isfinite(value) else NOT_ESTIMABLE
     return escape_controls(str(value))
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from runner.cli.learning_curve import show_training
 from runner.cli.output import calls_and_cost, heading, note, print_table, say
 from runner.cli.troubles import warn_of
-from runner.results.manifest import Manifest, Status
+from runner.results.board_rows import saved_value
+from runner.results.manifest import Manifest, Status, verifiers_of
 from runner.results.metric_rows import COLUMNS, extra_lines, judging_rows, metric_rows, reasons
 from runner.results.metrics import NO_LABELS
 from runner.results.points import shown_point
@@ -17,6 +18,7 @@ from runner.results.results import Results
 from runner.runs.part_troubles import found_in
 from runner.runs.result import RunResult
 from runner.runs.troubles import troubles_of
+from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.text import counted, with_interval
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests", "until", "variance")
@@ -105,6 +107,9 @@ def _show_summary(result: RunResult) -> None:
         ("where", str(result.folder.path)),
     ):
         say(f"{name:<9} {shown}")
+    force_guess = saved_value(result.folder, "protocol", "force_guess")
+    if (fixed := fixed_verdicts(force_guess, verifiers_of(manifest))) is not None:
+        say(f"{'no rank':<9} {fixed}")
     if until := result.metrics.get("until"):
         say(f"{'until':<9} {until['note']}")
 

@@ -14,7 +14,7 @@ from runner.results.results import Results
 from runner.results.sweep_table import SweepPoint, SweepRow, SweepValue, sweep_rows
 from runner.results.tasks import METRIC
 from runner.runs.which import ITS_OWN
-from runner.text import with_interval
+from runner.text import decimal, with_interval
 from runner.training.any_run import name_of
 
 _DROPPED = ("cost", "between seeds", "n")
@@ -121,4 +121,4 @@ def _range(rank: tuple[int, int]) -> str:
 def _spread(value: SweepValue) -> str:
     if value.between is None:
         return ""
-    return f"{value.between:.3f}" + ("" if value.within is None else f" ({value.within:.3f})")
+    return decimal(value.between) + ("" if value.within is None else f" ({decimal(value.within)})")

@@ -9,7 +9,14 @@ from typing import Any
 
 from runner.comparison.assertions import Assertion, Held, check_bound, parse_assertion
 from runner.comparison.baselines import baseline_of
-from runner.comparison.kinship import refuse_overlap, refuse_repeated_answers, same_answers, same_games
+from runner.comparison.kinship import (
+    forced_labels,
+    refuse_overlap,
+    refuse_repeated_answers,
+    same_answers,
+    same_games,
+    shared_verdicts,
+)
 from runner.comparison.leader import leader_of
 from runner.comparison.matching import Matched, matched
 from runner.comparison.measures import MEASURES, Measure, measure_named
@@ -25,14 +32,14 @@ from runner.comparison.pair import (
 )
 from runner.comparison.slices import sliced, untested
 from runner.comparison.systems import Point, Reading, System, system_of
-from runner.comparison.words import told, verdict
+from runner.comparison.words import difference_in_words, told, verdict
 from runner.errors import UsageError
 from runner.results.results import Results
 from runner.results.tasks import METRIC
 from runner.results.until import sequence_of
 from runner.statistics.differences import Difference
 from runner.statistics.paired import holm
-from runner.text import comma_join, counted
+from runner.text import comma_join, counted, decimal, with_interval
 
 
 @dataclass(frozen=True)
@@ -268,14 +275,22 @@ class _Work:
         elif is_uneven(found):
             notes = (*notes, "repeats differ: p allows for the smaller spread of the system that was asked more often")
         assert result is not None  # a system without a score was refused
-        remark = same_answers(base, other)
+        shared = shared_verdicts(base, other)
+        remark = same_answers(base, other) or forced_labels(base, other)
+        if shared is not None and remark is None:
+            remark, notes = (f"{shared[1]}: no new sample", notes) if shared[0] else (None, (*notes, shared[1]))
         row = _row(measure, base.name, other.name, result)
-        if stopped and result.p is None:
-            value = f"{other.name} less {base.name} is {told(row.difference, measure, result.difference)}"
+        value = difference_in_words(measure, base.name, other.name, result.difference)
+        if remark is not None:
+            bare = f"{other.name} less {base.name} is {told(row.difference, measure, without_error(result.difference))}"
+            row = _untested(replace(row, stderr=None, ci_low=None, ci_high=None), f"no test: {remark}; {bare}")
+        elif base.manifests[0].game_sha256 == other.manifests[0].game_sha256:
+            pooled = self._pooled(measure, found)
+            row = _untested(row, f"two samples of one system: {value}; pooled, {measure.name} is {pooled}")
+        elif stopped and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
         return replace(
             row,
-            verdict=_remarked(row.verdict, remark),
             flips=tuple(flips_of(found, base.name, other.name)),
             only_base=tuple(point.id for point in left[0]),
             only_other=tuple(point.id for point in left[1]),
@@ -283,15 +298,24 @@ class _Work:
             notes=notes,
         )
 
+    def _pooled(self, measure: Measure, matched: Matched) -> str:
+        """The value of two samples of one system together, over all the datapoints that either has."""
+        both = [replace(mine, rollouts=[*mine.rollouts, *theirs.rollouts]) for mine, theirs in matched.pairs]
+        sample = sample_of(measure, [*both, *matched.only_base, *matched.only_other])
+        assert sample is not None  # a system without a score was refused
+        return with_interval(sample.mean, *sample.interval)
+
     def _sliced(self, base: System, other: System) -> Iterator[Compared]:
         assert self.by is not None
         measure = self._measure(self.metric, base, other)
         if measure.balanced:
             raise UsageError(f"{measure.name} is of both labels; slices are compared by accuracy")
         stopped = bool(_stopped(base) or _stopped(other))
+        whole = self._compared(base, other, self.metric)
         for value, part in sliced(self._matched(base, other, measure)[0], self.by, base, other).items():
             if (result := tested(measure, part, self.seed, stopped=stopped)) is not None:
-                yield replace(_row(measure, base.name, other.name, result), slice=value)
+                row = replace(_row(measure, base.name, other.name, result), slice=value)
+                yield row if whole.p is not None or stopped else _untested(row, whole.verdict.partition(":")[0])
 
     def _judgements(self, assertion: Assertion, couples: Sequence[tuple[System, System]]) -> Iterator[Judged]:
         """One of each system, or of each less its base."""
@@ -329,8 +353,9 @@ def _of_assertions(judged: Sequence[Judged], systems: int, baseline: str | None)
         )
 
 
-def _remarked(said: str, remark: str | None) -> str:
-    return said if remark is None else f"{said}; {remark}"
+def _untested(row: Compared, verdict: str) -> Compared:
+    """A row without a test, since its question does not arise."""
+    return replace(row, p=None, p_corrected=None, exact=False, mid_p_mcnemar=None, detectable=None, verdict=verdict)
 
 
 def _row(measure: Measure, base: str, other: str, found: Tested) -> Compared:
@@ -365,7 +390,7 @@ def _stopped(system: System) -> tuple[str, ...]:
     """What has to be said of its runs that were to stop once they were decided."""
     return tuple(
         f"{folder.run_id} was to stop once it was decided, and is compared by confidence sequences; its accuracy is "
-        f"within [{ends[0]:.3f}, {ends[1]:.3f}]"
+        f"within [{decimal(ends[0])}, {decimal(ends[1])}]"
         for folder in system.runs
         if (ends := sequence_of(folder)) is not None
     )
@@ -374,6 +399,8 @@ def _stopped(system: System) -> tuple[str, ...]:
 def notes_of(systems: Sequence[System]) -> Iterator[str]:
     """What a reader of the numbers must know of the systems."""
     for system in systems:
+        if (reason := system.fixed_verdicts) is not None:
+            yield f"{system.name}: {reason}"
         if lost := system.lost():
             yield f"{system.name}: {counted(lost, 'rollout')} lost in transport, which count nowhere"
         if system.is_tree():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import combinations
 
 from runner.comparison.systems import System
 from runner.errors import RunError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
+from runner.spec.checks.fixed_verdicts import FORCED_LABELS
 from runner.text import comma_join
 
 
@@ -48,6 +50,24 @@ def same_answers(base: System, other: System) -> str | None:
     return None  # a published run that is played anew has its id, too
 
 
+def forced_labels(base: System, other: System) -> str | None:
+    """Return the reason why a difference says nothing: the verdicts of one of the systems are the labels."""
+    forced = (system.name for system in (base, other) if system.fixed_verdicts == FORCED_LABELS)
+    return next((f"{name}: {FORCED_LABELS}" for name in forced), None)
+
+
+def shared_verdicts(base: System, other: System) -> tuple[bool, str] | None:
+    """Return how many verdicts come from answers that both systems have, and whether these are more than half.
+
+    None if there are no such answers, or if an earlier version did not record where answers come from.
+    """
+    few, many = sorted((base, other), key=lambda system: system.verdicts)
+    shared = sum(one.origins.shared_with(two.origins) for one in few.manifests for two in many.manifests)
+    shared = min(shared, few.verdicts)
+    said = f"{shared} of {few.verdicts} verdicts of {few.name} come from answers that it shares with {many.name}"
+    return (2 * shared > few.verdicts, said) if shared else None
+
+
 def same_games(base: System, other: System) -> Iterator[str]:
     """What else two systems share: the rounds that one took from the other, or the debates that both judge."""
     for one, two in ((base, other), (other, base)):
@@ -74,6 +94,10 @@ def refuse_repeated_answers(folders: Sequence[RunFolder], manifests: Sequence[Ma
         first = seen.setdefault(_origin(folder, manifest), folder.run_id)
         if first != folder.run_id:
             raise UsageError(f"{first} and {folder.run_id} have the same answers, of a replay; pool one of them")
+    singles = [System((folder,), (manifest,)) for folder, manifest in zip(folders, manifests, strict=True)]
+    for one, two in combinations(singles, 2):
+        if (shared := shared_verdicts(one, two)) is not None and shared[0]:
+            raise UsageError(f"{shared[1]}: they are not two samples. Pool one of them")
 
 
 def _origins(system: System) -> set[str]:

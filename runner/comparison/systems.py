@@ -14,9 +14,10 @@ from runner.errors import RunError, UsageError
 from runner.hashing import tagged_hash
 from runner.results.board_rows import saved_value
 from runner.results.folder import RunFolder
-from runner.results.manifest import PLAYED, Manifest
+from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.results import Results
 from runner.results.tasks import played_datapoints, template_variables
+from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.text import comma_join
 
 
@@ -73,6 +74,17 @@ class System:
     def columns(self) -> frozenset[str]:
         """The columns of the dataset that the templates use; see `points`."""
         return frozenset(name for one in self.runs for name in _used(one))
+
+    @property
+    def verdicts(self) -> int:
+        """The rollouts that count."""
+        return sum(manifest.origins.verdicts for manifest in self.manifests)
+
+    @property
+    def fixed_verdicts(self) -> str | None:
+        """The reason why its verdicts say nothing about its verifier's answers; None if they do."""
+        force_guess = saved_value(self.runs[0], "protocol", "force_guess")
+        return fixed_verdicts(force_guess, verifiers_of(self.manifests[0]))
 
     def is_tree(self) -> bool:
         """Whether its rollouts are branches of trees."""

@@ -7,6 +7,7 @@ import math
 from runner.comparison.measures import Measure
 from runner.statistics.differences import Difference
 from runner.statistics.paired import ALPHA
+from runner.text import decimal, p_value
 
 SEEN = 0.1
 """The difference of shares that a comparison should have been able to see."""
@@ -27,25 +28,26 @@ def _tested(
     measure: Measure, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool
 ) -> str:
     if p is None:
-        return f"one group of datapoints tells nothing of the error: {_of(other, base, found, measure)}"
+        return f"one group of datapoints tells nothing of the error: {difference_in_words(measure, base, other, found)}"
     if p > ALPHA:
-        said = f"no evidence of a difference: {_of(other, base, found, measure)}"
+        said = f"no evidence of a difference: {difference_in_words(measure, base, other, found)}"
         if found.low is not None and not _holds_nought(found):
             why = "p counts the other comparisons too" if corrected else "the test decides"
-            said += f"; the interval leaves out 0, and p is {p:.2g}: {why}"
+            said += f"; the interval leaves out 0, and p is {p_value(p)}: {why}"
         if paired and (least := 2.0 ** (1 - found.groups)) > ALPHA:
-            return f"{said}; {found.groups} groups of datapoints cannot tell: p is {least:.2g} at best"
+            return f"{said}; {found.groups} groups of datapoints cannot tell: p is {p_value(least)} at best"
         return said + _too_few(measure, found)
     better = measure.better or 1
     winner, sign = (other, 1) if found.value * better > 0 else (base, -1)
     word = ("is better by" if measure.better else "is higher by") + f" {_span(found, measure, sign * better)}"
     said = f"{winner} {word}"
     if found.low is not None and _holds_nought(found):
-        said += f"; the interval holds 0, and p is {p:.2g}: the test decides"
+        said += f"; the interval holds 0, and p is {p_value(p)}: the test decides"
     return said
 
 
-def _of(other: str, base: str, found: Difference, measure: Measure) -> str:
+def difference_in_words(measure: Measure, base: str, other: str, found: Difference) -> str:
+    """`B less A is 6 points [2, 10]`."""
     return f"{other} less {base} is {_span(found, measure, 1)}"
 
 
@@ -73,8 +75,7 @@ def told(value: float, measure: Measure, found: Difference, *, unit: bool = True
         decimals = 0 if half is None or half >= 2 else 1 if half >= 0.2 else 2
     else:
         decimals = 3 if not half else max(0, 1 - math.floor(math.log10(half)))
-    shown = f"{value * scale:.{decimals}f}"
-    shown = shown.removeprefix("-") if not float(shown) else shown
+    shown = decimal(value * scale, decimals)
     if not unit or not measure.is_share:
         return shown
     return f"{shown} point{'' if shown in ('1', '-1') else 's'}"

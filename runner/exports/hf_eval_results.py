@@ -15,6 +15,7 @@ from runner.exports.source import Source
 from runner.exports.writing import ExportOptions, Written
 from runner.storage.atomic import atomic_write
 from runner.storage.files import make_folders
+from runner.text import interval_ends
 
 NAME = "hf-eval-results"
 METRIC = "accuracy"
@@ -57,9 +58,9 @@ def _notes(source: Source, row: Any, subject: str) -> str:
     manifest = source.manifest
     method = "95 %" if source.stopped is None else "95 %, a confidence sequence, which holds at every look"
     between = (
-        f"{row['ci_low']:.4f} to {row['ci_high']:.4f} ({method})"
-        if row["ci_low"] is not None
-        else "none: too few clusters"
+        "none: too few clusters"
+        if (ends := interval_ends(row["ci_low"], row["ci_high"], 4)) is None
+        else f"{' to '.join(ends)} ({method})"
     )
     stopped = f"; {source.stopped}" if source.stopped else ""
     debates = "" if manifest.rejudge_of is None else f"; judges the debates of run {manifest.rejudge_of.run_id}"

@@ -133,6 +133,8 @@ class Completion:
     read (now null); a `secret` that was removed; more `choices` than were requested, which were removed."""
     body: Body | None = None
     """None where no server gave it, or an earlier version did not keep it."""
+    origin: str | None = None
+    """Number of the journal (or id of the run) that this answer was copied from; None: this run asked for it itself."""
 
 
 Complete = Callable[[Request], Awaitable[Completion]]

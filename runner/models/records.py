@@ -26,6 +26,9 @@ ANSWER_TEXT: Final = "answer_text"
 SHARD: Final = "shard"
 """In the first record of the journal of a part of a run: which part, and of how many."""
 
+ORIGIN: Final = "from"
+"""The key of an answer's `Completion.origin`."""
+
 SHORT: Final = 8
 """So many digits tell apart the parameters of a run's model groups."""
 
@@ -48,7 +51,9 @@ def messages_hash(messages: Sequence[ChatMessage]) -> str:
 def completion_fields(completion: Completion) -> dict[str, Any]:
     """A completion as plain fields: where a server gave it, its answer and what does not follow from that."""
     usage = completion.usage
-    altered = {"altered": list(completion.altered)} if completion.altered else {}
+    altered: dict[str, Any] = {"altered": list(completion.altered)} if completion.altered else {}
+    if completion.origin is not None:
+        altered[ORIGIN] = completion.origin
     counts = _counts(usage)
     milliseconds = round(completion.latency_ms, 3)
     if completion.body is not None:
@@ -92,11 +97,12 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
     """Plain fields as the completion they were."""
     cached = fields.get("cache", False) if from_cache is None else from_cache
     altered = tuple(fields.get("altered", ()))
+    origin = fields.get(ORIGIN)
     if ANSWER in fields or ANSWER_TEXT in fields:
-        return _completion_of_body(fields, cached, altered)
+        return replace(_completion_of_body(fields, cached, altered), origin=origin)
     choices = tuple(Choice(*choice) for choice in fields["choices"])
     usage = Usage(*fields["usage"])
-    return Completion(choices, fields["model"], usage, fields["ms"], cached, fields["other"], altered)
+    return Completion(choices, fields["model"], usage, fields["ms"], cached, fields["other"], altered, origin=origin)
 
 
 def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[str, ...]) -> Completion:

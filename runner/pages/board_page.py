@@ -16,6 +16,7 @@ from runner.pages.games import FORMAT
 from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.site import Keep, Section, Site
+from runner.text import decimal, interval_ends
 
 FIRST = 200
 """So many rows of a task stand in the page for a browser without JavaScript."""
@@ -246,7 +247,7 @@ def _rank(first: int | None, last: int | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+    return decimal(value, none="–")
 
 
 def _count(value: int | None) -> str:
@@ -254,5 +255,4 @@ def _count(value: int | None) -> str:
 
 
 def _interval(values: Mapping[str, Any]) -> str:
-    ends = [None if values[end] is None else f"{values[end]:.3f}" for end in ("ci_low", "ci_high")]
-    return "" if ends == [None, None] else f"{ends[0] or '−∞'}–{ends[1] or '∞'}"
+    return "–".join(interval_ends(values["ci_low"], values["ci_high"]) or ())

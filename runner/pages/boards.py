@@ -18,7 +18,14 @@ from runner.pages.board_sweeps import Sweep, published_sweeps, short_names, swee
 from runner.registry.board import RegistryBoard
 from runner.registry.board_words import games_learnt_from, not_shown, tiers_in_words
 from runner.registry.marks import legend
-from runner.results.local_board import lists_of, local_rows, selection_in_words, told_reason, without_board
+from runner.results.local_board import (
+    lists_of,
+    local_rows,
+    selection_in_words,
+    shared_in_words,
+    told_reason,
+    without_board,
+)
 from runner.results.points import point_of
 from runner.results.results import Results
 
@@ -192,7 +199,7 @@ _SAME = (
 
 
 def _local(row: Mapping[str, Any], short_point: str | None) -> Row:
-    told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}"]
+    told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}", *shared_in_words(row)]
     return Row(
         {"run": row["run_id"], "release": None, **_shared(row, short_point)}, [mark_of(text) for text in told if text]
     )

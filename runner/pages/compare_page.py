@@ -19,6 +19,7 @@ from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.site import Keep, Section
 from runner.results.folder import RunFolder
+from runner.text import p_value
 
 METRICS = (
     "accuracy", "completeness", "soundness_error", "decided", "brier_stated", "brier_logprob", "rounds_played", "calls",
@@ -143,17 +144,13 @@ def _row(row: Compared) -> dict[str, str]:
         "other": f"{row.other_value:{shown}}",
         "difference": f"{row.difference:+{shown}}",
         "interval": ends,
-        "p": _p(row.p),
-        "mcnemar": _p(row.mid_p_mcnemar),
+        "p": p_value(row.p, MISSING),
+        "mcnemar": p_value(row.mid_p_mcnemar, MISSING),
         "datapoints": count(row.datapoints),
         "groups": count(row.groups),
         "differing": count(row.differing),
         "verdict": row.verdict,
     }
-
-
-def _p(value: float | None) -> str:
-    return MISSING if value is None else "<0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
 def _pairs_data(pairs: Sequence[GamePair]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from runner import text
+
 MISSING = "–"
 """Stands where there is no number."""
 
@@ -15,7 +17,7 @@ def count(number: int | None) -> str:
 
 
 def decimal(value: float | None) -> str:
-    return MISSING if value is None else f"{value:z.3f}"
+    return text.decimal(value, none=MISSING)
 
 
 def percent(part: int, of: int) -> str:
@@ -30,9 +32,8 @@ def dollars(cost: float | None) -> str:
 
 
 def interval(row: Mapping[str, Any]) -> str:
-    """The 95 % interval of a metric; an end that is open, as of d', is infinite; nothing where there is none."""
-    ends = [None if row[end] is None else f"{row[end]:z.3f}" for end in ("ci_low", "ci_high")]
-    return "" if ends == [None, None] else f"{ends[0] or '−∞'} to {ends[1] or '∞'}"
+    """The 95 % interval of a metric: `0.620 to 0.790`; nothing if there is none."""
+    return " to ".join(text.interval_ends(row["ci_low"], row["ci_high"]) or ())
 
 
 def took(started: str | None, finished: str | None) -> str:

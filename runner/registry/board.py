@@ -23,6 +23,7 @@ from runner.registry.withheld import MARK as WITHHELD
 from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
 from runner.results.leaderboard import Leaderboard
+from runner.results.local_board import shared_in_words
 from runner.storage.queries import kept_connections
 from runner.text import comma_join, did_you_mean
 from runner.transports.registry import Entry, Registry
@@ -88,7 +89,7 @@ def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = Non
     shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
     with kept_connections():
         runs = dict(_runs(registry, kept, releases, shown, board))
-    rows = _ranked(kept, runs, shown, board)
+    rows = _ranked(kept, runs, shown, board, registry)
     # A replay is no play: it says itself what it replays.
     repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
     _check_benchmark(benchmark, rows, registry.where)
@@ -168,7 +169,7 @@ def _runs(
 
 
 def _ranked(
-    kept: BoardCache, runs: Mapping[str, Kept], shown: Mapping[str, Entry], board: RegistryBoard
+    kept: BoardCache, runs: Mapping[str, Kept], shown: Mapping[str, Entry], board: RegistryBoard, registry: Registry
 ) -> list[dict[str, Any]]:
     """The rows of the view `leaderboard`, over a board in the cache that has just these runs."""
     database = Leaderboard(kept.path, kept.runs)
@@ -179,10 +180,18 @@ def _ranked(
     new = [run.folder for sha256, run in runs.items() if sha256 not in there]
     gone = there - runs.keys()
     if new or gone or not database.path.is_file():
-        for sha256, why in database.update(new, gone).items():
+        for sha256, why in database.update(new, gone, registry.publication_order()).items():
             board.left_out.append((str(shown[sha256].reference), why))
     columns, rows = database.query("SELECT * FROM leaderboard")
-    return _with_own_lists([dict(zip(columns, row, strict=True)) for row in rows])
+    return _with_own_lists([_with_release(dict(zip(columns, row, strict=True)), shown) for row in rows])
+
+
+def _with_release(row: dict[str, Any], shown: Mapping[str, Entry]) -> dict[str, Any]:
+    """Replace the hash of the release that a row shares answers with, its name in the cache, by its reference."""
+    if (sha256 := row["shared_with"]) in shown:
+        release = str(shown[sha256].reference)
+        row.update(shared_with=release, reason=row["reason"] and row["reason"].replace(sha256, release))
+    return row
 
 
 _ELSEWHERE = ("another selection: ", "its templates use other columns: ", "other datapoints: ")
@@ -258,5 +267,5 @@ def _with_lineage(
         "numbers": AS_PUBLISHED
         if any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in kept.marks)
         else RECOMPUTED,
-        "marks": [*kept.marks, *kin_in_words(session), *marks_of(session, ancestry, contact)],
+        "marks": [*kept.marks, *shared_in_words(row), *kin_in_words(session), *marks_of(session, ancestry, contact)],
     }

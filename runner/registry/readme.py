@@ -17,7 +17,7 @@ from runner.registry.session_facts import groups_of
 from runner.releases.manifest import Release, Source
 from runner.results.manifest import Manifest
 from runner.spec.origin import DATA
-from runner.text import with_interval
+from runner.text import decimal, interval_ends, with_interval
 
 FILE = "README.md"
 MOST_MODELS = 40
@@ -90,11 +90,10 @@ def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
         asked += f". Accuracy on the test, with 95% intervals: {'; '.join(shown)}" if shown else ""
     if accuracy is None or accuracy["value"] is None:
         return f"It took {asked}. Its numbers are in `run_data.yaml`."
-    interval = (
-        "" if accuracy["ci_low"] is None else f" [{accuracy['ci_low']:.3f}, {accuracy['ci_high']:.3f}] (95% interval)"
-    )
+    ends = interval_ends(accuracy["ci_low"], accuracy["ci_high"])
+    interval = "" if ends is None else f" [{', '.join(ends)}] (95% interval)"
     return (
-        f"Accuracy **{accuracy['value']:.3f}**{interval}, {accuracy['n']:,} rollouts in {accuracy['clusters']:,} "
+        f"Accuracy **{decimal(accuracy['value'])}**{interval}, {accuracy['n']:,} rollouts in {accuracy['clusters']:,} "
         f"clusters. It took {asked}. All numbers are in `run_data.yaml`."
     )
 

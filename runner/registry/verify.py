@@ -292,10 +292,9 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         yield from some_of(found.wrong, "numbers")
         if found.otherwise:
             yield from map(Otherwise, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
+        names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
         yield from (
             f"manifest.json says {name} {recorded!r}; from the journal follows {value!r}"
-            for name, recorded, value in different_counts(
-                manifest, {name: again.counts[name] for name in (*COUNTED, "status")}
-            )
+            for name, recorded, value in different_counts(manifest, {name: again.counts[name] for name in names})
         )
         yield from some_of(different_rows(folder, again.folder, other_version=by_other(manifest)), "rows")

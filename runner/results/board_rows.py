@@ -11,11 +11,12 @@ from runner.documents.plain import MAX_DEPTH
 from runner.hashing import canonical, tagged_hash
 from runner.results.board_schema import BOARD_TABLES
 from runner.results.folder import RunFolder
-from runner.results.manifest import PLAYED, Manifest
+from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.points import shown_point
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
 from runner.results.until import board_facts
 from runner.rollouts.rollout import Outcome
+from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.storage.atomic import read_json
 from runner.storage.files import read_bounded
 from runner.storage.queries import duckdb_pattern
@@ -121,6 +122,9 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
         "max_transport_failed": _at(spec, "rollouts", "max_transport_failed") or 0.0,
         "replay_of": replay_of,
         "replay_until_round": until_round,
+        "fixed_verdicts": fixed_verdicts(_at(spec, "protocol", "force_guess"), verifiers_of(manifest)),
+        "journal": manifest.journal,
+        "answers_from": None if manifest.answers_from is None else json.dumps(dict(manifest.origins.copied)),
         "rejudge_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,
         "dataset_source_sha256": manifest.dataset_source_sha256,
         "prompts_sha256": tagged_hash("prompts", dict(manifest.prompts_sha256)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runner.results.answer_origins import NO_OWN_SAMPLE
+
 BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints", "ranks", "rank_tests")
 
 NEW_RUN_COLUMNS: Mapping[str, str] = {
@@ -14,6 +16,7 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
     "max_transport_failed": "DOUBLE", "replay_of": "VARCHAR", "replay_until_round": "INTEGER", "task": "VARCHAR",
     "dataset_content_sha256": "VARCHAR", "dataset_source_sha256": "VARCHAR", "prompts_sha256": "VARCHAR",
     "protocol_sha256": "VARCHAR", "until": "JSON", "stopped": "VARCHAR", "rejudge_of": "VARCHAR",
+    "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
 }  # fmt: skip
 """The columns of `runs` that came after 0.1.0, as they stand after its own."""
 
@@ -69,6 +72,7 @@ CASE
     WHEN r.replay_of IS NOT NULL THEN 'replay of ' || r.replay_of
         || coalesce(' until round ' || r.replay_until_round, '')
     WHEN r.rejudge_of IS NOT NULL THEN 'judges the debates of ' || r.rejudge_of
+    WHEN r.fixed_verdicts IS NOT NULL THEN r.fixed_verdicts
     WHEN r.responses_per_step IS NOT NULL THEN 'tree: its samples are not independent games'
     WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
     WHEN m.value IS NULL AND m.reason = 'no labels' THEN 'no labels: the owner of its dataset keeps them'
@@ -89,11 +93,65 @@ _OF_ONE_RUN = ", ".join(
 )
 """Of any run of a list, nulls too, which aggregates pass over."""
 
+_SHARED = """
+CREATE OR REPLACE VIEW shared_answers AS
+WITH counted AS (
+    SELECT run_id, journal, rollouts - coalesce(transport_failed, 0) AS verdicts,
+        coalesce(answers_from, '{}')::MAP(VARCHAR, BIGINT) AS copied
+    FROM runs WHERE kind = 'benchmark' AND status IN ('done', 'incomplete')
+), copied AS (
+    SELECT run_id, unnest(map_keys(copied)) AS origin, unnest(map_values(copied)) AS answers FROM counted
+), own AS (
+    SELECT run_id, journal, greatest(verdicts - coalesce(list_sum(map_values(copied)), 0), 0)::BIGINT AS answers,
+        answers / verdicts AS share
+    FROM counted
+), origins AS (
+    FROM copied
+    UNION ALL SELECT run_id, journal, answers FROM own WHERE journal IS NOT NULL
+    UNION ALL SELECT run_id, run_id, answers FROM own
+)
+SELECT
+    a.run_id, b.run_id AS other, least(sum(least(a.answers, b.answers)), any_value(c.verdicts))::BIGINT AS shared,
+    any_value(c.verdicts) AS verdicts, any_value(oa.share) AS own_share, any_value(ob.share) AS other_own_share
+FROM origins a JOIN origins b ON b.origin = a.origin AND b.run_id <> a.run_id
+JOIN counted c ON c.run_id = a.run_id JOIN own oa ON oa.run_id = a.run_id JOIN own ob ON ob.run_id = b.run_id
+GROUP BY a.run_id, b.run_id HAVING shared > 0;
+"""
+"""The number of verdicts that two runs owe to the same answers; an upper bound if both copied a third run."""
+
+_COPIES = f"""
+CREATE OR REPLACE VIEW copies AS
+WITH standing AS (
+    SELECT r.*, {_HINDRANCE} AS hindrance
+    FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+)
+SELECT
+    s.run_id, s.other AS source, s.shared,
+    '{NO_OWN_SAMPLE}: ' || s.shared || ' of its ' || s.verdicts || ' verdicts come from answers that it shares with '
+        || s.other AS reason
+FROM shared_answers s JOIN standing a ON a.run_id = s.run_id JOIN standing b ON b.run_id = s.other
+WHERE s.shared * 2 > s.verdicts AND b.hindrance IS NULL AND b.task = a.task
+    AND (coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id)
+        < (coalesce(a.published, -1), -s.own_share, a.started_at, a.run_id)
+QUALIFY row_number() OVER (
+    PARTITION BY s.run_id ORDER BY coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id
+) = 1;
+"""
+"""Runs that share more than half of their answers with a run that comes first: the one that was published first, if a
+server says so, else the one with the larger share of answers of its own, else the one that began first."""
+
 _LEADERBOARD = f"""
 CREATE OR REPLACE VIEW leaderboard AS
 WITH measured AS (
-    SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models, {_HINDRANCE} AS hindrance
+    SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
+        coalesce({_HINDRANCE}, c.reason) AS hindrance,
+        coalesce(c.source, s.shared_with) AS shared_with, coalesce(c.shared, s.shared) AS shared
     FROM runs r
+    LEFT JOIN copies c ON c.run_id = r.run_id
+    LEFT JOIN (
+        SELECT run_id, arg_max(other, (shared, other_own_share)) AS shared_with, max(shared) AS shared
+        FROM shared_answers GROUP BY run_id
+    ) s ON s.run_id = r.run_id
     LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
     LEFT JOIN (
         SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
@@ -133,7 +191,8 @@ SELECT
     END AS reason,
     list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
     transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,
-    CASE WHEN hindrance IS NULL AND is_own THEN k.rank_last END AS rank_last
+    CASE WHEN hindrance IS NULL AND is_own THEN k.rank_last END AS rank_last,
+    o.shared_with, o.shared
 FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id
 ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id;
 """
@@ -142,7 +201,7 @@ _SHARES = """
     SELECT
         r.run_id, u.task, r.datapoint_id, d."group", d.label, avg(r.correct::INT) AS accuracy,
         count(*) AS plays, coalesce(var_samp(r.correct::INT), 0) AS variance,
-        any_value(u.stopped) IS NOT NULL AS stopped,
+        any_value(u.stopped) IS NOT NULL AS stopped, any_value(u.game_sha256) AS game,
         arg_min(r.rollout_id, r.repeat) FILTER (r.correct) AS right_rollout,
         arg_min(r.rollout_id, r.repeat) FILTER (NOT r.correct) AS wrong_rollout
     FROM rollouts r
@@ -199,21 +258,31 @@ OF_PAIR = """
 """
 """The arguments of `Pairs`, of its groups."""
 
+
+def _comparison_column(name: str) -> str:
+    """A column of `comparisons`; two samples of one system are not tested."""
+    if name in ("p", "detectable"):
+        return f"CASE WHEN is_one_system THEN NULL ELSE t.{name} END AS {name}"
+    return f"t.{name} AS {name}" if name in TESTED else name
+
+
 COMPARISONS = f"""
 CREATE VIEW comparisons AS
 WITH shares AS ({_SHARES}), grouped AS (
     SELECT
         a.run_id AS run_a, b.run_id AS run_b, a.task, a."group", sum(a.accuracy) AS right_a,
-        sum(b.accuracy) AS right_b, bool_or(a.stopped OR b.stopped) AS stopped, {OF_GROUP}
+        sum(b.accuracy) AS right_b, bool_or(a.stopped OR b.stopped) AS stopped,
+        bool_or(a.game = b.game) AS is_one_system, {OF_GROUP}
     FROM {_BOTH}
     GROUP BY a.run_id, b.run_id, a.task, a."group"
 ), tested AS (
     SELECT
         run_a, run_b, task, sum(right_a) / sum(size) AS accuracy_a, sum(right_b) / sum(size) AS accuracy_b,
-        sum(size)::BIGINT AS datapoints, paired_test({OF_PAIR}, bool_or(stopped)) AS t
+        sum(size)::BIGINT AS datapoints, bool_or(is_one_system) AS is_one_system,
+        paired_test({OF_PAIR}, bool_or(stopped)) AS t
     FROM grouped GROUP BY run_a, run_b, task
 )
-SELECT {", ".join(f"t.{name} AS {name}" if name in TESTED else name for name in COMPARISON_COLUMNS)} FROM tested;
+SELECT {", ".join(map(_comparison_column, COMPARISON_COLUMNS))} FROM tested;
 """
 
 _VERDICT = "0: reject (the solution is wrong), 1: accept (it is right), 2: none"
@@ -244,6 +313,10 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "replay_of": "the run whose answers it was played with",
         "replay_until_round": "only the rounds before this one are replayed; NULL: all",
         "rejudge_of": "the run whose debates its verifier judges; it played none itself",
+        "fixed_verdicts": "why its verdicts say nothing about its verifier, as with force_guess; NULL: they do",
+        "journal": "the number of its journal, which no other journal has",
+        "answers_from": "how many verdicts were copied from other runs, by journal number or run_id; NULL: unknown",
+        "published": "its place in the order of publication, on a server",
         "task": "what makes runs comparable: dataset_content_sha256 and the metric",
         "until": "when it was to stop, by width of accuracy's interval or compared with a run; NULL: it played all",
         "stopped": "after how many games `until` stopped it, and with what; or the run whose debates it judges",
@@ -314,6 +387,8 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rank_last": "the last rank that it may have",
         "reason": "why it does not rank",
         "stopped": "it, or the run that it judges, stopped once decided: its interval is a confidence sequence",
+        "shared_with": "the run with which it shares most answers",
+        "shared": "how many of its verdicts come from answers that it shares with that run, at most",
         "list": "the list of its benchmark that it stands in or below, from 1: one for each task",
     },
 }  # fmt: skip
@@ -350,7 +425,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
-        "p": "of the sign-flip test, of this pair alone; NULL: there is one group",
+        "p": "of the sign-flip test, of this pair alone; NULL: there is one group, or both are samples of one system",
         "detectable": "the smallest difference that would be seen four times in five",
         "groups": "groups of datapoints, which are independent",
         "differing": "groups whose accuracy differs",
@@ -375,7 +450,7 @@ def definitions() -> str:
         )
         for name, kind in columns.items()
     )
-    return _TABLES + added + _LEADERBOARD + _FLIPS + comments(COMMENTS)
+    return _TABLES + added + _SHARED + _COPIES + _LEADERBOARD + _FLIPS + comments(COMMENTS)
 
 
 def comments(columns: Mapping[str, Mapping[str, str]]) -> str:

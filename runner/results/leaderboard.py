@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +99,12 @@ class Leaderboard:
             return bool(connection.execute(done, [run_id, Status.DONE]).fetchall())
         return False
 
-    def update(self, new: Iterable[RunFolder], gone: Iterable[str]) -> dict[str, str]:
+    def update(
+        self, new: Iterable[RunFolder], gone: Iterable[str], published: Mapping[str, int] = {}
+    ) -> dict[str, str]:
         """Put runs on the board and take others from it, at once; why some could not be put there, by their ids.
+
+        `published` has the place of each run in the order of publication, if somebody vouches for that.
 
         Raises:
             LeaderboardError: the board stayed locked.
@@ -119,6 +123,11 @@ class Leaderboard:
                         connection.rollback()
                     remove(connection, folder.run_id)
                     wrong[folder.run_id] = str(error).partition("\n")[0]
+            connection.execute(
+                "UPDATE runs SET published = p.place FROM (SELECT unnest(?) AS run_id, unnest(?) AS place) p "
+                "WHERE p.run_id = runs.run_id",
+                [list(published), list(published.values())],
+            )
             rank_rows(connection)
         return wrong
 
@@ -175,6 +184,7 @@ class Leaderboard:
                 with suppress(OSError, RunError):  # else its row stays as it is, without a task
                     add_facts(connection, folder)
         if held:
+            connection.execute("DELETE FROM rank_tests")
             rank_rows(connection)
         connection.execute("DELETE FROM format")
         connection.execute("INSERT INTO format VALUES (?)", [LEADERBOARD])

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from runner.errors import NipRunError, UsageError
+from runner.results.answer_origins import NO_OWN_SAMPLE
 from runner.results.manifest import Status
 from runner.results.results import Results
 from runner.text import comma_join, did_you_mean
@@ -53,6 +54,13 @@ def told_reason(row: Mapping[str, Any], results: Results) -> str | None:
         why = results.run(row["run_id"]).manifest().why_stopped
         return f"unfinished: {why}" if why else reason
     return reason
+
+
+def shared_in_words(row: Mapping[str, Any]) -> list[str]:
+    """How many verdicts of a row come from answers of another run, unless its `reason` says so."""
+    if not row["shared"] or (row["reason"] or "").startswith((NO_OWN_SAMPLE, "replay of ")):
+        return []
+    return [f"{row['shared']} of {row['n']} verdicts come from answers that it shares with {row['shared_with']}"]
 
 
 def lists_of(rows: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self, TypedDict, Unpack
 from runner.datasets.shards import Shard
 from runner.errors import BudgetExhausted, Interrupted, NipRunError, Waiting
 from runner.redaction import redacted
+from runner.results.answer_origins import AnswerOrigins
 
 
 class Status(StrEnum):
@@ -73,6 +74,7 @@ class Counts(TypedDict, total=False):
     reasoning_tokens: int
     audio_input_tokens: int
     audio_output_tokens: int
+    answers_from: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,10 @@ class Manifest:
     cost_usd_at_most: float | None = None
     transport_failed: int | None = None
     """How many rollouts ended because no answer came."""
+    answers_from: Mapping[str, int] | None = None
+    """How many counted verdicts were copied from each other run, by the number of its journal or its id."""
+    journal: str | None = None
+    """The number of the run's own journal."""
     training: Mapping[str, Any] | None = None
     """What became of each model group's training."""
     rejudge_of: RejudgeSource | None = None
@@ -213,6 +219,12 @@ class Manifest:
         return self.replay_of is not None and self.replay_of.until_round is None
 
     @property
+    def origins(self) -> AnswerOrigins:
+        """The runs that the answers behind its counted verdicts came from; counts of a stranger may be anything."""
+        copied = {name: n for name, n in (self.answers_from or {}).items() if type(n) is int and 0 <= n < 1 << 53}
+        return AnswerOrigins((self.rollouts or 0) - (self.transport_failed or 0), self.journal, self.run_id, copied)
+
+    @property
     def own_cost_usd(self) -> float | None:
         """What its own calls cost; None where a price is unknown."""
         return 0.0 if self.is_whole_replay else self.cost_usd
@@ -244,6 +256,7 @@ INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]
 _JSON_NAMES: Mapping[str, type] = {
     "int": int, "str": str, "float": float, "bool": bool, "None": type(None), "Status": str, "ReplaySource": list,
     "RejudgeSource": list, "Shard": list, "tuple[AgentRow, ...]": list, "Mapping[str, str]": dict,
+    "Mapping[str, int]": dict,
     "Mapping[str, Any]": dict,
 }  # fmt: skip
 _JSON_TYPES: Mapping[str, frozenset[type]] = {
@@ -268,6 +281,11 @@ _TYPES: Mapping[str, Any] = {
     "rejudge_of": lambda source: RejudgeSource(*source),
     "shard": lambda pair: Shard.parse("/".join(map(str, pair))),
 }
+
+
+def verifiers_of(manifest: Manifest) -> list[tuple[str, str]]:
+    """The provider and the model of each agent that gives verdicts."""
+    return [(row["provider"], row["model"]) for row in manifest.agents if row["role"] == "verifier"]
 
 
 def is_allowed_loss(lost: int, rollouts: int, share: float) -> bool:

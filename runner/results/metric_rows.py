@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.text import with_interval
+from runner.text import decimal, with_interval
 
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 
@@ -54,10 +54,7 @@ def shown_value(row: Mapping[str, Any]) -> str:
     """A metric's value with its interval; of a criterion, which way the judge leans, where that can be told."""
     low, high = row["ci_low"], row["ci_high"]
     value = with_interval(row["value"], low, high)
-    if (low is None) != (high is None):  # of d' and c, where all or none of a kind were accepted
-        ends = ("-inf" if low is None else f"{low:.3f}", "inf" if high is None else f"{high:.3f}")
-        return f"{value} [{', '.join(ends)}]"
-    if row["metric"] != "criterion" or low is None:
+    if row["metric"] != "criterion" or low is None or high is None:
         return value
     return f"{value} {'leans to reject' if low > 0 else 'leans to accept' if high < 0 else 'no leaning seen'}"
 
@@ -106,5 +103,7 @@ def extra_lines(metrics: Mapping[str, Any]) -> list[str]:
             if enough is None
             else f"more than {enough} repeat{'s' * (enough != 1)} of each datapoint are useless ({found['rule']})"
         )
-        lines.append(f"variance: {found['between']:.3f} between groups, {found['within']:.3f} within one; {more}")
+        lines.append(
+            f"variance: {decimal(found['between'])} between groups, {decimal(found['within'])} within one; {more}"
+        )
     return lines

@@ -25,7 +25,9 @@ SELECT benchmark, list, list(run_id ORDER BY accuracy DESC, run_id) FROM leaderb
 WHERE reason IS NULL GROUP BY benchmark, list ORDER BY benchmark, list
 """
 
-_INTERVALS = "SELECT run_id, ci_low, ci_high, stopped IS NOT NULL FROM leaderboard WHERE reason IS NULL"
+_INTERVALS = """
+SELECT run_id, ci_low, ci_high, stopped IS NOT NULL, game_sha256 FROM leaderboard WHERE reason IS NULL
+"""
 
 _PAIRS = f"""
 WITH systems AS (SELECT unnest($systems) AS system, unnest($runs) AS run_id), shares AS (
@@ -56,6 +58,8 @@ class Ranked:
     high: float | None
     stopped: bool
     """Whether a run of it may have stopped once it was decided, so that no test of a fixed number of games holds."""
+    game: str | None = None
+    """The hash of what its games share: two samples of one system have the same, and neither is better."""
 
     def is_apart_from(self, other: Ranked) -> bool:
         """Whether their intervals do not overlap."""
@@ -76,6 +80,8 @@ def p_values(ask: Ask, leader: str, others: Sequence[str], systems: Mapping[str,
 
 
 def _p(pairs: Pairs, leader: Ranked, other: Ranked) -> float:
+    if leader.game is not None and leader.game == other.game:
+        return 1.0
     if not (leader.stopped or other.stopped):
         return pairs.test().p
     return pairs.at_any_time()[1] if leader.is_apart_from(other) else 1.0
@@ -103,7 +109,7 @@ class _Tests:
         known = connection.execute("SELECT leader, run_id, p FROM rank_tests").fetchall()
         self._known = {(leader, run): p for leader, run, p in known}
         rows = connection.execute(_INTERVALS).fetchall()
-        self._systems = {run: Ranked([run], low, high, stopped) for run, low, high, stopped in rows}
+        self._systems = {run: Ranked([run], *facts) for run, *facts in rows}
         self.used: dict[tuple[str, str], float] = {}
 
     def p_values(self, leader: str, others: Sequence[str]) -> list[float]:

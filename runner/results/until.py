@@ -21,6 +21,7 @@ from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import Until
 from runner.statistics.sequences import ConfidenceSequence, DifferenceSequence
 from runner.storage.atomic import read_json
+from runner.text import decimal
 
 METHOD = (
     "95 %; accuracy: a confidence sequence, by betting on groups of datapoints (Waudby-Smith and Ramdas 2024), which "
@@ -119,7 +120,7 @@ class Decision:
 
     def _width(self) -> str:
         low, high = self._accuracy.interval()
-        return f"width {high - low:.3f}"
+        return f"width {decimal(high - low)}"
 
     def _against(self, compared: Compared) -> str:
         mean, (low, high) = self._difference.mean, self._difference.interval()

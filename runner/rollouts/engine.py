@@ -327,6 +327,7 @@ def _calls(request: Request, completion: Completion, agent: Agent) -> Iterator[C
             paid=not completion.from_cache,
             vote=sample.vote,
             **(_later_counts(usage, is_estimated=is_estimated) if first else {}),
+            origin=completion.origin,
         )
 
 

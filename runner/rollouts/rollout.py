@@ -64,6 +64,9 @@ class Call:
     usage_estimated: bool = False
     """Whether a token count is an estimate, because the server reported none, or one that cannot be true."""
 
+    origin: str | None = None
+    """The run that it was copied from (see `Completion.origin`); in no table, so that a replay's tables are equal."""
+
     @property
     def usage(self) -> Usage:
         """The tokens of the call."""
@@ -132,6 +135,17 @@ class Rollout:
         if self.outcome == Outcome.TRANSPORT_FAILED or self.job.datapoint.label is None:
             return None
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
+
+    def verdict_origin(self, verifier: str) -> str | None:
+        """Return where all answers of its verdict were copied from; None if the run asked for one of them itself.
+
+        If the verifier never answered, the last answers of the game count as its verdict's.
+        """
+        answers = [call for call in self.calls if call.is_answer]
+        decisive = [call for call in answers if call.agent == verifier] or answers
+        last = max((call.round for call in decisive), default=0)
+        origins = {call.origin for call in decisive if call.round == last}
+        return origins.pop() if len(origins) == 1 else None
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> Rollout:
         """This rollout, with every verdict that its debate was given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -90,6 +91,8 @@ class Counted(NamedTuple):
     """A count for each of `TOKEN_CLASSES`."""
     usd: tuple[float, ...]
     """What each call cost whose price is known."""
+    origin: str | None = None
+    """The run that its verdict was copied from; None: none, or the rollout does not count."""
 
 
 Watch = Callable[[Progress], None]
@@ -107,6 +110,7 @@ class Accounting:
         self._written = Tally()
         """Of the calls in the tables; what a replay was answered with costs nothing."""
         self._failed_calls = 0
+        self._copied: Counter[str] = Counter()
         self._troubles = Troubles(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
 
@@ -162,7 +166,10 @@ class Accounting:
             used.count(call.usage, None, int(answered))
             if price is not None:
                 usd.append(price.cost_of(call.usage))
-        return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, used.token_counts, tuple(usd))
+        lost = rollout.outcome == Outcome.TRANSPORT_FAILED
+        origin = None if lost else rollout.verdict_origin(self._plan.spec.protocol.verifier_name)
+        tokens = used.token_counts
+        return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, tokens, tuple(usd), origin)
 
     def count(self, rollout: Counted) -> None:
         """Count what `counted` found."""
@@ -173,6 +180,8 @@ class Accounting:
             progress.judged += 1
             progress.right += rollout.correct
         self._failed_calls += rollout.failed
+        if rollout.origin is not None:
+            self._copied[rollout.origin] += 1
         written.completions += rollout.completions
         written.add_tokens(rollout.tokens)
         for usd in rollout.usd:
@@ -238,6 +247,7 @@ class Accounting:
             "cost_usd": self._rounded(self._written.usd),
             "cost_usd_at_most": self._rounded(spent.usd),
             "transport_failed": self.transport_failed,
+            "answers_from": dict(sorted(self._copied.items())),
         }
         for name in LATER_CLASSES:
             if count := getattr(self._written, name):

@@ -8,7 +8,7 @@ of their numbers, and its first record follows from theirs: so the same parts ma
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import orjson
 from runner.errors import JournalError, MergeError, RunDirectoryError, RunError
 from runner.hashing import file_hash, tagged_hash
 from runner.models.layers.lost_calls import AbandonedCalls
-from runner.models.records import begun, parse_record
+from runner.models.records import ORIGIN, CallRecord, begun, parse_record
 from runner.results.folder import SHARDS, RunFolder, split_part
 from runner.results.inputs import write_inputs
 from runner.results.manifest import PLAYED, Manifest
@@ -174,8 +174,9 @@ class _Merge:
             with create(path) as file:
                 held = [first]
                 size = len(first)
-                for part in self._parts:
+                for part, begun_as in zip(self._parts, firsts, strict=True):
                     for record in _records(part):
+                        _note_origin(record, begun_as)
                         held.append(encode(sequence, record, seed))
                         size += len(held[-1])
                         sequence += 1
@@ -279,6 +280,12 @@ def _records(part: Part) -> Iterator[dict[str, Any]]:
         )
     if left.most.completions:
         yield left.lost().to_json()
+
+
+def _note_origin(record: dict[str, Any], first: Mapping[str, Any] | None) -> None:
+    """Store the number of the part's journal in its answer: caches that the part filled know the answer by it."""
+    if record.get("kind") == CallRecord.KIND and "of" not in record and first is not None and "journal" in first:
+        record.setdefault(ORIGIN, first["journal"])
 
 
 def _files(folder: Path) -> Iterator[Path]:

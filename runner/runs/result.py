@@ -22,7 +22,7 @@ from runner.runs.reconstruct import Reconstructor, played_plan, rollout_named
 from runner.statistics.worst import MOST_IS_WORST, Worst, worst
 from runner.storage.atomic import read_json
 from runner.storage.queries import read_only_table
-from runner.text import comma_join
+from runner.text import comma_join, with_interval
 
 if TYPE_CHECKING:
     import duckdb
@@ -50,8 +50,7 @@ class Measured:
     """Why there is no interval, or an end of it is open."""
 
     def __repr__(self) -> str:
-        between = "" if self.interval is None else f" [{self.interval[0]:.3f}, {self.interval[1]:.3f}]"
-        return f"{self.value:.3f}{between} (n={self.n}, clusters={self.clusters})"
+        return f"{with_interval(self.value, *(self.interval or (None, None)))} (n={self.n}, clusters={self.clusters})"
 
 
 @dataclass(frozen=True, repr=False)

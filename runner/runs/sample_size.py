@@ -32,6 +32,7 @@ from runner.statistics.variance import (
     with_one_more,
 )
 from runner.storage.parquet import read_tables
+from runner.text import decimal
 
 REPEATS = (1, 2, 3, 5, 10)
 """The numbers of repeats that are planned for, beside the spec's own."""
@@ -205,7 +206,8 @@ def _paired(one: RunFolder, other: RunFolder) -> VarianceOfDifference:
         return _seen(with_one_more(total, groups, furthest), 0.0, said, groups, split=False)
     between, *within = split
     said = (
-        f"that of the differences of {both}: {between:.3f} between groups, {within[0]:.3f} and {within[1]:.3f} within"
+        f"that of the differences of {both}: {decimal(between)} between groups, {decimal(within[0])} and "
+        f"{decimal(within[1])} within"
     )
     return _seen(with_one_more(between, groups, furthest), sum(within), said, groups)
 
@@ -224,7 +226,7 @@ def _seen(fixed: float, by_chance: float, said: str, groups: int, *, split: bool
 
 
 def _told(split: Split) -> str:
-    return f"{split.between:.3f} between groups, {split.within:.3f} within"
+    return f"{decimal(split.between)} between groups, {decimal(split.within)} within"
 
 
 def _total(scores: Scores, run: RunFolder) -> float:

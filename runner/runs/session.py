@@ -46,6 +46,7 @@ from runner.runs.troubles import keep_troubles
 from runner.runs.which import ReplayOf
 from runner.runs.wiring import Wired, Wiring
 from runner.storage.atomic import read_json
+from runner.storage.log_lines import first_record
 from runner.text import counted
 
 _BEYOND_THE_LAST = (Stopped, BudgetExhausted, ProviderRefusal, ServerUnreachable)
@@ -290,7 +291,8 @@ class Session:
                 )
         if self.plan.shard is not None:  # from which a merge knows that nothing is cut off
             self.manifest = replace(self.manifest, journal_records=records())
-        self.manifest = self.manifest.ended(accounting.status(), **counts)
+        first = first_record(self.folder.journal) or {}
+        self.manifest = replace(self.manifest.ended(accounting.status(), **counts), journal=first.get("journal"))
         self.folder.write_manifest(self.manifest)
 
     def _note_troubles(self) -> None:

@@ -100,7 +100,7 @@ class Wiring:
             journal = await self.journal(closing)
             entries = read_records(self.folder.journal) if journal.opened.records else ()
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
-            cache = None if self.recorded_only else self._cache(closing)
+            cache = None if self.recorded_only else self._cache(closing, journal.number)
             replayed = None if self.replay is None else ReplayModel(*replayed_run(self.replay.run), sent=self._sent)
             whole = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and whole else recorded.failures
@@ -164,11 +164,11 @@ class Wiring:
             calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
             self.notes.append(f"{calls} in flight when the run was cut short; up to {upto} counted for what they cost")
 
-    def _cache(self, closing: AsyncExitStack) -> Cache | None:
+    def _cache(self, closing: AsyncExitStack, journal: str | None) -> Cache | None:
         path = self.plan.spec.cache
         if path is None:
             return None
-        cache = Cache(path, self.folder.run_id)
+        cache = Cache(path, self.folder.run_id, journal)
         closing.callback(cache.close)
         return cache
 

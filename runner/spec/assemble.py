@@ -225,7 +225,7 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         SpecError: with everything that is wrong.
     """
     experiment, where = spec.experiment, _where(layered)
-    test = _test_dataset(layered, readers, experiment)
+    test, used = _test_dataset(layered, readers, experiment), frozenset().union(*spec.prompts.variables.values())
     problems = [
         *tree_problems(experiment, spec.protocol, spec.dataset, where),
         *design_problems(experiment, spec.protocol, spec.prompts, where),
@@ -233,7 +233,7 @@ def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
         *execution_problems(experiment, where),
         *unlabelled_problems(experiment, spec.protocol, spec.dataset, where),
         *training_problems(
-            experiment, spec.protocol, spec.dataset, test, where, names_datapoints=_shows_dataset(layered)
+            experiment, spec.protocol, spec.dataset, test, where, used=used, names_datapoints=_shows_dataset(layered)
         ),
         *(Problem(where(key), key, message) for key, message in conflicts(experiment)),
     ]

@@ -11,6 +11,7 @@ from runner.prompts.templates import LAST_ROUND, SUFFIX
 from runner.protocols.protocol import Protocol
 from runner.protocols.schedule import rounds_without_waste, unheard
 from runner.spec.assemble import Spec
+from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.spec.checks.groups import group_notes
 from runner.spec.checks.seeds import fixed_seeds
 from runner.spec.design import design_notes
@@ -68,6 +69,14 @@ def _replaced_confidence(spec: Spec) -> Iterator[str]:
         )
 
 
+def _fixed_verdicts(spec: Spec) -> Iterator[str]:
+    """The reason why a run of the spec has no rank on any leaderboard."""
+    group = spec.experiment.models[spec.experiment.agents[spec.protocol.verifier_name].model]
+    why = fixed_verdicts(spec.protocol.parameters.force_guess, [(group.provider, group.model)])
+    if why is not None:
+        yield f"the run will have no rank on any leaderboard: {why}"
+
+
 def _headers(protocol: Protocol, agent: str) -> set[str]:
     """The headers that an agent's answers need: those of channels that it speaks in at once."""
     rounds = (protocol.can_be_active(round_).get(agent, ()) for round_ in range(len(protocol.steps)))
@@ -114,5 +123,5 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
 
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
     _unheard_rounds, _silent_templates, _replaced_confidence, _fixed_seeds, _pairs_of_like, _skipped_elements,
-    group_notes, _inherited_templates,
+    group_notes, _inherited_templates, _fixed_verdicts,
 )  # fmt: skip

@@ -11,8 +11,8 @@ number here, and reads the old ones on.
                   servers' answers whole
     cache         SQLite's `user_version`; from 1 on it has the table `answers`, which version 0 may lack
     leaderboard   the table `format`; from 2 on it has the table `datapoints` and tasks, from 3 on the ranks of rows
-                  that are tied, and more columns. An older board is brought up to date from the run folders: in memory
-                  where it is asked, in the file where a run is appended
+                  that are tied, and more columns, from 4 on which runs share answers. An older board is brought up to
+                  date from the run folders: in memory where it is asked, in the file where a run is appended
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runner.errors import NewerFormatError, RunError
 RUN_FOLDER = 1
 LOG_FORMAT = 2
 CACHE = 1
-LEADERBOARD = 3
+LEADERBOARD = 4
 
 KEY = "format"
 

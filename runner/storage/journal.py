@@ -145,6 +145,7 @@ class Journal:
     def _repair(self) -> Opened:
         records, end, torn = 0, 0, 0
         self._seed, self.is_bound = 0, True
+        self.number: str | None = None if self._first is None else self._first.get("journal")
         with open_to_read(self._path) as file:
             for offset, line, record in scan(file, self._path, self._run):
                 if record is None:
@@ -166,6 +167,7 @@ class Journal:
     def _bind(self, first: bytes, record: Mapping[str, Any]) -> None:
         """Go on as the first line says."""
         self._seed, self.is_bound = seed_of(first, record), is_bound(record)
+        self.number = record.get("journal")
 
     @property
     def records(self) -> int:

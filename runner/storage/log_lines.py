@@ -161,6 +161,8 @@ class JournalReader:
         record = decode(first, 0)
         self._seed = 0 if record is None else seed_of(first, record)
         self.is_bound = record is None or is_bound(record)
+        self.number: str | None = None if record is None else record.get("journal")
+        """The number that no other journal has; None in one of 0.1.0."""
 
     def record(self, offset: int) -> dict[str, Any]:
         """The record at an offset that reading the journal gave.

@@ -70,6 +70,10 @@ class Registry:
         """
         return self._listing.of_kind(kind)
 
+    def publication_order(self) -> dict[str, int]:
+        """Return each release's place in the order of publication, by its hash; empty if the place does not know."""
+        return {}
+
     def find(self, named: Reference | Digest) -> Entry:
         """The release that is meant: of a name without a version, the newest that is not yanked.
 

@@ -32,6 +32,11 @@ def solo_spec(folder: Path, **changes: object) -> Path:
     return spec_file(folder, **{**SOLO, **changes})  # type: ignore[arg-type]
 
 
+def other_system(number: int) -> str:
+    """Return an override that makes another system of a spec: seeds alone make samples of one system."""
+    return f"agents.verifier.max_response_words={100 + number}"
+
+
 def planted(path: Path, results: Path, run_id: str, verdict: Verdict, *overrides: str) -> str:
     """Play a spec, plant the verdicts, and put the run on the board."""
     folder = played(path, results, *overrides, run_id=run_id).folder

@@ -14,7 +14,7 @@ from runner.results.results import Results
 from runner.results.sweep_table import SweepPoint, sweep_rows
 from runner.statistics.paired import sign_flip
 from runner.statistics.sequences import DifferenceSequence
-from tests.comparison.planted import planted, solo_spec
+from tests.comparison.planted import other_system, planted, solo_spec
 
 
 def is_right_in_x(i: int, repeat: int) -> bool:
@@ -68,7 +68,9 @@ def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -
     """It stopped when it was decided, so that no test of a fixed number of games holds: neither says so of another."""
     path = uneven.parent / "spec.yaml"
     fixed = planted(path, uneven, "fixed", lambda *_: True, "seed=5", "dataset.group_by=null")
-    stopped = planted(path, uneven, "stopped", lambda i, _: i % 3 > 0, "dataset.group_by=null", "until.width=0.5")
+    stopped = planted(
+        path, uneven, "stopped", lambda i, _: i % 3 > 0, "dataset.group_by=null", "until.width=0.5", other_system(1)
+    )
     (pair,) = compare(fixed, stopped, results=uneven).pairs
     played = pair.datapoints
     assert played < 60

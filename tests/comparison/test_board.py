@@ -12,7 +12,8 @@ from runner import query
 from runner.results.leaderboard import FILE
 from runner.results.results import Results
 from runner.results.tested import paired_test
-from tests.comparison.planted import planted, solo_spec
+from runner.storage.formats import LEADERBOARD
+from tests.comparison.planted import other_system, planted, solo_spec
 from tests.comparison.test_command import said
 
 
@@ -20,7 +21,7 @@ from tests.comparison.test_command import said
 def test_rows_that_no_test_tells_apart_share_a_range_of_ranks(tmp_path: Path) -> None:
     path, results = solo_spec(tmp_path, size=30), tmp_path / "results"
     for name, first in (("best", 0), ("near", 2), ("far", 15), ("farther", 16)):
-        planted(path, results, name, lambda i, _, first=first: i >= first, f"name={name}")  # type: ignore[misc]
+        planted(path, results, name, lambda i, _, first=first: i >= first, f"name={name}", other_system(first))  # type: ignore[misc]
     expected = [("best", 1, 2), ("near", 1, 2), ("far", 3, 4), ("farther", 3, 4)]
     question = "SELECT run_id, rank, rank_last FROM leaderboard ORDER BY accuracy DESC"
     board = Results(results).board
@@ -57,7 +58,7 @@ def test_a_plain_duckdb_reads_the_file_with_its_views(results: Path) -> None:
         names = {
             name for (name,) in plain.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
         }
-        assert names == {"leaderboard", "flips"}
+        assert names == {"leaderboard", "flips", "shared_answers", "copies"}
         flips = "SELECT * FROM flips WHERE run_a = 'good' AND run_b = 'same' ORDER BY datapoint_id"
         assert plain.execute(flips).fetchall() == query(flips, results).fetchall()
         assert len(plain.execute(flips).fetchall()) == 2
@@ -97,8 +98,8 @@ def test_the_function_of_the_view_tells_of_one_group_that_nothing_is_known() -> 
 @pytest.mark.full
 def test_boards_of_format_2_are_brought_up_to_date(tmp_path: Path) -> None:
     path, results = solo_spec(tmp_path, size=8), tmp_path / "results"
-    for name in ("a", "b"):
-        planted(path, results, name, lambda i, _: i % 2 == 0, f"name={name}")
+    for number, name in enumerate(("a", "b")):
+        planted(path, results, name, lambda i, _: i % 2 == 0, f"name={name}", other_system(number))
     with duckdb.connect(str(results / FILE)) as board:
         board.execute("DROP VIEW flips; DROP VIEW leaderboard; DROP TABLE ranks; DROP TABLE rank_tests")
         board.execute("UPDATE format SET version = 2")
@@ -110,4 +111,4 @@ def test_boards_of_format_2_are_brought_up_to_date(tmp_path: Path) -> None:
     Results(results).board.append(Results(results).run("a"))
     with duckdb.connect(str(results / FILE), read_only=True) as plain:
         assert plain.execute(question).fetchall() == [("a", 1, 2), ("b", 1, 2)]
-        assert plain.execute("SELECT version FROM format").fetchall() == [(3,)]
+        assert plain.execute("SELECT version FROM format").fetchall() == [(LEADERBOARD,)]

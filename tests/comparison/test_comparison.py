@@ -13,7 +13,7 @@ from runner.comparison.compare import Compared, Comparison
 from runner.errors import RunError, UsageError
 from runner.results.board_schema import COMPARISON_COLUMNS
 from runner.results.results import Results
-from tests.comparison.planted import SIZE, plant, planted, solo_spec
+from tests.comparison.planted import SIZE, other_system, plant, planted, solo_spec
 from tests.compatibility.old import RUNS, opened
 from tests.support.runs import played
 from tests.support.servers.chat_client import serving
@@ -129,7 +129,7 @@ def test_runs_that_share_nothing_are_compared_unpaired(folder: Path, results: Pa
     (path.parent / "data.jsonl").write_text(
         "".join(json.dumps(row | {"question": "?" + row["id"]}) + "\n" for row in rows)
     )
-    planted(path, results, "strange", lambda i, _: i < 20)
+    planted(path, results, "strange", lambda i, _: i < 20, other_system(4))
     pair = only(compare("good", "strange", results=results))
     assert (pair.paired, pair.differing, pair.only_base, pair.only_other) == (False, None, (), ())
     assert (pair.base_value, pair.other_value, pair.p is not None and pair.p < 1e-4) == (0.9, 0.5, True)
@@ -146,11 +146,11 @@ def test_groups_are_the_units_of_the_test(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     results = tmp_path / "results"
     planted(path, results, "a", lambda _, __: True)
-    planted(path, results, "b", lambda i, _: i >= 6, "seed=8")
+    planted(path, results, "b", lambda i, _: i >= 6, "seed=8", other_system(1))
     pair = only(compare("a", "b", results=results))
     assert (pair.datapoints, pair.groups, pair.differing, pair.mid_p_mcnemar) == (12, 4, 2, None)
     assert pair.p == 0.5  # both of two groups differ one way
-    assert "4 groups of datapoints cannot tell: p is 0.12 at best" in pair.verdict
+    assert "4 groups of datapoints cannot tell: p is 0.1250 at best" in pair.verdict
     by_group = compare("a", "b", results=results, by="family")
     assert any(one.startswith("4 of 4 slices by 'family' are one group of datapoints each") for one in by_group.notes)
     ((p, groups, differing),) = query(
@@ -179,7 +179,9 @@ def test_a_replay_is_no_new_sample(tmp_path: Path) -> None:
     played(path, results, run_id="first")
     run(path, results, replay="first", run_id="again")
     found = compare("first", "again", results=results)
-    assert only(found).verdict.endswith("; again: a replay, the same answers and no new sample")
+    pair = only(found)
+    assert pair.verdict == "no test: again: a replay, the same answers and no new sample; again less first is 0 points"
+    assert (pair.p, pair.ci_low, pair.ci_high, pair.stderr) == (None, None, None, None)
     assert found.notes == ()
     with pytest.raises(UsageError, match="first and again have the same answers"):
         compare(["first", "again"], baseline="first", results=results)
@@ -209,10 +211,10 @@ def test_slices_are_in_order_and_of_one_value_in_both_runs(tmp_path: Path) -> No
     for name, column in (("a", values), ("b", values), ("c", [*values[:7], "c"])):
         data = [row | {"hard": value} for row, value in zip(rows, column, strict=True)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
-        played(path, results, f"dataset.path={tmp_path}/{name}.jsonl", f"seed={ord(name)}", run_id=name)
+        played(path, results, f"dataset.path={tmp_path}/{name}.jsonl", other_system(ord(name)), run_id=name)
     found = compare("a", "b", results=results, by="hard")
     assert [(one.slice, one.datapoints) for one in found.slices] == [("2", 2), ("10", 2), ("b", 2), ("(null)", 2)]
-    assert "2 groups of datapoints cannot tell: p is 0.5 at best" in found.slices[0].verdict
+    assert "2 groups of datapoints cannot tell: p is 0.5000 at best" in found.slices[0].verdict
     with pytest.raises(UsageError, match="column 'hard' differs between the runs: p7 is b in a and c in c"):
         compare("a", "c", results=results, by="hard")
     alone = compare("a", "b", results=results, by="question")

@@ -46,7 +46,8 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
     assert board.left_out == []
     before, after = rows["run/acme/before@1"], rows["run/acme/after@1"]
     assert before["task"] == after["task"]
-    assert {before["rank"], after["rank"]} <= {1, 2}
+    assert (before["rank"], after["rank"]) == (1, None)
+    assert after["reason"].startswith("its verdicts come from the labels: the toy model")
     assert before["effort"]["rollouts"] == 0
     assert (after["effort"]["rollouts"], after["effort"]["datapoints"]) == (12, 12)
     assert after["effort"]["at_least"] == []
@@ -100,7 +101,12 @@ def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Pat
     assert ours["marks"][1] == "another play of run/third/before@1"
     assert ours["run_id"] == theirs["run_id"] == "before"
     assert ours["accuracy"] == theirs["accuracy"]
-    assert ours["rank"] == theirs["rank"]
+    ranked = [row["release"] for row in rows.values() if row["run_id"] == "before" and row["rank"] is not None]
+    assert len(ranked) == 1  # copies of one run are one sample
+    copies = [row for row in rows.values() if row["run_id"] == "before" and row["rank"] is None]
+    assert {row["reason"] for row in copies} == {
+        f"not a sample of its own: 18 of its 18 verdicts come from answers that it shares with {ranked[0]}"
+    }
     assert ours["marks"][0] == "the same rollouts as run/other/before@1"
     assert theirs["marks"][0] == "the same rollouts as run/acme/before@1"
 

@@ -16,6 +16,7 @@ from runner.protocols.protocol import Decision
 from runner.results.tables import COLUMNS, PartFiles
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.storage.formats import LEADERBOARD
 from runner.storage.parquet import BESIDE
 from tests.support.files import parquet_rows
 from tests.support.processes import nip_run_here, python
@@ -161,7 +162,7 @@ def test_room_is_not_asked_for_where_nothing_is_paid(tmp_path: Path) -> None:
 def test_no_call_is_made_where_a_newer_version_has_the_board(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     with duckdb.connect(str(tmp_path / "results" / "leaderboard.duckdb")) as connection:
-        connection.execute("CREATE TABLE format AS SELECT 4 AS version")
+        connection.execute(f"CREATE TABLE format AS SELECT {LEADERBOARD + 1} AS version")
     with serving() as server:
         spec_file(tmp_path, server.base_url, size=2)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)

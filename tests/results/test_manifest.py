@@ -42,6 +42,7 @@ DONE = {
     **GAMES, "status": "done", "finished_at": "2026-11-21T20:24:04Z", "rollouts": 3, "completions": 12,
     "prompt_tokens": 100, "completion_tokens": 20, "cached_tokens": 0, "failed_calls": 2, "cost_usd": None,
     "cost_usd_at_most": None, "transport_failed": 0,
+    "answers_from": {}, "journal": "0123456789abcdef",
 }  # fmt: skip
 TRAINING = {
     **BEGUN,
@@ -55,7 +56,17 @@ EARLY = {
     name: value
     for name, value in DONE.items()
     if name
-    not in ("point", "replayed_sha256", "replay_of", "cache", "failed_calls", "cost_usd_at_most", "transport_failed")
+    not in (
+        "point",
+        "replayed_sha256",
+        "replay_of",
+        "cache",
+        "failed_calls",
+        "cost_usd_at_most",
+        "transport_failed",
+        "answers_from",
+        "journal",
+    )
 }
 WRITTEN = {
     "begun": BEGUN, "games": GAMES, "interrupted": INTERRUPTED, "done": DONE, "training": TRAINING, "later": LATER,

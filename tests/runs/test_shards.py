@@ -25,13 +25,13 @@ from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
-CLOCKS = ("started_at", "finished_at")
+CLOCKS = ("started_at", "finished_at", "journal", "answers_from")
 """All of a manifest that may differ between a run in shards and one that was played whole."""
 
 
 def records(run: Path, *clocks: str) -> Counter[str]:
     """The records of a journal as a set: without their numbers, the number of the journal, and these times."""
-    left_out = {"seq", *clocks}
+    left_out = {"seq", "from", *clocks}
     return Counter(
         json.dumps({**{k: v for k, v in record.items() if k not in left_out}, "journal": 0}, sort_keys=True)
         for record in journal_records(run)
@@ -39,7 +39,7 @@ def records(run: Path, *clocks: str) -> Counter[str]:
 
 
 def files(run: Path) -> dict[str, Any]:
-    """Every file of a run but its parts, its lock and its journal; of its manifest all but the clocks."""
+    """Every file of a run but its parts, its lock and its journal; its manifest without `CLOCKS`."""
     found: dict[str, Any] = {
         path.relative_to(run).as_posix(): path.read_bytes()
         for path in sorted(run.rglob("*"))

@@ -30,6 +30,8 @@ def facts_in_journal(run: Path) -> list[str]:
     """The answers of a journal, without where they stand and how long they took, in an order of their own."""
 
     def fact(record: dict[str, Any]) -> str:
-        return json.dumps({name: value for name, value in record.items() if name not in ("seq", "ms")}, sort_keys=True)
+        return json.dumps(
+            {name: value for name, value in record.items() if name not in ("seq", "ms", "from")}, sort_keys=True
+        )
 
     return sorted(fact(record) for record in journal_records(run) if record["kind"] not in ("begun", "lost"))

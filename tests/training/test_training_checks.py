@@ -92,3 +92,25 @@ def test_of_speakers_of_whom_one_is_drawn_one_is_counted(tmp_path: Path) -> None
     )
     spec = load_spec(path)
     assert tree_calls(spec.protocol, 2) == sum(2 ** (r + 1) for r in range(spec.protocol.max_message_rounds))
+
+
+def test_a_column_that_no_template_uses_hides_no_datapoint_that_is_trained_on(tmp_path: Path) -> None:
+    path = training_spec(tmp_path)
+    data = tmp_path / "data.jsonl"
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
+    tested = next(row for row in rows if row["split"] == "test")
+    trained = next(row for row in rows if row["split"] == "train")
+    again = {**trained, "id": "again", "split": "test"}
+
+    def write(*more: dict[str, Any]) -> None:
+        numbered = [{**row, "row": number} for number, row in enumerate([*rows, *more])]
+        data.write_text("".join(json.dumps(row) + "\n" for row in numbered))
+
+    write()
+    load_spec(path)
+    write(again)
+    with pytest.raises(SpecError, match="these datapoints are trained on, too: again"):
+        load_spec(path)
+    write({**tested, "id": trained["id"], "question": "another"})
+    with pytest.raises(SpecError, match=f"these datapoints are trained on, too: {trained['id']}"):
+        load_spec(path)

@@ -68,14 +68,14 @@ def asked_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
 class Cache:
     """An open cache file."""
 
-    def __init__(self, path: Path, run_id: str) -> None:
-        """Open or create.
+    def __init__(self, path: Path, run_id: str, journal: str | None = None) -> None:
+        """Open or create. `journal` is the number of the run's journal, by which its answers are recognized later.
 
         Raises:
             RunError: it cannot be opened, or is not a cache.
             NewerFormatError: a newer nip-run made it; nothing is changed.
         """
-        self._path, self._run_id = path, run_id
+        self._path, self._run_id, self._journal = path, run_id, journal
         try:
             make_folders(path.parent)
             self._db = sqlite3.connect(path.absolute(), timeout=BUSY_SECONDS, isolation_level=None)  # not `file:`
@@ -92,12 +92,17 @@ class Cache:
 
     def get(self, asked: Mapping[str, Any]) -> Completion | None:
         """The answer to this very request."""
-        row = self._execute(_in_both("answer", "key = ?1"), [_key(asked)])
-        return completion_from_fields(from_json(row[0][0]), from_cache=True) if row else None
+        row = self._execute(_in_both("answer, run_id", "key = ?1"), [_key(asked)])
+        if not row:
+            return None
+        found = completion_from_fields(from_json(row[0][0]), from_cache=True)
+        origin = found.origin or row[0][1]  # an earlier version stored the run's id alone
+        return replace(found, origin=None if origin in (self._journal, self._run_id) else origin)
 
     def put(self, request: Request, asked: Mapping[str, Any], completion: Completion) -> None:
         """Keep an answer; one that is there already stays."""
         table = "completions" if completion.body is None else "answers"
+        completion = replace(completion, origin=completion.origin or self._journal)
         self._execute(
             f"INSERT OR IGNORE INTO {table} SELECT ?1, ?2, ?3, ?4, ?5, ?6 "
             f"WHERE NOT EXISTS ({_in_both('1', 'key = ?1')})",

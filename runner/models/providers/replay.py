@@ -55,7 +55,8 @@ class ReplayModel:
             raise RunError(f"{self._run} asked {where} with other messages; {_NEEDS}")
         if isinstance(record, EndedRecord):
             raise record.as_error()
-        return replace(record.completion, from_cache=True)
+        origin = record.completion.origin or self._reader.number or self._run.name
+        return replace(record.completion, from_cache=True, origin=origin)
 
     async def close(self) -> None:
         self._reader.close()

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
+from runner.text import decimal, with_interval
+
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _WIDTHS = {
     **dict.fromkeys("'ijlIJ", 0.29), **dict.fromkeys(" ,./:;\\|f-", 0.35), **dict.fromkeys("()[]t!r", 0.41),
@@ -94,18 +96,12 @@ def known(value: Any) -> float | None:
 
 def told(value: Any, decimals: int = 3) -> str:
     """A number of a result, as tables have it; a dash where there is none."""
-    number = known(value)
-    return MISSING if number is None else f"{number:.{decimals}f}".replace("-", "−")
+    return decimal(known(value), decimals, MISSING).replace("-", "−")
 
 
 def told_between(value: Any, low: Any, high: Any, decimals: int = 3) -> str:
-    """`0.417 [0.317, 0.523]`; an open end is `∞`, and of no interval there are no brackets."""
-    ends = [known(low), known(high)]
-    if known(value) is None or ends == [None, None]:
-        return told(value, decimals)
-    first = "−∞" if ends[0] is None else told(low, decimals)
-    last = "∞" if ends[1] is None else told(high, decimals)
-    return f"{told(value, decimals)} [{first}, {last}]"
+    """`0.417 [0.317, 0.523]`; without an interval there are no brackets."""
+    return with_interval(known(value), known(low), known(high), decimals, MISSING).replace("-", "−")
 
 
 def counted(value: Any) -> str:

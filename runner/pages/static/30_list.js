@@ -17,7 +17,7 @@ const COLUMNS = {
   stance: { title: "Stance", cell: (row) => WORDS[row.stance] ?? "" },
   swapped: { title: "Swapped", cell: (row) => (row.swapped === null ? "" : row.swapped ? "yes" : "no") },
   stances_exchanged: { title: "Stances exchanged", cell: (row) => (row.stances_exchanged === null ? "" : row.stances_exchanged ? "yes" : "no") },
-  confidence: { title: "P(accept)", number: true, cell: (row) => row.confidence?.toFixed(3) ?? "" },
+  confidence: { title: "P(accept)", number: true, cell: (row) => (typeof row.confidence === "number" ? rounded(row.confidence, 3) : "") },
   rounds: { title: "Rounds", number: true },
   retries: { title: "Asked again", number: true, cell: (row) => row.retries || "" },
   failed_calls: { title: "Failed calls", number: true, cell: (row) => row.failed_calls || "" },

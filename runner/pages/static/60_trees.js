@@ -46,7 +46,7 @@ function treeName(row) {
 }
 
 function worthOf(value) {
-  return value.toFixed(3);
+  return rounded(value, 3);
 }
 
 // The list

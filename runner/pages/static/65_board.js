@@ -3,10 +3,10 @@
 const PAGE_ROWS = 100;
 const SVG = "http://www.w3.org/2000/svg";
 
-const decimal = (value) => (value === null ? "–" : value.toFixed(3));
+const decimal = (value) => (value === null ? "–" : rounded(value, 3));
 const whole = (value) => (value === null ? "–" : value.toLocaleString("en"));
 const rankOf = (row) => (row.rank === null ? "–" : row.rank === row.rank_last ? String(row.rank) : `${row.rank}–${row.rank_last}`);
-const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : `${row.ci_low === null ? "−∞" : decimal(row.ci_low)}–${row.ci_high === null ? "∞" : decimal(row.ci_high)}`);
+const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : [row.ci_low, row.ci_high].map((end) => (end === null ? "not estimable" : decimal(end))).join("–"));
 
 // Of each: its title, the fields that a file has of it, by which it sorts, and its cell. Those with `first` are shown at
 // first; with `first: "served"` on the pages of a server alone, and with `told` only where some row has it.

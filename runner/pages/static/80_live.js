@@ -117,7 +117,7 @@ class Live {
       ["Calls", inThousands(state.calls)], state.failed_calls ? ["Failed calls", inThousands(state.failed_calls)] : null,
       ["Tokens", `${inThousands(state.prompt_tokens)} sent, ${inThousands(state.completion_tokens)} answered`],
       ["Cost", state.cost_usd === null ? "not known" : `$${state.cost_usd.toFixed(state.cost_usd < 1 ? 4 : 2)}`],
-      state.judged ? ["Accuracy so far", `${(state.right / state.judged).toFixed(3)} of ${inThousands(state.judged)}`] : null,
+      state.judged ? ["Accuracy so far", `${rounded(state.right / state.judged, 3)} of ${inThousands(state.judged)}`] : null,
       ...Object.entries(state.outcomes).map(([name, count]) => [capitalised(name.replaceAll("_", " ")), inThousands(count)]),
     ].filter(Boolean);
     return [

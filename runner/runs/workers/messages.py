@@ -55,6 +55,8 @@ class Start:
     """Models that are LoRA adapters, each with the path that servers load it from."""
     is_far: bool
     """Whether the way to the writer is long, so that a worker takes permits ahead."""
+    journal: str | None = None
+    """The journal's number, which the cache stores with each answer."""
 
 
 class Lease(NamedTuple):

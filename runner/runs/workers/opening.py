@@ -58,6 +58,7 @@ async def leasing(wiring: Wiring, workers: int, *, makes: bool) -> AsyncIterator
             wiring.shared.servers.concurrency,
             dict(wiring.shared.servers.adapters),
             is_far=plan.spec.experiment.execution.engine == "ray",
+            journal=journal.number,
         )
         held = Held(
             plan, start, journal, written, permits, accounting,

@@ -94,7 +94,7 @@ class _Begun:
         self._journal = RemoteJournal(link, is_bound=start.is_bound, is_durable=start.is_durable)
         self._ahead = PermitsAhead(link, costs, budgeted=start.budgeted) if start.is_far else None
         self._permits = self._ahead or RemotePermits(link, costs, budgeted=start.budgeted)
-        self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id)
+        self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal)
         failed_calls = FailedCalls(self._earlier)
         self._events = RemoteEvents(
             link, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, link), self._cache,

@@ -54,6 +54,10 @@ class PublicRegistry(Registry):
             found.append(self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts))
         self._entries = sorted(found, key=_order)
 
+    def publication_order(self) -> dict[str, int]:
+        """As inherited; releases are numbered in the order of publication."""
+        return {entry.sha256: self.listed[entry.reference].id for entry in self._entries}
+
     def only(self, entries: Iterable[Entry]) -> Self:
         """The same with some of its releases alone."""
         some, wanted = copy(self), set(entries)

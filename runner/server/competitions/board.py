@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping, Select, case, func, select
 
 from runner.errors import NotPublished
 from runner.releases.reference import Kind, Reference
+from runner.results.answer_origins import NO_OWN_SAMPLE, AnswerOrigins
 from runner.server.competitions.copies import copied_from
 from runner.server.competitions.kept import REFUSED, SCORED, counts, owns
 from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART, told
@@ -53,13 +54,14 @@ def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: fl
     held, rows = _sizes(connection, one["id"])  # of one that was withdrawn, none
     part = HELD_PART if said["is_closed"] and held else OPEN_PART
     taken = counts(connection, one["id"], viewer)
-    scored = [
-        _row(row, part, is_closed=said["is_closed"], taken=taken)
-        for row in connection.execute(_submissions(one["id"], viewer).where(submissions.c.state == SCORED)).mappings()
+    query = _submissions(one["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
+    found_rows = [
+        (_row(row, part, is_closed=said["is_closed"], taken=taken), orjson.loads(row["score"]))
+        for row in connection.execute(query).mappings()
     ]
     return {
         **said, "copied_from": copied_from(connection, viewer, one["id"]), "rows_open": rows - held,
-        "rows_held_out": held, "ranked_by": part, "board": _ranked(scored),
+        "rows_held_out": held, "ranked_by": part, "board": _ranked(found_rows),
         "submissions": [{"owner": name, "count": count} for name, count in sorted(taken.items())],
     }  # fmt: skip
 
@@ -169,20 +171,44 @@ def _row(row: RowMapping, part: str, *, is_closed: bool, taken: Mapping[str, int
     }
 
 
-def _ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows from the best, with the ranks that each may have.
+def _reasons(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, str]:
+    """Return why rows have no rank, by release. `rows` are in the order of submission, each with its score.
+
+    Earlier versions did not store where answers came from: such a row ranks.
+    """
+    reasons: dict[str, str] = {}
+    before: list[tuple[str, AnswerOrigins]] = []
+    for row, score in rows:
+        origins = AnswerOrigins(**score["origins"]) if "origins" in score else None
+        reason = score.get("unranked")
+        for release, other in before:
+            if reason is None and origins is not None and 2 * (shared := origins.shared_with(other)) > origins.verdicts:
+                share = f"{shared} of its {origins.verdicts} verdicts come from answers that it shares with {release}"
+                reason = f"{NO_OWN_SAMPLE}: {share}"
+        if reason is not None:
+            reasons[row["release"]] = reason
+        elif origins is not None:
+            before.append((row["release"], origins))
+    return reasons
+
+
+def _ranked(found_rows: Sequence[tuple[dict[str, Any], Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The rows from the best, with the ranks that each may have, or why it has none.
 
     By what is told of each alone, since order and ties would tell more than that otherwise; so the test is unpaired,
     and tells fewer apart than one by row would.
     """
+    reasons, rows = _reasons(found_rows), [row for row, _ in found_rows]
     order = sorted(rows, key=lambda row: (-(row[ACCURACY] or 0.0), row["created"], row["release"]))
     by_name = {row["release"]: row for row in order}
 
     def p_values(leader: str, others: Sequence[str]) -> list[float]:
         return [_p(by_name[leader], by_name[other]) for other in others]
 
-    ranges = ranges_in_order(list(by_name), p_values)
-    return [{"rank": ranges[name][0], "rank_last": ranges[name][1], **row} for name, row in by_name.items()]
+    ranges = ranges_in_order([name for name in by_name if name not in reasons], p_values)
+    shown = [(*ranges.get(name, (None, None)), row, reasons.get(name)) for name, row in by_name.items()]
+    shown.sort(key=lambda of: of[0] is None)
+    return [{"rank": first, "rank_last": last, **row, "reason": reason} for first, last, row, reason in shown]
 
 
 def _p(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:

@@ -20,7 +20,9 @@ from sqlalchemy import select
 
 from runner.registry.fetched import get
 from runner.releases.reference import parse
+from runner.results.manifest import Manifest, verifiers_of
 from runner.results.metrics import Metrics
+from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.reconstruct import Reconstructor, played_plan
 from runner.server.people.accounts import Viewer
@@ -29,6 +31,7 @@ from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.store.stores import blobs_of
 from runner.server.tree import ServerTree
+from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.statistics.intervals import wilson
 from runner.transports.registry import Registry
 
@@ -63,14 +66,17 @@ def scored(settings: Settings, place: Path, submission: int) -> dict[str, Any]:
     got = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), place / "got")
     folder = got.run
     assert folder is not None
-    plan = played_plan(folder)
+    plan, manifest = played_plan(folder), folder.manifest()
     parts = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}
     plays: Counter[str] = Counter()
+    copied: Counter[str] = Counter()
     with closing(Reconstructor(folder, plan)) as journal:
         for rollout in journal.rollouts():
             if rollout.outcome == Outcome.TRANSPORT_FAILED:
                 return {"refused": "games of it were lost in transport; all rows are scored, or none"}
             plays[rollout.job.datapoint.id] += 1
+            if (origin := rollout.verdict_origin(plan.spec.protocol.verifier_name)) is not None:
+                copied[origin] += 1
             label, is_held = labels[rollout.job.datapoint.id]
             parts[is_held].add(_labelled(rollout, label, row.group_by))
     if plays.keys() != labels.keys() or len(set(plays.values())) != 1:
@@ -81,7 +87,16 @@ def scored(settings: Settings, place: Path, submission: int) -> dict[str, Any]:
     return {
         OPEN_PART: _summary(parts[False], len(labels) - held),
         HELD_PART: _summary(parts[True], held) if held else None,
+        "unranked": _unranked(plan, manifest),
+        "origins": {"verdicts": plays.total(), "journal": manifest.journal, "copied": dict(copied)},
     }
+
+
+def _unranked(plan: Plan, manifest: Manifest) -> str | None:
+    """Return why a submission has no rank, whatever the others are."""
+    if manifest.is_whole_replay:
+        return "its answers are a replay of another run"
+    return fixed_verdicts(plan.spec.protocol.parameters.force_guess, verifiers_of(manifest))
 
 
 def _labelled(rollout: Rollout, label: int, group_by: str | None) -> Rollout:

@@ -128,9 +128,9 @@ class Competitions(Told):
 
 
 class Ranked(Told):
-    rank: int
-    """The first rank that it may have: rows that no test tells apart are tied."""
-    rank_last: int
+    rank: int | None
+    """The first rank that it may have: rows that no test tells apart are tied. null: see `reason`."""
+    rank_last: int | None
     release: str
     owner: str
     created: datetime
@@ -141,6 +141,8 @@ class Ranked(Told):
     clusters: int | None
     submissions: int
     """Of its owner, of those that may be seen."""
+    reason: str | None
+    """Why it has no rank."""
 
 
 class OfOwner(Told):

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from runner import text
 from runner.pages.board_page import bar, dollars, outcomes_in_words
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import Estimate
@@ -41,12 +42,13 @@ def day(seconds: float) -> str:
 
 def decimal(value: Any) -> str:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return f"{value:.3f}" if is_number else "–"
+    return text.decimal(value) if is_number else "–"
 
 
 def interval(said: Mapping[str, Any]) -> str:
-    ends = [decimal(said.get(end)) for end in ("ci_low", "ci_high")]
-    return "" if ends == ["–", "–"] else "–".join("…" if end == "–" else end for end in ends)
+    ends = [said.get(end) for end in ("ci_low", "ci_high")]
+    low, high = (end if decimal(end) != "–" else None for end in ends)
+    return "–".join(text.interval_ends(low, high) or ())
 
 
 def rank(row: Mapping[str, Any]) -> str:

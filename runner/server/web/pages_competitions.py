@@ -89,6 +89,7 @@ def _between(low: float, high: float) -> str:
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     ranks = str(row["rank"]) if row["rank"] == row["rank_last"] else f"{row['rank']}–{row['rank_last']}"
+    ranks = "–" if row["rank"] is None else ranks
     between = "" if row["ci_low"] is None else _between(row["ci_low"], row["ci_high"])
     accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:g}"
     return {

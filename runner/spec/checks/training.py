@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from runner.datasets.load import HUB, Dataset
@@ -23,11 +24,12 @@ def training_problems(
     test: Dataset | None,
     at: PlaceOf,
     *,
+    used: AbstractSet[str],
     names_datapoints: bool = True,
 ) -> Iterator[Problem]:
     """What is wrong with the training of a spec, as far as it shows before a game is played.
 
-    `names_datapoints`: whether it may be told which are in the dataset.
+    `used` has the variables of the templates; `names_datapoints` is whether messages may name datapoints.
     """
     training = experiment.training
     if training is None:
@@ -44,7 +46,7 @@ def training_problems(
         yield from _method_problems(experiment, protocol, at)
         yield from trainer_problems(experiment, at)
         yield from _size_problems(training, dataset, at)
-    for problem in _split_problems(experiment, dataset, test, at):
+    for problem in _split_problems(experiment, dataset, test, used, at):
         yield problem if names_datapoints else replace(problem, place=replace(problem.place, is_own=False))
 
 
@@ -82,13 +84,20 @@ def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) ->
         yield Problem(at(name), name, f"{protocol.verifier_name} is frozen, so nothing is trained on its guesses")
 
 
-def _split_problems(experiment: Experiment, dataset: Dataset, test: Dataset | None, at: PlaceOf) -> Iterator[Problem]:
-    """Datapoints that are both trained and tested on."""
+def _split_problems(
+    experiment: Experiment, dataset: Dataset, test: Dataset | None, used: AbstractSet[str], at: PlaceOf
+) -> Iterator[Problem]:
+    """Datapoints that are both trained and tested on: by their ids, or by the columns that templates use.
+
+    On the Hub each split is a file, with ids of its own.
+    """
     training = experiment.training
     if training is None or test is None:
         return
-    trained = {_content(point.columns, dataset.columns) for point in dataset.datapoints}
-    both = [point.id for point in test.datapoints if _content(point.columns, dataset.columns) in trained]
+    columns = sorted(used & {*dataset.columns} - {"split"})
+    trained = {_content(point.columns, columns) for point in dataset.datapoints} if columns else set()
+    ids = set() if experiment.dataset.path.startswith(HUB) else {point.id for point in dataset.datapoints}
+    both = [p.id for p in test.datapoints if p.id in ids or _content(p.columns, columns) in trained]
     if both:
         shown = comma_join(both[:5]) + (f" and {len(both) - 5} more" if len(both) > 5 else "")
         key = "training.test.split"
@@ -110,6 +119,6 @@ def _group_problems(experiment: Experiment, dataset: Dataset, test: Dataset, at:
         yield Problem(at(key), key, message, f"{key}: some groups are trained on, too; a group has one split")
 
 
-def _content(columns: Mapping[str, object], names: tuple[str, ...]) -> str:
-    """What a template can show of a datapoint, apart from the split it is in."""
-    return tagged_hash("shown", [columns.get(name) for name in names if name != "split"])
+def _content(columns: Mapping[str, object], names: Sequence[str]) -> str:
+    """Hash what the templates show of a datapoint."""
+    return tagged_hash("shown", [columns.get(name) for name in names])

@@ -1,0 +1,24 @@
+"""Settings that decide the verdicts in place of the verifier's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runner.models.providers.dummy import examples_behind
+
+FORCED_LABELS = "its verdicts are the labels, not answers: protocol.force_guess is 'y'"
+
+
+def fixed_verdicts(force_guess: str | None, verifiers: Iterable[tuple[str, str | None]]) -> str | None:
+    """Return the reason why verdicts say nothing about the verifier's answers; None if they do.
+
+    `verifiers` has the provider and the model of each model that gives verdicts.
+    """
+    if force_guess == "y":
+        return FORCED_LABELS
+    if force_guess is not None:
+        return f"its verdicts are fixed in advance, not answers: protocol.force_guess is {force_guess!r}"
+    for provider, model in verifiers:
+        if provider == "dummy" and examples_behind(model):
+            return f"its verdicts come from the labels: the toy model {model!r} of provider dummy looks them up"
+    return None

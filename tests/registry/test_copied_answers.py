@@ -1,0 +1,228 @@
+"""Forced, cached and replayed runs: no rank on any board, with the reason, and no false sentence in `compare`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from runner.results.folder import RunFolder
+from runner.results.leaderboard import Leaderboard
+from tests.support.processes import nip_run_here, until
+from tests.support.servers.chat_client import serving
+from tests.support.serving import Served
+from tests.support.serving import serving as serving_releases
+from tests.support.specs import spec_file
+
+FORCED = "its verdicts are the labels, not answers: protocol.force_guess is 'y'"
+COPIED = "not a sample of its own: 12 of its 12 verdicts come from answers that it shares with "
+SHARED = "12 of 36 verdicts come from answers that it shares with "
+RUNS = {
+    "first": (),
+    "cached": ("protocol.verifier_reward=2",),
+    "copied-again": ("protocol.verifier_reward=3",),
+    "forced": ("protocol.force_guess=y", "cache=null"),
+    "more": ("rollouts.per_datapoint=3", "protocol.verifier_reward=4"),
+    "fresh": ("protocol.verifier_reward=5", "cache=null"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runs of one task at a server that gives equal requests equal answers."""
+    folder = tmp_path_factory.mktemp("copied")
+    with serving() as server:
+        spec_file(folder, server.base_url, cache="cache.sqlite", fine_tune=None)
+        for name, overrides in RUNS.items():
+            said(folder, "spec.yaml", "--run-id", name, "-q", *overrides)
+        said(folder, "spec.yaml", "--replay", "first", "--run-id", "replayed", "-q")
+        yield folder
+
+
+def said(folder: Path, *words: str, code: int = 0, variables: Mapping[str, str] = {}) -> str:
+    """Run a command, and return what it printed."""
+    done = nip_run_here(*words, cwd=folder, **variables)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def check_rows(rows: dict[str, tuple[int | None, str]], first: str) -> None:
+    """Check each run's rank, and the texts of its row."""
+    assert {name for name, (rank, _) in rows.items() if rank is not None} == {"first", "more", "fresh"}
+    assert FORCED in rows["forced"][1]
+    assert "replay of first" in rows["replayed"][1]
+    for name in ("cached", "copied-again"):
+        assert COPIED + first in rows[name][1]
+    assert SHARED + first in rows["more"][1]
+    assert "shares with" not in rows["fresh"][1]  # equal texts are no shared answers
+
+
+def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
+    listed = json.loads(said(folder, "leaderboard", "--json"))
+    names = {*RUNS, "replayed"}
+    rows = {row["run_id"]: (row["rank"], str(row["reason"])) for row in listed if row["run_id"] in names}
+    text = said(folder, "leaderboard", variables={"COLUMNS": "300"})
+    assert f"note: more: {SHARED}first" in text
+    rows["more"] = (rows["more"][0], text)
+    check_rows(rows, "first")
+    for reason in (FORCED, f"{COPIED}first"):
+        assert reason in text
+    (row,) = json.loads(said(folder, "sql", "SELECT reason FROM leaderboard WHERE run_id = 'cached'", "--json"))
+    assert row["reason"] == f"{COPIED}first"
+
+
+def test_a_board_that_is_rebuilt_or_of_an_older_format_says_the_same(folder: Path) -> None:
+    before = json.loads(said(folder, "leaderboard", "--json"))
+    said(folder, "leaderboard", "--rebuild")
+    assert json.loads(said(folder, "leaderboard", "--json")) == before
+    with duckdb.connect(str(folder / "results" / "leaderboard.duckdb")) as board:
+        board.execute("DROP VIEW leaderboard; DROP VIEW copies; DROP VIEW shared_answers; DROP VIEW flips")
+        for column in ("fixed_verdicts", "journal", "answers_from", "published"):
+            board.execute(f"ALTER TABLE runs DROP COLUMN {column}")
+        board.execute("UPDATE format SET version = 3")
+    assert json.loads(said(folder, "leaderboard", "--json")) == before
+
+
+def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(folder: Path, tmp_path: Path) -> None:
+    names = [*RUNS, "replayed"]
+    words = ("--as", "acme", "--licence", "MIT", "--force", "-q")
+    said(folder, "publish", *names, "--to", "registry", *words)
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    board = json.loads(said(folder, "leaderboard", "--from", "registry", "--json", variables=cache))
+    check_rows(
+        {row["run_id"]: (row["rank"], " ".join([str(row["reason"]), *row["marks"]])) for row in board["rows"]},
+        "run/acme/first@1",
+    )
+    with serving_releases(tmp_path / "server") as server:
+        access = {"NIP_RUN_REGISTRY": server.address, "NIP_RUN_TOKEN": server.tokens["alice"]}
+        said(folder, "publish", *names, "--to", server.address, *words, variables=access)
+        rows = server_rows(server, tmp_path / "board.duckdb", len(names))
+        check_rows(rows, "run/acme/first@1")
+
+
+def test_on_a_server_the_run_that_was_published_first_is_the_source(folder: Path, tmp_path: Path) -> None:
+    """A later copy could say that it began earlier, and take the rank of its source."""
+    runs = [RunFolder(folder / "results" / "runs" / name) for name in ("first", "cached")]
+    for order in (("first", "cached"), ("cached", "first")):
+        board = Leaderboard(tmp_path / order[0], lambda: runs)
+        board.folder.mkdir()
+        board.update(runs, (), {name: place for place, name in enumerate(order)})
+        ranked = board.query("SELECT run_id FROM leaderboard WHERE rank IS NOT NULL")[1]
+        assert ranked == [(order[0],)]
+
+
+def test_a_strangers_counts_break_no_board(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "runs" / "cached"
+    shutil.copytree(folder / "results" / "runs" / "cached", copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["answers_from"] = {"a": "many", "b": -5, "c": 10**30, "d": None, "e": 1.5}
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    board = Leaderboard(tmp_path, lambda: [RunFolder(copy)])
+    board.rebuild()
+    assert board.query("SELECT run_id, rank FROM leaderboard")[1] == [("cached", 1)]
+
+
+def server_rows(server: Served, path: Path, count: int) -> dict[str, tuple[int | None, str]]:
+    found: list[Any] = []
+
+    def is_made() -> bool:
+        answer = server.ask("/board.duckdb")
+        if answer.status != 200:
+            return False
+        path.write_bytes(answer.body)
+        with duckdb.connect(str(path), read_only=True) as board:
+            found[:] = board.execute("SELECT run_id, rank, marks FROM runs").fetchall()
+        return len(found) == count
+
+    until(is_made, 60)
+    return {name: (rank, " ".join(marks)) for name, rank, marks in found}
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ("cached", "no test: 12 of 12 verdicts of first come from answers that it shares with cached: no new sample"),
+        ("copied-again", "no test: 12 of 12 verdicts of first come from answers that it shares with copied-again"),
+        (
+            "replayed",
+            "no test: replayed: a replay, the same answers and no new sample; replayed less first is 0 points",
+        ),
+        ("forced", f"no test: forced: {FORCED}; forced less first is "),
+    ],
+)
+def test_compare_says_why_it_tests_none_of_them(folder: Path, other: str, words: str) -> None:
+    found = json.loads(said(folder, "compare", "first", other, "--json"))
+    (pair,) = found["pairs"]
+    assert pair["verdict"].startswith(words)
+    assert (pair["p"], pair["ci_low"], pair["ci_high"], pair["detectable"]) == (None, None, None, None)
+    for false in ("no evidence", "better", "worse"):
+        assert false not in said(folder, "compare", "first", other)
+
+
+def test_two_copies_of_a_run_are_no_two_samples(folder: Path) -> None:
+    (pair,) = json.loads(said(folder, "compare", "cached", "copied-again", "--json"))["pairs"]
+    assert pair["verdict"].startswith("no test: 12 of 12 verdicts of cached come from answers that it shares with ")
+
+
+def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folder: Path) -> None:
+    for shard in ("1/2", "2/2"):
+        said(folder, "spec.yaml", "--run-id", "parts", "-q", "--shard", shard, "name=parts", "cache=parts.sqlite")
+    said(folder, "spec.yaml", "--run-id", "later", "-q", "cache=parts.sqlite", "protocol.verifier_reward=6")
+    (pair,) = json.loads(said(folder, "compare", "parts", "later", "--json"))["pairs"]
+    assert "12 of 12 verdicts of parts come from answers that it shares with later" in pair["verdict"]
+
+
+def test_workers_record_where_answers_came_from(folder: Path) -> None:
+    said(folder, "spec.yaml", "--run-id", "crew", "-q", "execution.processes=2", "protocol.verifier_reward=7")
+    (pair,) = json.loads(said(folder, "compare", "first", "crew", "--json"))["pairs"]
+    assert "12 of 12 verdicts of first come from answers that it shares with crew" in pair["verdict"]
+    said(folder, "spec.yaml", "--run-id", "crew-first", "-q", "execution.processes=2", "cache=crew.sqlite", "name=crew")
+    said(folder, "spec.yaml", "--run-id", "after-crew", "-q", "cache=crew.sqlite", "protocol.verifier_reward=8")
+    manifests = [
+        json.loads((folder / "results" / "runs" / name / "manifest.json").read_text())
+        for name in ("crew-first", "after-crew")
+    ]
+    assert [manifest["answers_from"] for manifest in manifests] == [{}, {manifests[0]["journal"]: 12}]
+
+
+def test_compare_states_a_share_below_half_and_tests(folder: Path) -> None:
+    """Two runs over 12 datapoints, of which 4 were played by a third one before."""
+    own = ["-q", "cache=few.sqlite"]
+    said(folder, "spec.yaml", "--run-id", "few", *own, "protocol.verifier_reward=10", "dataset.limit=4")
+    shutil.copy(folder / "few.sqlite", folder / "few-too.sqlite")
+    said(folder, "spec.yaml", "--run-id", "mixed", *own, "protocol.verifier_reward=11")
+    said(folder, "spec.yaml", "--run-id", "mixed-too", "-q", "cache=few-too.sqlite", "protocol.verifier_reward=12")
+    (pair,) = json.loads(said(folder, "compare", "mixed", "mixed-too", "--json"))["pairs"]
+    assert pair["p"] is not None
+    assert "4 of 12 verdicts of mixed come from answers that it shares with mixed-too" in pair["notes"]
+    (pair,) = json.loads(said(folder, "compare", "first", "fresh", "--json"))["pairs"]
+    assert pair["p"] is not None
+    assert not any("shares" in note for note in pair["notes"])
+
+
+def test_a_copy_cannot_be_pooled_with_its_source(folder: Path) -> None:
+    said(folder, "spec.yaml", "--run-id", "twin", "-q", "name=twin")  # the same game, from the cache
+    text = said(folder, "compare", "first,twin", "fresh", code=2)
+    assert "12 of 12 verdicts of first come from answers that it shares with twin" in text
+    assert "Pool one of them" in text
+
+
+def test_check_and_the_summary_say_that_a_forced_run_has_no_rank(folder: Path) -> None:
+    assert f"the run will have no rank on any leaderboard: {FORCED}" in said(
+        folder, "check", "spec.yaml", "protocol.force_guess=y"
+    )
+    assert f"no rank   {FORCED}" in said(folder, "spec.yaml", "--run-id", "forced", *RUNS["forced"])
+
+
+def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
+    shipped = Path(__file__).parents[2] / "runner" / "protocols" / "nip.yaml"
+    forced = shipped.read_text().replace("verifier_first: true}", "verifier_first: true, force_guess: one}", 1)
+    assert "force_guess: one" in forced
+    (folder / "own.yaml").write_text(forced)
+    text = said(folder, "check", "spec.yaml", "protocol.use=own.yaml")
+    assert "its verdicts are fixed in advance, not answers: protocol.force_guess is 'one'" in text
