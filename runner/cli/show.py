@@ -33,7 +33,6 @@ from runner.runs.rollout_rows import RolloutList, Wanted
 from runner.runs.sent_prompts import SentPrompt, sent_prompts
 from runner.runs.told import Told
 from runner.runs.troubles import troubles_of
-from runner.storage.atomic import read_json
 from runner.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.text import comma_join, counted, in_one_line
 
@@ -124,7 +123,7 @@ def _command(folder: RunFolder, args: argparse.Namespace, *words: str) -> str:
 
 def _metrics(folder: RunFolder) -> dict[str, Any] | None:
     """What a run has come to; None where there is nothing to tell."""
-    return read_json(folder.metrics) if folder.metrics.is_file() else None
+    return folder.read_metrics() if folder.metrics.is_file() else None
 
 
 def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:

@@ -41,7 +41,7 @@ def scored(folder: RunFolder, measures: Sequence[Measure]) -> Scored:
     Raises:
         RunError: a file of the run is missing or damaged.
     """
-    table = read_only_table("rollouts", folder.table("rollouts"), COLUMNS["rollouts"])
+    table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
     lacking = {one.name: _no_score(folder, one) for one in measures if not _asked(one) <= set(table.columns)}
     plain = [one for one in measures if not one.of_calls and one.name not in lacking]
     asked = ", ".join(["datapoint_id, rollout_id, coalesce(correct, false)", *map(_sql, plain)])
@@ -70,7 +70,7 @@ def _of_calls(
     folder: RunFolder, measures: Sequence[Measure], rollouts: Sequence[str]
 ) -> dict[str, Sequence[float | None] | UsageError]:
     """What the calls of each rollout come to; of one without a call, nothing."""
-    file = folder.table("completions")
+    file = folder.intact_table("completions")
     if not file.is_file():
         raise RunError(f"{file} is missing")
     table = read_only_table("completions", file, COLUMNS["completions"])

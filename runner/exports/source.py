@@ -19,7 +19,6 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome, Rollout
 from runner.runs.reconstruct import Reconstructor, played_plan
 from runner.spec.design import exchanged
-from runner.storage.atomic import read_json
 from runner.text import comma_join
 
 
@@ -162,7 +161,7 @@ class Source:
                 f"{folder.run_id} holds trees of responses, whose branches share rounds; these formats hold single "
                 "games. Export single games, or the trees with --format trl --method dpo"
             )
-        summary = read_json(folder.metrics)
+        summary = folder.read_metrics()
         return cls(
             folder, manifest, plan, summary["metrics"], summary["interval"], summary.get("until", {}).get("note")
         )

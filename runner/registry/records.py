@@ -37,7 +37,7 @@ def rollouts_jsonl(folder: RunFolder) -> Path:
     Raises:
         RunError: there is no such table, or it cannot be read or written.
     """
-    table = {TABLE: folder.table(TABLE)}
+    table = {TABLE: folder.intact_table(TABLE)}
     if not table[TABLE].is_file():
         raise RunError(f"{folder.path} has no {table[TABLE].name}: run the same command again to have it made")
     target = process_spill() / f"{TABLE}-{secrets.token_hex(8)}.jsonl"

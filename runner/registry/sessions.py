@@ -18,7 +18,6 @@ from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.tasks import played_datapoints
-from runner.storage.atomic import read_json
 from runner.transports.registry import Entry
 
 Points = Callable[[], frozenset[str] | None]
@@ -177,7 +176,7 @@ def session_of_folder(folder: RunFolder) -> Session:
 def _accuracy(folder: RunFolder) -> Mapping[str, Any] | None:
     if not folder.metrics.is_file():
         return None
-    rows: Sequence[Mapping[str, Any]] = read_json(folder.metrics).get("metrics") or ()
+    rows: Sequence[Mapping[str, Any]] = folder.read_metrics().get("metrics") or ()
     return next((row for row in rows if (row.get("agent"), row.get("metric")) == (None, "accuracy")), None)
 
 

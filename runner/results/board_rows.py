@@ -17,7 +17,6 @@ from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, templ
 from runner.results.until import board_facts
 from runner.rollouts.rollout import Outcome
 from runner.spec.checks.fixed_verdicts import fixed_verdicts
-from runner.storage.atomic import read_json
 from runner.storage.files import read_bounded
 from runner.storage.queries import duckdb_pattern
 
@@ -57,7 +56,7 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     manifest = folder.manifest()
     finished = manifest.status in PLAYED and folder.metrics.is_file() and folder.table("rollouts").is_file()
     # A run that failed or was interrupted has a row that says so, and no numbers.
-    metrics = read_json(folder.metrics) if finished else {"outcomes": {}, "metrics": []}
+    metrics = folder.read_metrics() if finished else {"outcomes": {}, "metrics": []}
     run_id = manifest.run_id
     remove(connection, run_id)
     saved = _spec(folder)
@@ -94,7 +93,7 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
     `saved` is its spec, where it was read before.
     """
     manifest, spec = folder.manifest(), _spec(folder) if saved is None else saved
-    metrics = read_json(folder.metrics) if folder.metrics.is_file() and manifest.status in PLAYED else {}
+    metrics = folder.read_metrics() if folder.metrics.is_file() and manifest.status in PLAYED else {}
     group_by = _at(spec, "dataset", "group_by")
     task = None if manifest.is_training_run else _insert_datapoints(connection, folder, group_by)
     facts = {**_played_facts(manifest, spec), **_outcome_facts(metrics.get("outcomes", {}))}
@@ -194,7 +193,7 @@ def _at(data: Mapping[str, Any], *names: str) -> Any:
 
 def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     """Copy a run's rollouts in pieces, so that memory does not grow with them or with what is told of their errors."""
-    path = duckdb_pattern(folder.table("rollouts"))
+    path = duckdb_pattern(folder.intact_table("rollouts"))
     pieces = list(_pieces(connection, path))
     needed = COPIES * max((size for _, _, size in pieces), default=0)
     if needed > MEMORY:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import orjson
 
 from runner.datasets.shards import Shard
 from runner.errors import NewerFormatError, RunError
+from runner.hashing import file_hash
 from runner.results.manifest import Manifest, Status
 from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
 from runner.storage.atomic import atomic_write, read_json
-from runner.storage.files import make_folder, make_folders
+from runner.storage.files import make_folder, make_folders, read_bounded
 from runner.storage.formats import KEY, RUN_FOLDER, STAGE_LOG, refuse_newer
 from runner.storage.journal import JOURNAL
 from runner.storage.locks import is_locked
 
 FINE_TUNE = "fine_tune"
+
+SUMS = "SHA256SUMS"
+"""The hashes of a finished run's metrics and tables, in the format of `sha256sum`. Older runs have none."""
 
 SHARDS = "shards"
 """In the folder of a run that is played in shards: the folders of its parts, each a run folder of its own."""
@@ -35,6 +39,20 @@ def split_part(run_id: str) -> tuple[str, Shard | None]:
     whole, _, name = run_id.rpartition(f"/{SHARDS}/")
     shard = Shard.of_folder(name) if whole else None
     return (run_id, None) if shard is None else (whole, shard)
+
+
+MAX_CHECKED = 10_000
+_CHECKED: dict[Path, tuple[int, ...]] = {}
+"""Files whose hashes were checked by this process, with what `stat` said of them."""
+
+
+def _recorded_sums(path: Path) -> dict[str, str]:
+    """The recorded hashes by file name."""
+    try:
+        lines = read_bounded(path, 1 << 16).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
 @dataclass(frozen=True)
@@ -142,6 +160,67 @@ class RunFolder:
 
     def table(self, name: str) -> Path:
         return self.path / f"{name}.parquet"
+
+    @property
+    def sums(self) -> Path:
+        return self.path / SUMS
+
+    def intact_table(self, name: str) -> Path:
+        """The file of a table, after its hash was checked.
+
+        Raises:
+            RunError: the file is not the one that the run wrote.
+        """
+        self.check(self.table(name))
+        return self.table(name)
+
+    def read_metrics(self) -> dict[str, Any]:
+        """The content of `metrics.json`, after its hash was checked.
+
+        Raises:
+            RunError: it is missing or damaged, or is not the file that the run wrote.
+        """
+        if not self.metrics.is_file():
+            raise RunError(f"{self.metrics} is missing. The command that played the run writes it again for free")
+        self.check(self.metrics)
+        return read_json(self.metrics)
+
+    def seal(self, *tables: str) -> None:
+        """Write the hashes of the metrics and of these tables."""
+        lines = [f"{file_hash(path)}  {path.name}\n" for path in (self.metrics, *map(self.table, tables))]
+        atomic_write(self.sums, "".join(lines).encode())
+
+    def unseal(self) -> None:
+        """Remove the hashes, since the files are about to be replaced."""
+        self.sums.unlink(missing_ok=True)
+
+    def check(self, path: Path, *, since_sealed: bool = False) -> None:
+        """Compare a file's hash with the one that was recorded when the run finished.
+
+        `since_sealed` checks only files that were modified after that, for readers of many runs.
+
+        Raises:
+            RunError: the hashes differ.
+        """
+        try:
+            sealed = self.sums.stat().st_mtime_ns
+            found = path.stat()
+        except FileNotFoundError:
+            return
+        if since_sealed and found.st_mtime_ns <= sealed:
+            return
+        key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, sealed)
+        if _CHECKED.get(path) == key:
+            return
+        recorded = _recorded_sums(self.sums).get(path.name)
+        if recorded is not None and file_hash(path) != recorded:
+            raise RunError(
+                f"{path} is damaged: it is not the file that the run wrote. nip-run verify {self.path} shows what "
+                f"differs; to have it rebuilt from the journal, remove it and repeat the command that played the run"
+            )
+        if len(_CHECKED) >= MAX_CHECKED:
+            _CHECKED.clear()
+        _CHECKED[path] = key
 
     def manifest(self) -> Manifest:
         """The manifest. A run that says it is running and that no process holds was interrupted.

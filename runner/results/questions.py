@@ -202,7 +202,10 @@ class Sources:
             columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS empty; CREATE TABLE empty.{name} ({columns})")
             runs = self.runs() if name in question else ()
-            files = [duckdb_pattern(f.table(name)) for f in runs if f.table(name).is_file()]
+            there = [folder for folder in runs if folder.table(name).is_file()]
+            for folder in there:
+                folder.check(folder.table(name), since_sealed=True)
+            files = [duckdb_pattern(folder.table(name)) for folder in there]
             source = f"FROM empty.{name}"
             if files:  # those of earlier versions lack columns, which are null there
                 listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)

@@ -20,7 +20,6 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import Until
 from runner.statistics.sequences import ConfidenceSequence, DifferenceSequence
-from runner.storage.atomic import read_json
 from runner.text import decimal
 
 METHOD = (
@@ -213,7 +212,7 @@ def sequence_of(folder: RunFolder) -> tuple[float, float] | None:
     """
     if not folder.metrics.is_file():
         return None
-    found = read_json(folder.metrics)
+    found = folder.read_metrics()
     if not found.get("until"):
         return None
     (row,) = (one for one in found["metrics"] if (one["agent"], one["metric"]) == (None, "accuracy"))

@@ -97,7 +97,7 @@ def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> C
 
 
 def _played(folder: RunFolder) -> Iterable[tuple[Any, ...]]:
-    return read_tables(_SCORES, {"rollouts": folder.table("rollouts")}, {})
+    return read_tables(_SCORES, {"rollouts": folder.intact_table("rollouts")}, {})
 
 
 def _columns(spec: Spec) -> set[str]:

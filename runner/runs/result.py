@@ -20,7 +20,6 @@ from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import Transcript
 from runner.runs.reconstruct import Reconstructor, played_plan, rollout_named
 from runner.statistics.worst import MOST_IS_WORST, Worst, worst
-from runner.storage.atomic import read_json
 from runner.storage.queries import read_only_table
 from runner.text import comma_join, with_interval
 
@@ -94,7 +93,7 @@ class RunResult:
             RunError: the manifest or the metrics are damaged.
         """
         manifest = folder.manifest()
-        metrics = read_json(folder.metrics) if folder.metrics.is_file() else {}
+        metrics = folder.read_metrics() if folder.metrics.is_file() else {}
         return cls(folder, manifest, metrics, was_finished=manifest.status == Status.DONE)
 
     @property
@@ -186,7 +185,7 @@ class RunResult:
 
     def _table(self, name: str) -> duckdb.DuckDBPyRelation:
         self._check_has_games()
-        file = self.folder.table(name)
+        file = self.folder.intact_table(name)
         if not file.is_file():
             raise RunError(f"run {self.run_id} is {self.status}; it has tables once it is done: run its spec again")
         return read_only_table(name, file, COLUMNS[name])

@@ -126,7 +126,7 @@ class RolloutList:
                 self.more = 0 if next(found, None) is None else None
 
     def _from_tables(self) -> Iterator[RolloutRow]:
-        tables = {name: self.folder.table(name) for name in ("rollouts", "completions")}
+        tables = {name: self.folder.intact_table(name) for name in ("rollouts", "completions")}
         condition, parameters = self.wanted.question()
         limit = "" if self.limit is None else f"LIMIT {self.limit:d}"
         shown = 0

@@ -21,6 +21,7 @@ from runner.results.inputs import write_inputs
 from runner.results.manifest import PLAYED, Manifest, ReplaySource, Status, TrainingPart, is_allowed_loss
 from runner.results.provenance import updated_manifest
 from runner.results.results import Results
+from runner.results.tables import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.rollouts.transcript import Transcript
 from runner.runs.accounting import Watch
@@ -188,6 +189,7 @@ def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: Repl
     share = plan.spec.experiment.rollouts.max_transport_failed
     kept = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
     finished = manifest.status == Status.DONE and (kept or replay is not None)
+    finished = finished and folder.metrics.is_file() and all(folder.table(name).is_file() for name in COLUMNS)
     return finished and is_unchanged(folder, manifest, plan)
 
 

@@ -246,6 +246,6 @@ def _scores(run: RunFolder) -> Scores:
     saved = finished_spec(run, f"run {run.manifest().run_id}")
     group_of = {point.id: point.group for point in saved.dataset.datapoints}
     scores = Scores()
-    for id_, stance, swapped, exchanged, correct in read_tables(_GAMES, {"rollouts": run.table("rollouts")}, {}):
+    for id_, stance, swapped, exchanged, correct in read_tables(_GAMES, {"rollouts": run.intact_table("rollouts")}, {}):
         scores.add(group_of.get(id_, id_), Play(id_, stance, swapped, exchanged), float(correct))
     return scores

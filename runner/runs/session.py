@@ -25,6 +25,7 @@ from runner.models.layers.budget import Budget
 from runner.results.compared import Compared
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
+from runner.results.tables import COLUMNS
 from runner.results.until import Decision
 from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine
 from runner.rollouts.job import Job
@@ -45,7 +46,6 @@ from runner.runs.spending import run_costs, spending, used_models
 from runner.runs.troubles import keep_troubles
 from runner.runs.which import ReplayOf
 from runner.runs.wiring import Wired, Wiring
-from runner.storage.atomic import read_json
 from runner.storage.log_lines import first_record
 from runner.text import counted
 
@@ -109,6 +109,7 @@ class Session:
         """
         self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
+        self.folder.unseal()
         self._shared.in_play.append(self)
         try:
             with log_to(self.folder.log):
@@ -135,7 +136,7 @@ class Session:
 
     def result(self) -> RunResult:
         """Of a run that has been played to its end."""
-        metrics = read_json(self.folder.metrics)
+        metrics = self.folder.read_metrics()
         return RunResult(self.folder, self.manifest, metrics, notes=tuple(self.notes), lost=self.lost)
 
     def in_flight(self) -> int:
@@ -291,6 +292,7 @@ class Session:
                 )
         if self.plan.shard is not None:  # from which a merge knows that nothing is cut off
             self.manifest = replace(self.manifest, journal_records=records())
+        self.folder.seal(*COLUMNS)
         first = first_record(self.folder.journal) or {}
         self.manifest = replace(self.manifest.ended(accounting.status(), **counts), journal=first.get("journal"))
         self.folder.write_manifest(self.manifest)

@@ -9,7 +9,6 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
 from runner.runs.reconstruct import saved_plan
-from runner.storage.atomic import read_json
 from runner.text import in_one_line
 from runner.training.games import check_part
 from runner.training.next_steps import next_steps
@@ -24,7 +23,7 @@ def come_to(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
         RunError, SpecError: a file of the run is gone or damaged.
     """
     if manifest.status == Status.DONE and folder.metrics.is_file():
-        found: dict[str, Any] = read_json(folder.metrics)
+        found: dict[str, Any] = folder.read_metrics()
         return found
     return progress(folder)
 
@@ -82,7 +81,7 @@ def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> di
 def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
     """How the models measured before an iteration."""
     part = check_part(folder, record)
-    accuracy = next(m for m in read_json(part.metrics)["metrics"] if m["metric"] == "accuracy")
+    accuracy = next(m for m in part.read_metrics()["metrics"] if m["metric"] == "accuracy")
     shown = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
     return {"iteration": record.iteration, "run_id": part.run_id, "accuracy": shown}
 

@@ -29,7 +29,7 @@ from runner.runs.run import RunOptions, cache_beside, mark_as_fetched, run_games
 from runner.runs.spending import spending
 from runner.runs.troubles import troubles_of
 from runner.spec.load import Spec
-from runner.storage.atomic import atomic_write, read_json
+from runner.storage.atomic import atomic_write
 from runner.text import comma_join, did_you_mean
 from runner.training.adapters import Adapters
 from runner.training.backends.base import Backend
@@ -101,7 +101,7 @@ def train(
             raise
     with interruptible(run_id):
         results.board.append(folder)
-    return RunResult(folder, work.manifest, read_json(folder.metrics), notes=work.notes)
+    return RunResult(folder, work.manifest, folder.read_metrics(), notes=work.notes)
 
 
 @dataclass
@@ -221,7 +221,9 @@ class _Work:
         states = {group: state_of(models[group]) for group in self.plan.trained}
         atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
         end = summary(folder, stages, self.results.parts_of(folder.run_id))
+        folder.unseal()
         atomic_write(folder.metrics, orjson.dumps(end, option=orjson.OPT_INDENT_2))
+        folder.seal()
         self._write_manifest(
             replace(
                 self.manifest.ended(Status.DONE),
@@ -272,7 +274,7 @@ def _with_model(row: AgentRow, model: ModelSettings) -> AgentRow:
 def _as_it_was(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> RunResult:
     """A finished run, of which nothing is changed."""
     results.board.append_missing(folder)
-    return RunResult(folder, manifest, read_json(folder.metrics), was_finished=True, notes=notes)
+    return RunResult(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
 
 
 def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:

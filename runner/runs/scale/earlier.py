@@ -99,7 +99,7 @@ def of_run(folder: RunFolder, plan: Plan) -> Earlier:
     Raises:
         RunError: they are damaged.
     """
-    tables = {name: folder.table(name) for name in ("rollouts", "completions")}
+    tables = {name: folder.intact_table(name) for name in ("rollouts", "completions")}
     groups: dict[str, Counter[str]] = defaultdict(Counter)
     known = set(plan.spec.protocol.agent_names)
     calls = seconds = 0.0
