@@ -15,6 +15,7 @@ from runner.registry.clean import clean
 from runner.registry.draft import Draft
 from runner.registry.laid_out import as_got
 from runner.registry.names import Names
+from runner.registry.searching import PrivateText
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Link
 from runner.releases.reference import Kind, parse
@@ -135,14 +136,27 @@ def _ready(subject: Subject) -> Ready:
 
 
 def failures(made: Sequence[Ready]) -> list[str]:
-    """Everything that hinders a publish, by release and check."""
-    several = len(made) > 1
-    return [
-        f"{f'{one.draft.release.reference}: ' if several else ''}{outcome.check}: {failure}"
-        for one in made
-        for outcome in one.outcomes
-        for failure in outcome.failures
-    ]
+    """Return all problems, one line for each cause, however many releases have it."""
+    causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
+    for one in made:
+        for outcome in one.outcomes:
+            for failure in outcome.failures:
+                cause = failure.found[0].cause if isinstance(failure, PrivateText) else failure
+                causes.setdefault((outcome.check, cause), []).append((str(one.draft.release.reference), failure))
+    return [_problem(check, found, several=len(made) > 1) for (check, _), found in causes.items()]
+
+
+def _problem(check: str, found: Sequence[tuple[str, str]], *, several: bool) -> str:
+    """Describe one cause that some releases have."""
+    first, failure = found[0]
+    if not several:
+        return f"{check}: {failure}"
+    if isinstance(failure, PrivateText):
+        in_all = [
+            (reference, place) for reference, text in found if isinstance(text, PrivateText) for place in text.found
+        ]
+        return f"{check}: {PrivateText.of(replace(one, file=f'{reference}:{one.file}') for reference, one in in_all)}"
+    return f"{first}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {check}: {failure}"
 
 
 def send(made: Sequence[Ready], registry: Registry) -> tuple[list[Published], Added]:
