@@ -29,11 +29,17 @@ class Patience:
     """For its check."""
     answer_bytes: int = 64 << 20
     answer_seconds: float = 300.0
-    """For a whole answer."""
+    """For a whole answer, and once for all answers of a server, besides what requests and bytes give it."""
+    request_seconds: float = 2.0
+    """For each request, on average."""
+    rate: int = 8 << 10
+    """The fewest bytes a second, on average, of what is sent and received."""
+    requests: int = 2_000
+    """The most that one question to the Hub may take, such as the pages of a listing."""
 
     def seconds_for(self, size: int) -> float:
-        """For a file of so many bytes, there or back: slower than a KiB a second nobody is waited for."""
-        return self.answer_seconds + (size >> 10)
+        """Return the time that this many bytes may take, in either direction."""
+        return self.answer_seconds + size / self.rate
 
 
 OF_THE_HUB = Patience(tries=4, wait=1.0)
