@@ -56,7 +56,7 @@ def publish(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--allow-name", action="append", default=[], metavar="WORD",
-        help="publish this user name, machine name, address or path, which identifies nobody; may be given again",
+        help="publish this user name, machine name, host or path anyway; may be given again",
     )  # fmt: skip
     parser.add_argument("--child-of", metavar="REF", help=f"the release that it was made from: {REF}")
     parser.add_argument("--pull-request", action="store_true", help="git, hf: as a branch or a pull request to merge")

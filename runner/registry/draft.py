@@ -29,7 +29,7 @@ class Naming:
     child_of_sha256: str | None = None
     """Of that release's manifest."""
     sources: Mapping[str, Source] | None = None
-    """Where `--pin` found the files of a run; None: where they were when the run began."""
+    """The sources of a run's files that `--pin` found; None: the sources recorded when the run began."""
 
 
 @dataclass(frozen=True)

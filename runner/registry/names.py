@@ -46,7 +46,7 @@ class Names:
     paths: Mapping[str, str]
     words: Mapping[str, str]
     spared: frozenset[str] = frozenset()
-    """Words and whole paths, in lower case, that may stand there."""
+    """Words and whole paths, in lower case, that are allowed."""
 
     @classmethod
     def here(cls, lies_in: Path | None = None) -> Names:
@@ -79,9 +79,9 @@ class Names:
     def _patterns(self) -> list[tuple[re.Pattern[bytes], Cause]]:
         of_kind = ((path_pattern, self.paths), (word_pattern, self.words))
         return [
-            (pattern(text), Cause(what, text))
+            (pattern(text), Cause(description, text))
             for pattern, texts in of_kind
-            for text, what in texts.items()
+            for text, description in texts.items()
             if text.lower() not in self.spared
         ]
 

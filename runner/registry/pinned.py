@@ -53,6 +53,6 @@ def _changed(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
     for name in sorted({name for name, _ in prompts.items() ^ manifest.prompts_sha256.items()}):
         yield f"prompts: {name} is not the template that was played"
     if tagged_hash("protocol", protocol_content(spec.protocol)) != manifest.protocol_sha256:
-        yield "protocol: its rules are not those that were played"
+        yield "protocol: its rules differ from the rules that were played"
     if spec.dataset.source_sha256 != manifest.dataset_source_sha256:
         yield "dataset: the file is not the one that was played"

@@ -10,7 +10,7 @@ from runner.registry.clean import FREE, rules_of
 from runner.registry.draft import Draft
 from runner.registry.names import Names, path_pattern
 from runner.registry.rules import Rules, addresses_of
-from runner.registry.searching import Cause, Finder, grouped, search
+from runner.registry.searching import Cause, Finder, group_by_cause, search
 from runner.registry.secret_keys import secret_values
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.strict import is_public
@@ -25,7 +25,7 @@ def private_in(release: Release, contents: Mapping[str, Content], raw: Draft, na
     spared = own.but({release.owner, *_published_words(release)})
     finders: list[Finder] = [known_forms, HeldSecrets(), spared, _Addresses(rules, names.spared)]
     leaving: Mapping[str, Content] = {**contents, MANIFEST: release.to_bytes()}
-    yield from grouped(search(leaving, finders))
+    yield from group_by_cause(search(leaving, finders))
     yield from secret_values({path: text for path, text in leaving.items() if not path.startswith(FREE)})
 
 

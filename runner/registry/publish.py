@@ -138,25 +138,29 @@ def _ready(subject: Subject) -> Ready:
 def failures(made: Sequence[Ready]) -> list[str]:
     """Return all problems, one line for each cause, however many releases have it."""
     causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
-    for one in made:
-        for outcome in one.outcomes:
+    for prepared in made:
+        for outcome in prepared.outcomes:
             for failure in outcome.failures:
-                cause = failure.found[0].cause if isinstance(failure, PrivateText) else failure
-                causes.setdefault((outcome.check, cause), []).append((str(one.draft.release.reference), failure))
-    return [_problem(check, found, several=len(made) > 1) for (check, _), found in causes.items()]
+                cause = failure.occurrences[0].cause if isinstance(failure, PrivateText) else failure
+                causes.setdefault((outcome.check, cause), []).append((str(prepared.draft.release.reference), failure))
+    return [_problem(check, failures, several=len(made) > 1) for (check, _), failures in causes.items()]
 
 
-def _problem(check: str, found: Sequence[tuple[str, str]], *, several: bool) -> str:
+def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) -> str:
     """Describe one cause that some releases have."""
-    first, failure = found[0]
+    reference, message = failures[0]
     if not several:
-        return f"{check}: {failure}"
-    if isinstance(failure, PrivateText):
-        in_all = [
-            (reference, place) for reference, text in found if isinstance(text, PrivateText) for place in text.found
-        ]
-        return f"{check}: {PrivateText.of(replace(one, file=f'{reference}:{one.file}') for reference, one in in_all)}"
-    return f"{first}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {check}: {failure}"
+        return f"{check}: {message}"
+    if isinstance(message, PrivateText):
+        texts = [(release, text) for release, text in failures if isinstance(text, PrivateText)]
+        message = PrivateText.of(
+            replace(in_file, file=f"{release}:{in_file.file}")
+            for release, text in texts
+            for in_file in text.occurrences
+        )
+        return f"{check}: {message}"
+    more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+    return f"{reference}{more}: {check}: {message}"
 
 
 def send(made: Sequence[Ready], registry: Registry) -> tuple[list[Published], Added]:

@@ -29,9 +29,9 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         yield f"gone: {', '.join(gone)}"
     sources = dict(_sources(manifest.sources or {}))
     for line in why_not_pinned(sources):
-        part, _, why = line.partition(";")[0].partition(": ")
+        part, _, reason = line.partition(";")[0].partition(": ")
         if part in sources and sources[part].repository is not None:
-            yield f"{part}: {why} (--force publishes it as not pinned)"
+            yield f"{part}: {reason} (--force publishes it as not pinned)"
         else:
             yield Note(f"not pinned: {line.partition(';')[0]}")
 

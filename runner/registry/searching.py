@@ -20,15 +20,15 @@ TOLD = 5
 
 
 class Cause(NamedTuple):
-    """A reason why something must not be published."""
+    """A reason why some text must not be published."""
 
-    what: str
-    """A description that does not contain the text that was found."""
-    word: str | None = None
+    description: str
+    """Words that do not contain the text."""
+    text: str | None = None
     """The text itself, which `--allow-name` allows; None for a secret, which is never shown or allowed."""
 
     def __str__(self) -> str:
-        return self.what if self.word is None else f"{self.word!r} ({self.what})"
+        return self.description if self.text is None else f"{self.text!r} ({self.description})"
 
 
 Finder = Callable[[bytes], Iterable[tuple[int, Cause]]]
@@ -36,69 +36,65 @@ Finder = Callable[[bytes], Iterable[tuple[int, Cause]]]
 
 
 @dataclass(frozen=True)
-class Found:
-    """The occurrences of one cause in one file."""
+class Occurrences:
+    """All occurrences of one cause in one file."""
 
     file: str
     cause: Cause
     lines: tuple[int, ...]
     """The first of them, counted from 1."""
-    occurrences: int
-
-    @property
-    def places(self) -> list[str]:
-        return [f"{self.file}:{line}" for line in self.lines]
+    count: int
 
 
 class PrivateText(str):
     """A failed check: all occurrences of one cause, in one line."""
 
-    __slots__ = ("found",)
-    found: tuple[Found, ...]
+    __slots__ = ("occurrences",)
+    occurrences: tuple[Occurrences, ...]
 
     @classmethod
-    def of(cls, found: Iterable[Found]) -> PrivateText:
+    def of(cls, occurrences: Iterable[Occurrences]) -> PrivateText:
         """Describe occurrences of one cause: what was found, how often, where, and what to do."""
-        found = tuple(found)
-        cause, count = found[0].cause, sum(one.occurrences for one in found)
-        places = [place for one in found for place in one.places]
-        shown = ", ".join([*places[:TOLD], *(["..."] if len(places) > TOLD or count > len(places) else [])])
+        files = tuple(occurrences)
+        cause, count = files[0].cause, sum(file.count for file in files)
+        places = [f"{file.file}:{line}" for file in files for line in file.lines]
+        more = ["..."] if len(places) > TOLD or count > len(places) else []
         remedy = "no option allows a secret"
-        if cause.word is not None:
-            remedy = f"if it identifies nobody, add {shlex.join(['--allow-name', cause.word])}"
-        text = cls(
-            f"{cause}: {counted(count, 'occurrence')} in {counted(len(found), 'file')}: {shown}; remove it and "
-            f"publish again; {remedy}"
+        if cause.text is not None:
+            remedy = f"if it does not identify anybody, add {shlex.join(['--allow-name', cause.text])}"
+        message = cls(
+            f"{cause}: {counted(count, 'occurrence')} in {counted(len(files), 'file')}: "
+            f"{', '.join([*places[:TOLD], *more])}; remove it and publish again; {remedy}"
         )
-        text.found = found
-        return text
+        message.occurrences = files
+        return message
 
 
-def grouped(found: Iterable[Found]) -> list[PrivateText]:
-    """Group occurrences by cause, in the order in which the causes were found first."""
-    by_cause: dict[Cause, list[Found]] = {}
-    for one in found:
-        by_cause.setdefault(one.cause, []).append(one)
+def group_by_cause(occurrences: Iterable[Occurrences]) -> list[PrivateText]:
+    """Group occurrences by cause; the cause that was found first is the first."""
+    by_cause: dict[Cause, list[Occurrences]] = {}
+    for in_file in occurrences:
+        by_cause.setdefault(in_file.cause, []).append(in_file)
     return [PrivateText.of(of_cause) for of_cause in by_cause.values()]
 
 
-def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterator[Found]:
+def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterator[Occurrences]:
     """Search files with all finders.
 
     Raises:
         OSError: a file cannot be read.
     """
     for path, content in contents.items():
-        places: dict[Cause, dict[int, None]] = {}
+        lines: dict[Cause, dict[int, None]] = {}
         counts: Counter[Cause] = Counter()
         last: dict[Cause, int] = {}
         for offset, line, cause in _matches(content, finders):
             if offset > last.get(cause, -1):  # neighboring blocks overlap
                 counts[cause] += 1
                 last[cause] = offset
-            places.setdefault(cause, {})[line] = None
-        for cause, lines in places.items():
-            yield Found(path, cause, tuple(lines)[:TOLD], counts[cause])
+            lines.setdefault(cause, {})[line] = None
+        for cause, numbers in lines.items():
+            yield Occurrences(path, cause, tuple(numbers)[:TOLD], counts[cause])
 
 
 def _matches(content: Content, finders: Sequence[Finder]) -> Iterator[tuple[int, int, Cause]]:

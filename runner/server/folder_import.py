@@ -26,7 +26,7 @@ from runner.transports.listing import SIGNATURE
 from runner.transports.registry import Entry, Registry
 from runner.transports.yanks import YANKED, YANKED_FILE, yanked_file
 
-Found = tuple[Entry, Release, bytes]
+StoredRelease = tuple[Entry, Release, bytes]
 """A release in the folder, with its manifest."""
 
 
@@ -56,7 +56,7 @@ def check_imported(server: Server) -> None:
 
 
 def import_folder(settings: Settings, tell: Callable[[str], None]) -> Imported:
-    """Check the releases in a server's folder, and add those that are good to the server.
+    """Check the releases in a server's folder, and add the good ones to the server.
 
     An owner without an account gets one. Nothing in the folder changes. To be called while no server runs there.
     """
@@ -84,27 +84,27 @@ def _missing(server: Server, registry: Registry) -> list[Entry]:
         return []
     names = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
     with server.database.reading() as connection:
-        known = {"/".join(row) for row in connection.execute(select(*names))}
-    return [entry for entry in entries if entry.reference.folder not in known]
+        folders = {"/".join(row) for row in connection.execute(select(*names))}
+    return [entry for entry in entries if entry.reference.folder not in folders]
 
 
-def _families(registry: Registry, entries: Sequence[Entry], problems: list[str]) -> Iterator[list[Found]]:
+def _families(registry: Registry, entries: Sequence[Entry], problems: list[str]) -> Iterator[list[StoredRelease]]:
     """Yield releases together that were published together: a training run with its parts and models."""
-    found: dict[str, Found] = {}
+    by_name: dict[str, StoredRelease] = {}
     for entry in entries:
         try:
-            found[str(entry.reference)] = entry, *registry.read(entry)
+            by_name[str(entry.reference)] = entry, *registry.read(entry)
         except (ReleaseError, NewerFormatError) as error:
             problems.append(str(error))
-    for _, release, _ in [*found.values()]:
+    for _, release, _ in [*by_name.values()]:
         parts = [link.release for link in release.links if link.release and link.role in ("part", "output")]
-        if parts and str(release.reference) in found:
+        if parts and str(release.reference) in by_name:
             together = (*parts, str(release.reference))
-            yield [found.pop(name) for name in dict.fromkeys(together) if name in found]
-    yield from ([one] for one in found.values())
+            yield [by_name.pop(name) for name in dict.fromkeys(together) if name in by_name]
+    yield from ([stored] for stored in by_name.values())
 
 
-def _import(server: Server, registry: Registry, family: Sequence[Found]) -> None:
+def _import(server: Server, registry: Registry, family: Sequence[StoredRelease]) -> None:
     """Publish releases of one owner as an upload of theirs, which is checked as any other.
 
     Raises:
@@ -117,7 +117,7 @@ def _import(server: Server, registry: Registry, family: Sequence[Found]) -> None
         account = account_id(connection, owner)
         viewer = viewer_of_account(connection, account)
     sources: dict[str, Callable[[], IO[bytes]]] = {}
-    folders = [folder for one in family for folder in _folders(registry, one, sources)]
+    folders = [folder for stored in family for folder in _folders(registry, stored, sources)]
     uploads = server.publishing.uploads
     upload = uploads.begin(viewer, Declaration(folders), time.time())
     for sha256, (_, have) in upload.missing.items():
@@ -137,9 +137,11 @@ def _import(server: Server, registry: Registry, family: Sequence[Found]) -> None
         raise ReleaseError("it was not imported").with_notes(upload.problems)
 
 
-def _folders(registry: Registry, found: Found, sources: dict[str, Callable[[], IO[bytes]]]) -> Iterator[DeclaredFolder]:
+def _folders(
+    registry: Registry, stored: StoredRelease, sources: dict[str, Callable[[], IO[bytes]]]
+) -> Iterator[DeclaredFolder]:
     """Declare a release with what was added to it later, and note where each file is read."""
-    entry, release, manifest = found
+    entry, release, manifest = stored
 
     def declared(path: str, sha256: str, size: int, part: str = "") -> DeclaredFile:
         sources.setdefault(sha256, partial(registry.open, entry, f"{part}/{path}" if part else path))

@@ -52,25 +52,25 @@ class Pace:
         left = self.seconds_left
         if left <= 0:
             raise self._too_slow()
-        begun, moved = self._clock(), 0
+        started, moved = self._clock(), 0
         try:
             result = step(left if timeout is None else min(timeout, left))
             moved = size(result)
         except Exception as error:
-            self._count(begun, 0)
+            self._count(started, 0)
             if self.seconds_left <= 0:
                 raise self._too_slow() from error
             raise
-        self._count(begun, moved)
+        self._count(started, moved)
         return result
 
     def sleep(self, seconds: float) -> None:
         """Wait before another try. Raises as `wait`."""
         self.wait(lambda left: time.sleep(min(seconds, left)), None)
 
-    def _count(self, begun: float, moved: int) -> None:
+    def _count(self, started: float, moved: int) -> None:
         with self._lock:
-            self._waited += self._clock() - begun
+            self._waited += self._clock() - started
             self._bytes += moved
 
     def _too_slow(self) -> Exception:

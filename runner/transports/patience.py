@@ -29,13 +29,13 @@ class Patience:
     """For its check."""
     answer_bytes: int = 64 << 20
     answer_seconds: float = 300.0
-    """For a whole answer, and once for all answers of a server, besides what requests and bytes give it."""
+    """Time for one answer, and the fixed part of the time for all answers of a server."""
     request_seconds: float = 2.0
-    """For each request, on average."""
+    """Additional time for each request."""
     rate: int = 8 << 10
-    """The fewest bytes a second, on average, of what is sent and received."""
+    """Minimum rate in bytes a second, in either direction."""
     requests: int = 2_000
-    """The most that one question to the Hub may take, such as the pages of a listing."""
+    """Maximum number of requests for one question to the Hub, such as the pages of a listing."""
 
     def seconds_for(self, size: int) -> float:
         """Return the time that this many bytes may take, in either direction."""

@@ -16,7 +16,7 @@ from runner.registry.draft import Draft
 from runner.registry.names import Names
 from runner.registry.private import private_in
 from runner.registry.publish import Ready, failures
-from runner.registry.searching import BLOCK, REACH, Finder, grouped, search
+from runner.registry.searching import BLOCK, REACH, Finder, group_by_cause, search
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.releases.bundle import Content
 from runner.releases.manifest import Release, Source
@@ -58,7 +58,7 @@ HONEST = (
 
 
 def found(finder: Finder, contents: Mapping[str, Content]) -> list[str]:
-    return [str(one) for one in grouped(search(contents, [finder]))]
+    return [str(one) for one in group_by_cause(search(contents, [finder]))]
 
 
 @pytest.mark.sample(len(KEYS))
@@ -183,21 +183,21 @@ def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_firs
     (said,) = found(NAMES, {"a": b"carol and carol\n", "b": b"\ncarol", "c": b" " * (BLOCK - 5) + b"carol"})
     assert said == (
         "'carol' (your user name): 4 occurrences in 3 files: a:1, b:2, c:1, ...; remove it and publish again; if it "
-        "identifies nobody, add --allow-name carol"
+        "does not identify anybody, add --allow-name carol"
     )
 
 
 def test_one_cause_in_several_releases_is_one_problem() -> None:
     releases = [Release(kind=Kind.PROMPTS, owner="acme", name=name, version="1") for name in ("one", "two")]
     outcomes = [
-        Outcome("nothing private", tuple(grouped(search({"x": b"carol"}, [NAMES])))),
+        Outcome("nothing private", tuple(group_by_cause(search({"x": b"carol"}, [NAMES])))),
         Outcome("terms", ("no licence",)),
     ]
     made = [Ready(Draft(release, {}), outcomes, None) for release in releases]
     private, terms = failures(made)
     assert private == (
         "nothing private: 'carol' (your user name): 2 occurrences in 2 files: prompts/acme/one@1:x:1, "
-        "prompts/acme/two@1:x:1; remove it and publish again; if it identifies nobody, add --allow-name carol"
+        "prompts/acme/two@1:x:1; remove it and publish again; if it does not identify anybody, add --allow-name carol"
     )
     assert terms == "prompts/acme/one@1 and 1 more: terms: no licence"
 
