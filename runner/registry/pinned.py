@@ -10,14 +10,12 @@ from runner.hashing import tagged_hash
 from runner.registry.finding import finder_of
 from runner.registry.run_facts import why_not_pinned
 from runner.releases.manifest import Source
-from runner.results.beginning import INDEX, WRITTEN, sources_of, written_files
+from runner.results.beginning import INDEX, MAX_WRITTEN, OVERRIDES, WRITTEN, sources_of, written_files
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.rollouts.identity import protocol_content
 from runner.spec.load import Spec, load_spec
 from runner.storage.files import read_bounded
-
-MAX_OVERRIDES = 1 << 20
 
 
 def pinned_sources(folder: RunFolder, path: Path) -> dict[str, Source]:
@@ -29,7 +27,7 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, Source]:
     """
     written = folder.path / "inputs" / WRITTEN
     try:
-        overrides = read_bounded(written / "overrides.txt", MAX_OVERRIDES).decode().splitlines()
+        overrides = read_bounded(written / OVERRIDES, MAX_WRITTEN).decode().splitlines()
     except OSError as error:
         raise ReleaseError(
             f"--pin: run {folder.run_id} does not record how its spec was written, so it cannot be pinned: "
@@ -43,11 +41,18 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, Source]:
     return sources
 
 
+def _saved(path: Path) -> bytes | None:
+    try:
+        return read_bounded(path, MAX_WRITTEN)
+    except OSError:
+        return None
+
+
 def _changed(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
     """Yield each part of a spec that differs from what the run was played with."""
     manifest = folder.manifest()
     for name, content in written_files(spec.origin.written).items():
-        if name != INDEX and (not (written / name).is_file() or (written / name).read_bytes() != content):
+        if name != INDEX and _saved(written / name) != content:
             yield f"spec: {name} is not the file that was played"
     prompts = {name: tagged_hash("prompt", text) for name, text in spec.prompts.sources.items()}
     for name in sorted({name for name, _ in prompts.items() ^ manifest.prompts_sha256.items()}):
