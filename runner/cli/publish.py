@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.output import heading, note, print_json, print_table, say
@@ -18,6 +19,7 @@ from runner.registry.fetched import PIN
 from runner.registry.licences import misspelt
 from runner.registry.missing_rows import OPTION
 from runner.registry.names import Names
+from runner.registry.pinned import pinned_sources
 from runner.registry.publish import Options, Ready, failures, ready, send
 from runner.registry.sent import record
 from runner.registry.taken import THERE_ALREADY
@@ -89,17 +91,25 @@ def _families(
     if kind not in (None, Kind.RUN):
         if len(args.what) > 1:
             raise UsageError("one component at a time: each has a name and a version of its own, by --as")
+        if args.pin is not None:
+            raise UsageError(
+                f"--pin is for a run; publish the {kind} again as another version once its commit is pushed"
+            )
         return [[_component(Path(args.what[0]), kind, args)]], []
     if args.part is not None:
         raise UsageError("--part is for a component out of a spec; say which with --kind agent, trainer or model")
     results = Results(args.results)
     naming = _naming(args, Kind.RUN)
+    if args.pin is not None and len(args.what) > 1:
+        raise UsageError("--pin is for one run: give the spec that it was played from")
     if len(args.what) > 1 and naming.name is not None:
         raise UsageError(f"--as names one release, and these are {len(args.what)} runs; give the owner alone")
     families = []
     folders = list({found.path.resolve(): found for found in map(results.find, args.what)}.values())
     for folder in folders:
         _hold(folder, held)
+        if args.pin is not None:
+            naming = replace(naming, sources=pinned_sources(folder, args.pin))
         families.append(family_of(folder, naming))
     return families, folders
 
@@ -306,6 +316,11 @@ def _notes_of(one: Ready) -> Iterator[str]:
     for outcome in one.outcomes:
         yield from (line for line in outcome.notes if line != THERE_ALREADY)
     yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
+    if one.draft.release.facts.get("pinned") is False and one.draft.release.kind == Kind.RUN:
+        yield (
+            "it is published as not pinned; once its files are in a public commit, publish it as another version "
+            "(--as OWNER/NAME@2) with --pin SPEC"
+        )
 
 
 def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:

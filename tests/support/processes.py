@@ -74,10 +74,10 @@ def until_asked(server: Loopback, kind: str, count: int, process: subprocess.Pop
     until(lambda: server.stats()[kind] >= count or process.poll() is not None)
 
 
-def started(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
+def started(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
     """What it says is kept for `ended`."""
     return subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        command(*words), cwd=cwd, env=environment(**variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, preexec_fn=_as_at_a_terminal,
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tests.support.processes import ended, started, until
 
@@ -33,6 +34,8 @@ class View:
 
     process: subprocess.Popen[str]
     address: str
+    page: Path
+    """The file that leads a browser to the address."""
 
     @property
     def port(self) -> int:
@@ -101,9 +104,12 @@ def viewing(*words: str | Path, cwd: Path) -> Iterator[View]:
     process = started("view", *words, "--no-open", cwd=cwd)
     try:
         assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert address.startswith("http://127.0.0.1:"), process.communicate(timeout=5)
-        yield View(process, address)
+        page = process.stdout.readline().strip()
+        assert page.startswith("file://"), process.communicate(timeout=5)
+        path = Path(unquote(urlsplit(page).path))
+        address = re.search(r'href="(http://127\.0\.0\.1:[^"]+)"', path.read_text("utf-8"))
+        assert address
+        yield View(process, address[1], path)
     finally:
         process.send_signal(signal.SIGINT)
         ended(process, 10)
