@@ -81,6 +81,7 @@ HOMES = {
     },
     "mlflow": {"runner.exports.mlflow.client", "runner.exports.mlflow.sending"},
     "model_signing": {"runner.registry.signing"},
+    "packaging": {"runner.registry.licences"},
     "numpy": {
         "runner.agents.arrays",
         "runner.agents.environment",
@@ -101,6 +102,7 @@ HOMES = {
     },
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
     "openai": {"runner.models.providers.openai"},
+    "packaging": {"runner.registry.licences"},
     "orjson": {
         "runner.datasets.apart",
         "runner.datasets.explode",

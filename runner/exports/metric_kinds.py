@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-
 EXPORTED_NAMES = {"sensitivity": "d_prime"}
 """Metrics that other tools would take for something else: elsewhere, sensitivity is the true positive rate."""
 

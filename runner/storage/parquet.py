@@ -79,8 +79,8 @@ def write_parquet(
         beside.unlink(missing_ok=True)
         with lent(f"{MEMORY + _COPIES * (line - LONG_LINE)}B") as connection:
             connection.execute(
-                f"COPY (SELECT {chosen} FROM read_json(?, format='newline_delimited', columns=?, maximum_object_size=?, "
-                f"hive_partitioning=false)) TO {duckdb_literal(beside)} "
+                f"COPY (SELECT {chosen} FROM read_json(?, format='newline_delimited', columns=?, "
+                f"maximum_object_size=?, hive_partitioning=false)) TO {duckdb_literal(beside)} "
                 f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS}, ROW_GROUP_SIZE_BYTES {GROUP_BYTES})",
                 [[duckdb_pattern(path) for path in lines], dict(columns), line],
             )
