@@ -102,7 +102,6 @@ HOMES = {
     },
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
     "openai": {"runner.models.providers.openai"},
-    "packaging": {"runner.registry.licences"},
     "orjson": {
         "runner.datasets.apart",
         "runner.datasets.explode",
