@@ -40,9 +40,17 @@ def publish(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--part", metavar="NAME", help="of a spec: which agent, trainer or model group it is")
     parser.add_argument("--description", default="", metavar="TEXT", help="what it is, for a list")
-    parser.add_argument("--licence", metavar="NAME", help="such as CC-BY-4.0, MIT: under which others may use it")
     parser.add_argument(
-        "--dataset-licence", metavar="NAME", help="of a run's dataset, where that is another; none: its rows stay here"
+        "--licence",
+        "--license",
+        metavar="SPDX",
+        help="how others may use it: an SPDX expression, such as CC-BY-4.0 or MIT",
+    )
+    parser.add_argument(
+        "--dataset-licence",
+        "--dataset-license",
+        metavar="SPDX",
+        help="license of a run's dataset, if it is another; none: its rows stay here",
     )
     parser.add_argument("--private", action="store_true", help="left out of searches and boards")
     parser.add_argument("--dry-run", action="store_true", help="check all, and show what would be sent; send nothing")

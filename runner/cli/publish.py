@@ -16,11 +16,12 @@ from runner.exit_codes import ExitCode
 from runner.registry.draft import Draft, Naming
 from runner.registry.family import family_of
 from runner.registry.fetched import PIN
-from runner.registry.licences import misspelt
+from runner.registry.licences import canonical_license
 from runner.registry.missing_rows import OPTION
 from runner.registry.names import Names
 from runner.registry.pinned import pinned_sources
 from runner.registry.publish import Options, Ready, failures, ready, send
+from runner.registry.run_bundle import NO_ROWS
 from runner.registry.sent import record
 from runner.registry.taken import THERE_ALREADY
 from runner.releases.reference import Kind, Reference, parse, wrong_word
@@ -173,13 +174,16 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
     if kind != Kind.RUN and (not named.name or named.version is None):
         raise UsageError(f"--as {said}: a {kind} has a name and a version of its own: --as OWNER/NAME@VERSION")
     parent = _parent(args, kind)
+    dataset_license = args.dataset_licence
+    if dataset_license != NO_ROWS:
+        dataset_license = canonical_license("--dataset-license", dataset_license)
     return Naming(
         owner=named.owner,
         name=named.name or None,
         version=named.version or "1",
         description=args.description,
-        licence=args.licence,
-        dataset_licence=args.dataset_licence,
+        licence=canonical_license("--license", args.licence),
+        dataset_licence=dataset_license,
         visibility="private" if args.private else "public",
         child_of=None if parent is None else str(parent.reference),
         child_of_sha256=None if parent is None else parent.sha256,
@@ -290,9 +294,6 @@ def _told(
         return ExitCode.DONE
     for line in _notes(made):
         note(line)
-    for licence in dict.fromkeys(filter(None, (args.licence, args.dataset_licence))):
-        if said := misspelt(licence):
-            note(said)
     if added.note:
         note(added.note)
     return ExitCode.DONE

@@ -133,6 +133,8 @@ def test_help_names_every_command_with_its_summary(folder: Path) -> None:
         (("render", "spec.yaml", "verifier", "--round", "x"), "--round"),
         (("export", "tiny"), "--format"),
         (("export", "tiny", "--format", "csv"), "csv"),
+        (("export", "tiny", "--format", "inspct"), "did you mean 'inspect'?"),
+        (("plot", "relibility", "tiny", "-o", "x.svg"), "did you mean 'reliability'?"),
         (("schema", "nonsense"), "nonsense"),
         (("lederboard",), "leaderboard"),
     ],

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runner.registry.licences import misspelt
+from runner.registry.licences import canonical_license
 from runner.registry.verify import wrong_in_release
 from runner.storage.locks import locked
 from runner.transports.connect import connect
@@ -263,11 +263,34 @@ def test_a_yanked_run_is_said_to_be(player: Player, published: tuple[int, str, s
 
 
 @pytest.mark.parametrize(
-    ("licence", "said"),
-    [("MIT", None), ("MITT", "mean 'MIT'"), ("cc-by-4.0", "mean 'CC-BY-4.0'"), ("LicenseRef-ours", None)],
+    ("given", "canonical"),
+    [
+        ("MIT", "MIT"),
+        ("cc-by-4.0", "CC-BY-4.0"),
+        ("mit OR apache-2.0", "MIT OR Apache-2.0"),
+        ("LicenseRef-ours", "LicenseRef-ours"),
+        (None, None),
+    ],
 )
-def test_a_licence_that_is_nearly_a_usual_one_is_asked_about(licence: str, said: str | None) -> None:
-    assert said is None if (told := misspelt(licence)) is None else str(said) in told
+def test_a_license_is_written_as_spdx_spells_it(given: str | None, canonical: str | None) -> None:
+    assert canonical_license("--license", given) == canonical
+
+
+@pytest.mark.parametrize("option", ["--license", "--licence", "--dataset-license"])
+@pytest.mark.parametrize(
+    ("given", "hint"), [("MITT", "did you mean 'MIT'?"), ("Apache 2.0", "did you mean 'Apache-2.0'?"), ("ours", "")]
+)
+def test_a_license_that_spdx_does_not_know_is_refused_before_anything_is_sent(
+    player: Player, tmp_path: Path, option: str, given: str, hint: str
+) -> None:
+    where = tmp_path / "registry"
+    words = ("publish", player.run, "--to", where, "--as", "acme", option, given)
+    done = nip_run_here(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{given}: not an SPDX license expression" in done.stderr
+    assert hint in done.stderr
+    assert "LicenseRef-NAME" in done.stderr
+    assert not where.exists()
 
 
 @pytest.mark.full

@@ -145,7 +145,8 @@ def test_an_answer_has_the_form_that_is_asked_for(results: Path, tmp_path: Path)
     told(results, "FROM rollouts ORDER BY rollout_id", "-o", tmp_path / "a.parquet")
     told(results, "PIVOT rollouts ON repeat USING count(*) GROUP BY y; -- all", "-o", tmp_path / "p.parquet")
     kinds = duckdb.execute(f"DESCRIBE FROM '{tmp_path / 'a.parquet'}'").fetchall()
-    assert [(name, kind) for name, kind, *_ in kinds] == list(COLUMNS["rollouts"].items())
+    portable = {name: "VARCHAR" if kind == "JSON" else kind for name, kind in COLUMNS["rollouts"].items()}
+    assert {name: kind for name, kind, *_ in kinds} == portable
     assert duckdb.execute(f"FROM '{tmp_path / 'p.parquet'}'").fetchall() == [(0, 2), (1, 2)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "a.json", "a.md", "a.parquet", "p.parquet"]
 
