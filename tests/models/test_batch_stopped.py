@@ -17,12 +17,13 @@ from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
 from runner.rollouts.stop import Stopped
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import started_silent, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.specs import spec_file
 
-MODEL: dict[str, Any] = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}
+MODEL: dict[str, Any] = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 2 * HANG_SECONDS}
 
 
 def answers(results: Path) -> int:
@@ -38,7 +39,7 @@ def stopped_while_gathering(folder: Path, provider: Provider, size: int) -> int:
         until(lambda: answers(folder / "results") == size)
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        return process.wait(15)
+        return process.wait(HANG_SECONDS)
     finally:
         process.kill()
         process.wait()
@@ -76,7 +77,7 @@ def asked(
         requests = [Request("m", chat, SampleKey(f"p{i}", 0, 0, "prover", 0)) for i in range(3)]
         try:
             found = asyncio.gather(*(model.complete(request) for request in requests), return_exceptions=True)
-            return await asyncio.wait_for(found, 10)
+            return await asyncio.wait_for(found, HANG_SECONDS)
         finally:
             await model.close()
 

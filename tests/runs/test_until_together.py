@@ -62,7 +62,7 @@ def test_ctrl_c_stops_every_point_and_they_go_on_to_the_same(tmp_path: Path) -> 
     with serving(latency=0.02) as server:
         runs = swept(tmp_path, server.base_url)
         process = started("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: server.requests >= 60 or process.poll() is not None, 60)
+        until(lambda: server.requests >= 60 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         code, _, _ = ended(process)
         assert code == 130

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 import pytest
 
 from runner.server.people.accounts import Scope
-from runner.server.web.connections import HEAD_SECONDS
 from tests.server.test_uploads import folders, made
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
@@ -47,7 +46,7 @@ def test_a_reader_is_answered_while_all_connections_are_held(small: Served, said
             time.sleep(0.01)  # so that it is among those that are taken
         with Raw(small.address, None) as reader:
             # As soon as all that was asked for is answered, or waits for who does not read it.
-            until(lambda: reader.client.get("/tree").status_code == 200, 10)
+            until(lambda: reader.client.get("/tree").status_code == 200)
             assert all(small.ask("/healthz").status == 200 for _ in range(5))
             assert [reader.client.get("/tree").status_code for _ in range(5)] == [200] * 5
     assert "Traceback" not in small.log
@@ -80,7 +79,7 @@ def test_all_addresses_have_no_more_connections_than_the_server_takes(small: Ser
             mine[-1].bind((f"127.0.0.{2 + number % 4}", 0))
             mine[-1].connect(("127.0.0.1", small.port))
             time.sleep(0.01)
-        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS, HEAD_SECONDS / 2)
+        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS)
         assert sum(_is_open(one) for one in mine) > CONNECTIONS // 2
 
 

@@ -13,6 +13,7 @@ import pytest
 from runner.releases.bundle import Bundle
 from tests.registry.hostile_contents import ALIASES, MERGES, ROWS
 from tests.server.test_uploads import folders
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
 from tests.support.served import run_bundle
@@ -77,7 +78,7 @@ class Place:
 
     def page(self, name: str) -> int:
         """How the page of a run answers."""
-        return httpx2.get(f"{self.server.address}/run/acme/{name}/1", timeout=60, trust_env=False).status_code
+        return httpx2.get(f"{self.server.address}/run/acme/{name}/1", timeout=HANG_SECONDS, trust_env=False).status_code
 
     def bundle(self, name: str, changes: Mapping[str, bytes]) -> Bundle:
         """The run with other files, under a name of its own."""
@@ -138,7 +139,7 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
     assert not list((place.server.folder / "incoming").iterdir())
     for name in seen:
         key = next(key for key, found in names.items() if found == name)
-        until(lambda key=key: place.page(key) not in (404, 503), 120)  # type: ignore[misc]
+        until(lambda key=key: place.page(key) not in (404, 503))  # type: ignore[misc]
         assert place.page(key) == 200
     return seen
 

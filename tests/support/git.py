@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.support.hang_guard import HANG_SECONDS
+
 IDENTITY = {
     "GIT_AUTHOR_NAME": "Ann", "GIT_AUTHOR_EMAIL": "ann@example.org", "GIT_AUTHOR_DATE": "1700000000 +0000",
     "GIT_COMMITTER_NAME": "Ann", "GIT_COMMITTER_EMAIL": "ann@example.org", "GIT_COMMITTER_DATE": "1700000000 +0000",
@@ -33,8 +35,9 @@ def environment(**variables: str) -> dict[str, str]:
 
 def git(folder: Path, *words: str, feed: bytes = b"", check: bool = True) -> str:
     done = subprocess.run(
-        ("git", *words), cwd=folder, env=environment(), input=feed, capture_output=True, check=False, timeout=60
-    )
+        ("git", *words), cwd=folder, env=environment(), input=feed, capture_output=True, check=False,
+        timeout=HANG_SECONDS,
+    )  # fmt: skip
     assert not check or done.returncode == 0, (words, done.stderr)
     return done.stdout.decode("utf-8", "backslashreplace").strip()
 
@@ -166,8 +169,9 @@ def _backend(handler: BaseHTTPRequestHandler, root: Path) -> None:
         "GIT_PROTOCOL": handler.headers.get("Git-Protocol", ""),
     }  # fmt: skip
     done = subprocess.run(
-        ["git", "http-backend"], input=body, env=environment(**asked), capture_output=True, check=False, timeout=60
-    )
+        ["git", "http-backend"], input=body, env=environment(**asked), capture_output=True, check=False,
+        timeout=HANG_SECONDS,
+    )  # fmt: skip
     head, _, content = done.stdout.partition(b"\r\n\r\n")
     fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n") if line)
     handler.send_response(int(fields.pop("Status", "200").split()[0]))

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.hang_guard import HANG_SECONDS
+
 _USER = "nip-run"
 
 
@@ -41,7 +43,9 @@ def cluster() -> Iterator[Callable[[], str]]:
         return ["setpriv", *user, "--pdeathsig=QUIT", "--", *command]
 
     def run(*command: str) -> None:
-        done = subprocess.run(words(*command), cwd=home, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            words(*command), cwd=home, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        )
         assert done.returncode == 0, done.stderr + done.stdout
 
     def made() -> str:
@@ -63,7 +67,7 @@ def cluster() -> Iterator[Callable[[], str]]:
             yield made
         finally:
             process.send_signal(signal.SIGQUIT)
-            process.wait(60)
+            process.wait(HANG_SECONDS)
     finally:
         shutil.rmtree(home)
 

@@ -9,6 +9,8 @@ from typing import Any, Self
 
 import httpx2
 
+from tests.support.hang_guard import HANG_SECONDS
+
 
 class Raw:
     """Requests of one token to one server, each as it is said."""
@@ -44,7 +46,7 @@ class Raw:
         found: dict[str, Any] = self.client.get(f"/uploads/{upload}").json()
         return found
 
-    def ended(self, upload: str, seconds: float = 60.0) -> dict[str, Any]:
+    def ended(self, upload: str, seconds: float = HANG_SECONDS) -> dict[str, Any]:
         """What became of an upload that was committed."""
         deadline = time.monotonic() + seconds
         while (said := self.state(upload)).get("state") == "checking":
@@ -52,7 +54,7 @@ class Raw:
             time.sleep(0.02)
         return said
 
-    def published(self, folders: Mapping[str, Mapping[str, bytes]], seconds: float = 60.0) -> dict[str, Any]:
+    def published(self, folders: Mapping[str, Mapping[str, bytes]], seconds: float = HANG_SECONDS) -> dict[str, Any]:
         """What becomes of files that are declared, sent and committed: the last answer, with its status."""
         begun = self.begin(folders)
         if begun.status_code != 200:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, started, until
 
 
@@ -60,7 +61,7 @@ class View:
 
     def raw(self, data: bytes) -> Answered:
         """What bytes are answered with, until the connection ends."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=HANG_SECONDS) as connection:
             connection.sendall(data)
             found = b""
             try:
@@ -82,7 +83,7 @@ class View:
         runs = self.ask("state.json").json["runs"]
         return next((state for state in runs if state.get("run_id") == run_id), {})
 
-    def until(self, run_id: str, holds: Callable[[dict[str, Any]], bool], seconds: float = 40.0) -> dict[str, Any]:
+    def until(self, run_id: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """How a run stands, once that is so."""
         found: dict[str, Any] = {}
 
@@ -91,7 +92,7 @@ class View:
             found.update(self.state(run_id))
             return bool(found) and holds(found)
 
-        until(is_so, seconds)
+        until(is_so)
         return found
 
 
@@ -102,8 +103,8 @@ def viewing(*words: str | Path, cwd: Path) -> Iterator[View]:
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        assert address.startswith("http://127.0.0.1:"), process.communicate(timeout=5)
+        assert address.startswith("http://127.0.0.1:"), ended(process)
         yield View(process, address)
     finally:
         process.send_signal(signal.SIGINT)
-        ended(process, 10)
+        ended(process)

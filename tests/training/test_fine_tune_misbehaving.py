@@ -100,4 +100,4 @@ def test_sigterm_ends_a_wait_for_a_job(row: str, server: Loopback, tmp_path: Pat
     until(lambda: server.stats().get(row, 0) > before)
     time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    assert ended_or_killed(process, 10) == 130
+    assert ended_or_killed(process) == 130

@@ -77,10 +77,10 @@ def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) 
         spec(tmp_path, servers.base_urls)
         servers.change(latency=0.4)
         process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: happened(servers, "loaded")[0] != [], 60)
+        until(lambda: happened(servers, "loaded")[0] != [])
         servers.stop(0)
         servers.start(0)
-        code, _, said = ended(process, 120)
+        code, _, said = ended(process)
         assert code == 0, said
         assert happened(servers, "missing")[0] != [], "it had lost it"
         assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
@@ -91,7 +91,7 @@ def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Pat
     with fleet(2, "vllm", latency=(0.05, 0.1)) as servers:
         spec(tmp_path, servers.base_urls)
         process = started_silent("spec.yaml", cwd=tmp_path)
-        until(lambda: happened(servers, "loaded")[1] != [], 60)
+        until(lambda: happened(servers, "loaded")[1] != [])
         process.kill()
         process.wait()
         assert all(one["loaded"] for one in servers.ask("/adapters"))

@@ -16,6 +16,7 @@ import pytest
 
 from runner.errors import BudgetExhausted, ProviderRefusal, RunError
 from runner.runs.accounting import Progress
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, environment, nip_run, nip_run_here, python, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
@@ -29,7 +30,7 @@ TWO = "execution.processes=2"
 
 def asked(server: Loopback, count: int, process: subprocess.Popen[str]) -> None:
     """Wait until a run has asked so often: three processes take a while to begin where others are at work."""
-    until(lambda: server.requests >= count or process.poll() is not None, 60.0)
+    until(lambda: server.requests >= count or process.poll() is not None)
 
 
 def test_a_worker_that_is_killed_costs_no_answer_and_changes_no_file(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) 
         process.kill()
         ended(process)
         assert len(workers) == 2
-        until(lambda: not any(map(is_running, workers)), 5.0)
+        until(lambda: not any(map(is_running, workers)))
         result = played(path, tmp_path / "results", TWO)
         (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
         assert server.requests - 2 * needed <= lost <= 8
@@ -246,7 +247,7 @@ def test_a_script_without_a_main_guard_plays_by_workers(tmp_path: Path) -> None:
         )
         done = subprocess.run(
             [sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )  # fmt: skip
     assert done.stdout.strip().endswith("done"), done.stderr
 

@@ -143,7 +143,7 @@ def test_a_run_goes_on_without_a_worker_that_hangs(tmp_path: Path) -> None:
         needed = server.requests
         server.change(latency=0.2)
         process = started("spec.yaml", TWO, cwd=tmp_path)
-        until(lambda: server.requests >= needed + 10 or process.poll() is not None, 60.0)
+        until(lambda: server.requests >= needed + 10 or process.poll() is not None)
         hung, other = workers_of(process.pid)
         os.kill(hung, signal.SIGSTOP)
         code, _, err = ended(process)
@@ -167,10 +167,10 @@ def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> Non
         needed = server.requests
         server.change(latency=0.2)
         process = started("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
-        until(lambda: server.requests >= needed + 10 or process.poll() is not None, 60.0)
+        until(lambda: server.requests >= needed + 10 or process.poll() is not None)
         hung, _ = ray_nodes.actors()
         os.kill(hung, signal.SIGSTOP)
-        code, _, err = ended(process, 160.0)
+        code, _, err = ended(process)
         assert code == 0, err
         assert re.search(r"said nothing for 60 s, as one that hangs or was stopped, and was killed: \d+ calls? w", err)
         until(lambda: not (ray_nodes.actors() or ray_nodes.raylets()))
@@ -184,7 +184,7 @@ def test_the_first_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path: Path) -> None:
     with serving(latency=0.2) as server:
         path = spec_file(tmp_path, server.base_url, size=40)
         process = started("spec.yaml", TWO, cwd=tmp_path)
-        until(lambda: server.requests >= 10 or process.poll() is not None, 60.0)
+        until(lambda: server.requests >= 10 or process.poll() is not None)
         workers = workers_of(process.pid)
         os.kill(workers[0], signal.SIGSTOP)
         time.sleep(0.5)
@@ -204,9 +204,9 @@ def test_a_call_that_takes_longer_than_a_worker_may_be_silent_is_waited_for(tmp_
     with serving(latency=(MOST + 2) * ALIVE_SECONDS) as server:
         spec_file(tmp_path, server.base_url, size=4, protocol={"max_message_rounds": 1}, models={"m": {"timeout": 200}})
         process = started("spec.yaml", TWO, cwd=tmp_path)
-        until(lambda: server.requests >= 4 or process.poll() is not None, 60.0)
+        until(lambda: server.requests >= 4 or process.poll() is not None)
         asked = server.requests
-        code, _, err = ended(process, 400.0)
+        code, _, err = ended(process)
         assert code == 0, err
         assert "said nothing" not in err
         assert max(server.stats()["bodies"].values()) == 1
