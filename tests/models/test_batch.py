@@ -24,7 +24,6 @@ from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import (
     ended,
     ended_or_killed,
-    interrupt,
     nip_run_here,
     started,
     started_silent,
@@ -241,7 +240,6 @@ def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, l
         path = batch_spec(tmp_path, provider)
         process = started("spec.yaml", cwd=tmp_path)
         until(lambda: provider.stats()["looks"] >= 1)
-        interrupt(process)
         process.send_signal(signal.SIGINT)
         assert ended(process)[0] == 130
         provider.change(delay=0.0)

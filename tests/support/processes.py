@@ -97,9 +97,9 @@ def read_stderr_until(process: subprocess.Popen[str], text: str) -> str:
 
 
 def interrupt(process: subprocess.Popen[str]) -> str:
-    """Send the first SIGINT to a run with calls in flight and wait until the run has handled it; its stderr so far."""
+    """Send the first SIGINT to a run that plays and wait until the run has handled it; its stderr so far."""
     process.send_signal(signal.SIGINT)
-    return read_stderr_until(process, "in flight, at most")
+    return read_stderr_until(process, "Ctrl-C again stops now")
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
