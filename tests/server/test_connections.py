@@ -11,6 +11,7 @@ import pytest
 
 from runner.server.people.accounts import Scope
 from tests.server.test_uploads import folders, made
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
 from tests.support.serving import Served, serving
@@ -63,7 +64,7 @@ def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(sm
         assert other.recv(1_000).startswith(b"HTTP/1.1 200")
         mine = []
         for _ in range(CONNECTIONS - 6):  # there is room for more of others
-            mine.append(held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=5)))
+            mine.append(held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=HANG_SECONDS)))
             mine[-1].sendall(said)
             time.sleep(0.01)
         until(lambda: sum(_is_open(one) for one in mine) == CONNECTIONS // 2)
@@ -99,7 +100,7 @@ def test_what_is_being_sent_gives_way_after_what_says_nothing(small: Served) -> 
         data = LARGE[::-1]
         upload = acme.begin(folders(made("slow", data=data))).json()
         sha256 = next(one["sha256"] for one in upload["missing"] if one["size"] == len(data))
-        sending = held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=20))
+        sending = held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=HANG_SECONDS))
         head = (
             f"PATCH /api/v1/uploads/{upload['id']}/blobs/{sha256} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: 0\r\n"
         )

@@ -11,12 +11,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.hang_guard import HANG_SECONDS
+from tests.support.processes import until
 
 _USER = "nip-run"
 
@@ -73,8 +73,6 @@ def cluster() -> Iterator[Callable[[], str]]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], home: Path, there: Path) -> None:
-    deadline = time.monotonic() + 60
-    while subprocess.run([there / "pg_isready", "-q", "-h", home, "-U", _USER], check=False).returncode:
-        assert process.poll() is None, (home / "log").read_text("utf-8", "replace")
-        assert time.monotonic() < deadline, "PostgreSQL does not answer"
-        time.sleep(0.05)
+    asks = [there / "pg_isready", "-q", "-h", home, "-U", _USER]
+    until(lambda: process.poll() is not None or subprocess.run(asks, check=False).returncode == 0)
+    assert process.poll() is None, (home / "log").read_text("utf-8", "replace")

@@ -14,6 +14,7 @@ from runner.errors import RunError
 from runner.models.providers.adapters import Adapter, AdapterAt
 from runner.models.providers.openai import close_client, make_client
 from runner.models.settings import ModelSettings
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, nip_run, nip_run_here, started, started_silent, until
 from tests.support.servers.client import Loopback, running
 from tests.support.servers.fleet import Fleet, fleet
@@ -30,7 +31,7 @@ name.write_text("lora-" + hashlib.sha256(data.read_bytes()).hexdigest()[:12])
 def spec(folder: Path, base_urls: list[str], **changes: Any) -> Path:
     """A training of the provers' group at servers that load adapters; the verifiers' stays as it is."""
     command = [sys.executable, "-c", TRAINER, "{dataset}", "{output}", "{model_file}"]
-    model = {"provider": "openai", "model": "tiny", "base_url": base_urls, "timeout": 10.0}
+    model = {"provider": "openai", "model": "tiny", "base_url": base_urls, "timeout": HANG_SECONDS}
     path = training_spec(
         folder, models={"p": model, "v": {"provider": "dummy"}}, agents={"verifier": {"freeze": True}},
         retry={"transient": {"first_wait": 0.02, "max_wait": 0.1}, "breaker": {"failures": 2}},
@@ -131,7 +132,7 @@ def test_a_trainer_that_leaves_no_adapter_for_a_server_is_told_before(
 
 def told(server: Loopback, name: str, path: Path, *, anew: bool = False) -> None:
     """Have one server load an adapter."""
-    settings = ModelSettings(model=name, base_url=server.base_url, timeout=10.0)
+    settings = ModelSettings(model=name, base_url=server.base_url, timeout=HANG_SECONDS)
 
     async def loads() -> None:
         client = make_client(settings, "p", 1)

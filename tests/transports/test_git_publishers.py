@@ -37,7 +37,7 @@ def at_once(place: str, publishers: list[list[Bundle]]) -> list[object]:
     def publish(number: int) -> None:
         with connect(place) as registry:
             registry.entries()
-            ready.wait(30)
+            ready.wait(HANG_SECONDS)
             try:
                 for one in publishers[number]:
                     published, _ = registry.publish([one], f"Publish {one.release.reference}")

@@ -30,6 +30,9 @@ class Asked(NamedTuple):
     """How many requests came to this address before."""
 
 
+SENT = Counter[str]()
+"""What `GET /stats` says besides the requests."""
+
 Says = Callable[[Asked], AsyncIterator[bytes]]
 """What goes onto the wire; the connection is kept where the last piece is empty."""
 
@@ -137,6 +140,7 @@ def poisoned(wait: float) -> Says:
             yield first
             await asyncio.sleep(wait)
             yield second
+            SENT["second answers"] += 1  # what is written has been sent by now
         else:
             yield first + second
         yield b""
@@ -356,7 +360,7 @@ class Server:
         asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address])
         self.came[address] += 1
         if name == "stats":
-            says = replied(self.counts)
+            says = replied(self.counts | SENT)
         else:
             self.counts[name] += 1
             says = ROWS.get(name, error("404 None", "elsewhere"))
