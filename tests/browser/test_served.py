@@ -307,4 +307,4 @@ def test_the_commands_of_a_page_work_as_they_stand_in_a_shell_elsewhere(
                 check=False,
             )
             assert done.returncode == 0, (line, done.stdout, done.stderr)
-    until((tmp_path / "quick-a" / "data" / "journal.jsonl").is_file, 1)
+    until((tmp_path / "quick-a" / "data" / "journal.jsonl").is_file)

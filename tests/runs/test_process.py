@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from runner.rollouts.stop import Stop
 from runner.runs.process import interruptible, signals_heard, sigterm_as_keyboard_interrupt, stopping_on_signals
 from runner.storage.locks import locked
 from runner.storage.queries import interruptible_queries
-from tests.support.processes import ended, environment, python, started, until
+from tests.support.processes import ended, environment, has_open, python, started, until
 from tests.support.runs import journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -113,7 +112,7 @@ def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: 
         process = started("spec.yaml", "--results", "here", cwd=tmp_path)
         until(lambda: process.poll() is not None or any(results.glob("runs/*/metrics.json")))
         until(lambda: process.poll() is not None or '"done"' in (only_run(results) / "manifest.json").read_text())
-        until(lambda: process.poll() is not None or _has_open(process.pid, leaderboard.LOCK))  # it waits for the board
+        until(lambda: process.poll() is not None or has_open(process.pid, leaderboard.LOCK))  # it waits for the board
         process.send_signal(number)
         code, _, err = ended(process)
     assert code == 130, err
@@ -121,13 +120,6 @@ def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: 
     resumed = played(path, results)
     assert resumed.was_finished
     assert Results(results).board.holds(resumed.folder.run_id)
-
-
-def _has_open(pid: int, name: str) -> bool:
-    """Whether a process has a file of this name open."""
-    with suppress(FileNotFoundError):  # closed since it was listed
-        return any(path.readlink().name == name for path in Path(f"/proc/{pid}/fd").iterdir())
-    return False
 
 
 NOTEBOOK = """

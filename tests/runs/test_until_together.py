@@ -99,7 +99,6 @@ def test_a_run_killed_between_its_games_decides_the_same(tmp_path: Path) -> None
                 any(file.read_bytes().count(b"\n") > 25 for file in journals.glob("*/journal.jsonl"))
                 or process.poll() is not None
             ),
-            60,
         )
         process.kill()
         assert process.wait() == -signal.SIGKILL

@@ -27,7 +27,7 @@ WHERE = {
 """By the kind of a row of the table, the file of a run that is read as such."""
 AT_ONCE = 8
 """Releases of one upload: fewer than what is told of problems has room for."""
-SECONDS = 120.0
+SECONDS = HANG_SECONDS
 """For the check of so many, on a machine that is busy; what takes as long as that is refused in other words."""
 
 
@@ -96,7 +96,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         serving(root / "server", *words) as server,
         Raw(server.address, server.account("acme")) as acme,
     ):
-        said = acme.published(folders(good), SECONDS)
+        said = acme.published(folders(good))
         assert said["state"] == "published", said
         yield Place(server, acme, good)
 
@@ -119,7 +119,7 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
         some = list(names.items())[at : at + AT_ONCE]
         left = {key: place.bundle(key, uploads[name]) for key, name in some}
         while left:
-            said = place.acme.published(folders(*left.values()), SECONDS)
+            said = place.acme.published(folders(*left.values()))
             if said["state"] == "published":
                 break
             told = said["problems"]

@@ -73,6 +73,6 @@ def cluster() -> Iterator[Callable[[], str]]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], home: Path, there: Path) -> None:
-    asks = [there / "pg_isready", "-q", "-h", home, "-U", _USER]
+    asks: list[str | Path] = [there / "pg_isready", "-q", "-h", home, "-U", _USER]
     until(lambda: process.poll() is not None or subprocess.run(asks, check=False).returncode == 0)
     assert process.poll() is None, (home / "log").read_text("utf-8", "replace")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -69,6 +69,13 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "what the test waits for did not happen"
         time.sleep(0.01)
+
+
+def has_open(pid: int, name: str) -> bool:
+    """Whether a process has a file of this name open."""
+    with suppress(FileNotFoundError):  # it was closed, or the process has ended
+        return any(path.readlink().name == name for path in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def until_asked(server: Loopback, kind: str, count: int, process: subprocess.Popen[Any]) -> None:

@@ -15,6 +15,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     _scheduled: list[asyncio.TimerHandle]
     _ready: Any
+    _timer_cancelled_count: int
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +27,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         while self._scheduled and self._scheduled[0].cancelled():
             heapq.heappop(self._scheduled)._scheduled = False  # type: ignore[attr-defined]
-            self._timer_cancelled_count -= 1  # type: ignore[has-type]
+            self._timer_cancelled_count -= 1
         if self._scheduled and not self._ready:
             self._now = max(self._now, self._scheduled[0].when())
         super()._run_once()  # type: ignore[misc]
