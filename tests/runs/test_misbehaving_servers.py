@@ -8,6 +8,7 @@ import json
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -213,14 +214,17 @@ def test_bytes_that_nobody_asked_for_are_no_answer(server: Loopback, monkeypatch
     """They come after an answer, and before the next request on its connection."""
     monkeypatch.setenv("ROW_VARIABLE", KEY)
 
+    row = quote("the next answer a moment later")
+    address = f"/{row}/of/its/own"
+
     async def calls() -> list[str | None]:
-        model = OpenAiModel(model_at(server, "the next answer a moment later"), "small", 1)
+        model = OpenAiModel(replace(model_at(server, row), base_url=server.root + address), "small", 1)
         try:
             texts: list[str | None] = []
             for _ in range(3):
                 completion = await model.complete(Request("small", CHAT, SAMPLE))
                 texts.append(completion.choices[0].text)
-                await asyncio.to_thread(until, lambda: server.stats()["second answers"] == len(texts))
+                await asyncio.to_thread(until, lambda: server.stats().get(f"{address}/chat/completions") == len(texts))
             return texts
         finally:
             await model.close()

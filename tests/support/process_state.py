@@ -11,6 +11,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+LIBRARIES = ("PYTEST_", "HF_HUB_", "MLFLOW_")
+"""Beginnings of variables that pytest sets, and that the program sets for good when it imports a library."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
 
@@ -21,7 +23,7 @@ def process_state() -> dict[str, Any]:
         "the logger nip_run": (logger.level, logger.propagate, tuple(logger.handlers)),
         "the current folder": Path.cwd(),
         "the signal handlers": tuple(map(signal.getsignal, SIGNALS)),
-        "os.environ": {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        "os.environ": {name: value for name, value in os.environ.items() if not name.startswith(LIBRARIES)},
     }
 
 

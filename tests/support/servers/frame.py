@@ -47,6 +47,8 @@ class Options:
     """How many requests to keep for GET /requests."""
     held_after: int | None = None
     """Requests after this many are answered only once this is raised or null: the test decides when."""
+    held_first: int = 0
+    """So many of the first requests are answered only once this is lowered."""
     clock: bool = False
     """Keep when each request came, in seconds, for GET /stats."""
 
@@ -223,7 +225,7 @@ class Server:
         self.open += 1
         self.max_open = max(self.max_open, self.open)
         try:
-            while self.options.held_after is not None and number > self.options.held_after:
+            while self._is_held(number):
                 await self._options_changed.wait()
             answer = await self.complete(request) if request.path == COMPLETIONS else self._routed(request)
             if answer.wait:
@@ -231,6 +233,10 @@ class Server:
         finally:
             self.open -= 1
         return answer
+
+    def _is_held(self, number: int) -> bool:
+        after = self.options.held_after
+        return number <= self.options.held_first or (after is not None and number > after)
 
     def _routed(self, request: Request) -> Answer:
         asked = f"{request.method} {request.path}".split("/")

@@ -28,10 +28,11 @@ class Asked(NamedTuple):
     key: bytes
     before: int
     """How many requests came to this address before."""
+    address: bytes
 
 
 SENT = Counter[str]()
-"""What `GET /stats` says besides the requests."""
+"""How many second answers were sent, by address; in `GET /stats`."""
 
 Says = Callable[[Asked], AsyncIterator[bytes]]
 """What goes onto the wire; the connection is kept where the last piece is empty."""
@@ -132,7 +133,7 @@ def filled(template: bytes, key: bytes) -> bytes:
 def poisoned(wait: float) -> Says:
     """An answer, and at once or a moment later bytes that look like the next one."""
 
-    async def says(_: Asked) -> AsyncIterator[bytes]:
+    async def says(asked: Asked) -> AsyncIterator[bytes]:
         good, other = (json.dumps(completion(text)).encode() for text in (GOOD, OTHER))
         first = head("200 OK", f"content-length: {len(good)}") + good
         second = head("200 OK", f"content-length: {len(other)}") + other
@@ -140,7 +141,7 @@ def poisoned(wait: float) -> Says:
             yield first
             await asyncio.sleep(wait)
             yield second
-            SENT["second answers"] += 1  # what is written has been sent by now
+            SENT[asked.address.decode()] += 1  # what is written has been sent by now
         else:
             yield first + second
         yield b""
@@ -357,7 +358,7 @@ class Server:
         await reader.readexactly(int(headers.get(b"content-length", b"0")))
         address = lines[0].split(b" ")[1]
         name = address.split(b"/")[1].decode().replace("%20", " ").replace("%2C", ",")
-        asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address])
+        asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address], address)
         self.came[address] += 1
         if name == "stats":
             says = replied(self.counts | SENT)
