@@ -21,6 +21,7 @@ from runner.cli.registry import GROUPS
 from runner.exports.table import EXPORTS
 from runner.finetune.formats import FORMATS
 from runner.results.manifest import Status
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import command, environment, nip_run
 from tests.support.runs import only_run, played, table
@@ -334,7 +335,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     process.stdout.close()
     said = process.stderr.read()
     process.stderr.close()
-    assert process.wait(30) == 0
+    assert process.wait(HANG_SECONDS) == 0
     assert said == ""
 
 

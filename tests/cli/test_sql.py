@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -308,9 +307,7 @@ def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
 @pytest.mark.full
 def test_a_table_shows_the_beginning_of_a_cell_that_is_too_long(results: Path) -> None:
     question = "SELECT repeat('x', 2_000_000) AS x, 'y' AS y"
-    begun = time.monotonic()
     said = told(results, question)
-    assert time.monotonic() - begun < 15
     assert f"... ({2_000_000 - CELL:,} characters more)" in " ".join(said.split())
     assert said.splitlines()[-1] == f"Cells cut to {CELL:,} characters: 1. All of them: --format csv, json or markdown"
     assert len(told(results, question, "--format", "csv")) == 2_000_000 + len("x,y\n,y\n")

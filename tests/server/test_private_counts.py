@@ -35,7 +35,7 @@ def server_with(folder: Path, bundles: list[list[Bundle]]) -> Iterator[Served]:
             put(server, together, at=AT)
     with serving(folder, "--rate", "0", people=False) as running:
         served = replace(running, tokens=tokens)
-        until(lambda: served.ask("/").status == 200, 60)
+        until(lambda: served.ask("/").status == 200)
         yield served
 
 

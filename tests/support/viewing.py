@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, started, until
 
 
@@ -63,7 +64,7 @@ class View:
 
     def raw(self, data: bytes) -> Answered:
         """What bytes are answered with, until the connection ends."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=HANG_SECONDS) as connection:
             connection.sendall(data)
             found = b""
             try:
@@ -85,7 +86,7 @@ class View:
         runs = self.ask("state.json").json["runs"]
         return next((state for state in runs if state.get("run_id") == run_id), {})
 
-    def until(self, run_id: str, holds: Callable[[dict[str, Any]], bool], seconds: float = 40.0) -> dict[str, Any]:
+    def until(self, run_id: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """How a run stands, once that is so."""
         found: dict[str, Any] = {}
 
@@ -94,7 +95,7 @@ class View:
             found.update(self.state(run_id))
             return bool(found) and holds(found)
 
-        until(is_so, seconds)
+        until(is_so)
         return found
 
 
@@ -105,11 +106,11 @@ def viewing(*words: str | Path, cwd: Path) -> Iterator[View]:
     try:
         assert process.stdout is not None
         page = process.stdout.readline().strip()
-        assert page.startswith("file://"), process.communicate(timeout=5)
+        assert page.startswith("file://"), ended(process)
         path = Path(unquote(urlsplit(page).path))
         address = re.search(r'href="(http://127\.0\.0\.1:[^"]+)"', path.read_text("utf-8"))
         assert address
         yield View(process, address[1], path)
     finally:
         process.send_signal(signal.SIGINT)
-        ended(process, 10)
+        ended(process)

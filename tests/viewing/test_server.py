@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from runner.viewing.server import MAX_BODY, MAX_CONNECTIONS
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, nip_run_here, started, until
 from tests.support.specs import spec_file
 from tests.support.viewing import View, viewing
@@ -73,7 +73,7 @@ def test_the_token_is_in_a_file_that_only_the_user_can_read(played: Path, tmp_pa
     try:
         assert process.stdout is not None
         page = process.stdout.readline().strip()
-        until(lambda: arguments.is_file() and arguments.read_text().endswith("\n"), 30)
+        until(lambda: arguments.is_file() and arguments.read_text().endswith("\n"))
         assert arguments.read_text().splitlines() == [page]
         path = Path(unquote(urlsplit(page).path))
         assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -213,14 +213,14 @@ def test_what_is_no_request_gets_a_bare_status(view: View, data: bytes) -> None:
 
 
 def test_slow_connections_hinder_nobody_and_too_many_are_turned_away(view: View) -> None:
-    slow = [socket.create_connection(("127.0.0.1", view.port), timeout=10) for _ in range(MAX_CONNECTIONS - 4)]
+    slow = [
+        socket.create_connection(("127.0.0.1", view.port), timeout=HANG_SECONDS) for _ in range(MAX_CONNECTIONS - 4)
+    ]
     try:
         for connection in slow:
             connection.sendall(b"GET /")
-        begun = time.monotonic()
         assert view.ask("state.json").status == 200
-        assert time.monotonic() - begun < 5
-        more = [socket.create_connection(("127.0.0.1", view.port), timeout=10) for _ in range(8)]
+        more = [socket.create_connection(("127.0.0.1", view.port), timeout=HANG_SECONDS) for _ in range(8)]
         slow += more
         assert more[-1].recv(1) == b""
     finally:

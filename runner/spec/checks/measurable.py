@@ -42,7 +42,7 @@ def unused_columns(spec: Spec) -> Iterator[str]:
     """
     dataset, settings = spec.dataset, spec.experiment.dataset
     used = {name for names in spec.prompts.variables.values() for name in names}
-    used |= {"split", dataset.group_by, *re.findall(r"\w+", settings.filter or "")}
+    used |= {"split", dataset.group_by or "split", *re.findall(r"\w+", settings.filter or "")}
     used |= {ours for ours, theirs in settings.columns.items() if theirs in used}
     unused = [
         name
