@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import guard
+from tests.support.process_state import changes, process_state, restore_ctrl_c
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -20,6 +21,7 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure() -> None:
     """Before any module of tests is imported."""
     guard.without_secrets(os.environ)
+    restore_ctrl_c()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks for the marks that it is told to run
@@ -51,3 +53,11 @@ def _one_maker_of_tables() -> Iterator[None]:
 
     with kept_connections():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_process_state() -> Iterator[None]:
+    """Fail the test that changes what other tests share, instead of whichever test comes later."""
+    before = process_state()
+    yield
+    assert changes(before, process_state()) == []

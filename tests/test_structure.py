@@ -82,6 +82,7 @@ HOMES = {
     },
     "mlflow": {"runner.exports.mlflow.client", "runner.exports.mlflow.sending"},
     "model_signing": {"runner.registry.signing"},
+    "packaging": {"runner.registry.licences"},
     "numpy": {
         "runner.agents.arrays",
         "runner.agents.environment",

@@ -17,7 +17,7 @@ from runner.rollouts.estimate import CostEstimate, estimates, total_cost
 from runner.runs.sample_size import SampleSize, sample_size_of
 from runner.spec import load as specs
 from runner.spec.load import Overrides, Spec, SpecSource
-from runner.spec.warnings import warnings_of
+from runner.spec.warnings import check_warnings_of
 from runner.training.keys import key_uses_of
 from runner.training.plan import TrainingPlan, plan_of
 
@@ -125,7 +125,7 @@ def check(spec: Spec | SpecSource) -> Check:
         datapoints=len(read.dataset.datapoints),
         models=tuple(estimate(read)),
         keys=tuple(map(str, key_uses_of(plan))),
-        warnings=(*map(str, read.renamed), *warnings_of(read)),
+        warnings=(*map(str, read.renamed), *check_warnings_of(read)),
     )
 
 

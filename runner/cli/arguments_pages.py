@@ -32,7 +32,9 @@ def view(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
     shard(parser, "of runs that are played in shards: the part K of N")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="default: one that is free")
-    parser.add_argument("--no-open", dest="open", action="store_false", help="print the address, and open no browser")
+    parser.add_argument(
+        "--no-open", dest="open", action="store_false", help="print where the page is, and open no browser"
+    )
     _board(parser, "the leaderboard instead: a list for each task, made anew when the page is loaded")
 
 

@@ -40,18 +40,31 @@ def publish(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--part", metavar="NAME", help="of a spec: which agent, trainer or model group it is")
     parser.add_argument("--description", default="", metavar="TEXT", help="what it is, for a list")
-    parser.add_argument("--licence", metavar="NAME", help="such as CC-BY-4.0, MIT: under which others may use it")
     parser.add_argument(
-        "--dataset-licence", metavar="NAME", help="of a run's dataset, where that is another; none: its rows stay here"
+        "--licence",
+        "--license",
+        metavar="SPDX",
+        help="how others may use it: an SPDX expression, such as CC-BY-4.0 or MIT",
+    )
+    parser.add_argument(
+        "--dataset-licence",
+        "--dataset-license",
+        metavar="SPDX",
+        help="license of a run's dataset, if it is another; none: its rows stay here",
     )
     parser.add_argument("--private", action="store_true", help="left out of searches and boards")
     parser.add_argument("--dry-run", action="store_true", help="check all, and show what would be sent; send nothing")
     parser.add_argument(
-        "--force", action="store_true", help="publish what is in no public commit; it is marked as not pinned"
+        "--force",
+        action="store_true",
+        help="publish although files of a public repository are not committed or not pushed; marked as not pinned",
+    )
+    parser.add_argument(
+        "--pin", type=Path, metavar="SPEC", help="pin a run: SPEC and its files, unchanged, are in a pushed commit now"
     )
     parser.add_argument(
         "--allow-name", action="append", default=[], metavar="WORD",
-        help="a word that means no user and no machine here, though one is called so; may be given again",
+        help="publish this user name, machine name, host or path anyway; may be given again",
     )  # fmt: skip
     parser.add_argument("--child-of", metavar="REF", help=f"the release that it was made from: {REF}")
     parser.add_argument("--pull-request", action="store_true", help="git, hf: as a branch or a pull request to merge")

@@ -108,6 +108,12 @@ def serve(parser: argparse.ArgumentParser) -> None:
         help="where others find it, such as https://registry.example.org; it stands in links",
     )
     parser.add_argument(
+        "--import",
+        dest="import_releases",
+        action="store_true",
+        help="first import the releases that `publish --to DIR` put there; owners without an account get one",
+    )
+    parser.add_argument(
         "--rebuild", action="store_true", help="serve nothing; make all that follows from releases again, and check it"
     )
     parser.add_argument("--collect", action="store_true", help="serve nothing; remove files that no release has")

@@ -27,7 +27,7 @@ from runner.runs.comparing import compared_with
 from runner.runs.process import cores_here
 from runner.runs.spending import used_models
 from runner.spec.checks.trees import tree_calls
-from runner.spec.warnings import warnings_of
+from runner.spec.warnings import check_warnings_of
 from runner.text import comma_join, counted, in_one_line
 from runner.training.keys import key_uses_of, to_allow
 from runner.training.plan import AnyPlan, TrainingPlan
@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE
-    show_warnings(points)
+    show_warnings(points, check_warnings_of)
     shown: Protocol | None = None
     for point in points:
         spec, games = point.spec, point.plan.all_games()
@@ -189,5 +189,5 @@ def _as_json(point: Point) -> dict[str, Any]:
         "servers": _servers(plan),
         "models": [asdict(estimate) for estimate in _estimates(games)],
         "notes": list(point.notes),
-        "warnings": warnings_of(spec),
+        "warnings": check_warnings_of(spec),
     }

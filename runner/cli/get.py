@@ -84,6 +84,7 @@ def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list
         ("models", _models(facts.get("models"))),
         *((("of others", in_one_line("; ".join(kin))),) if (kin := _kin(got)) else ()),
         ("licence", got.release.licence or "none given: all rights are with its publisher"),
+        *((("not pinned", "its files are in no public commit"),) if facts.get("pinned") is False else ()),
         ("where", str(got.folder)),
     ]
     if facts.get("version") != __version__:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -40,6 +41,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-v", "--verbose", action="count", default=0, help="say more; -v -v: tracebacks too")
 
 
+_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)$")
+"""What argparse says of a word that is none of an argument's choices."""
+
+
 class _Parser(argparse.ArgumentParser):
     words: Sequence[str] = ()
     """The command line."""
@@ -65,7 +70,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _hint(message: str, options: Collection[str]) -> str | None:
-    """What to write in the place of an unknown option, such as `--seed=3` for the override `seed=3`."""
+    """What to write in the place of an unknown word, such as `--seed=3` for the override `seed=3`."""
+    if (choice := _CHOICE.search(message)) is not None:
+        return did_you_mean(choice[1], (known.strip("' ") for known in choice[2].split(","))).removeprefix("; ") or None
     words = message.split()
     index = next((index for index, word in enumerate(words) if word.startswith("-")), None)
     if index is None or not message.startswith("unrecognized"):

@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from runner.cli.output import heading, note, print_json, print_table, say
@@ -15,10 +16,12 @@ from runner.exit_codes import ExitCode
 from runner.registry.draft import Draft, Naming
 from runner.registry.family import family_of
 from runner.registry.fetched import PIN
-from runner.registry.licences import misspelt
+from runner.registry.licences import canonical_license
 from runner.registry.missing_rows import OPTION
 from runner.registry.names import Names
+from runner.registry.pinned import pinned_sources
 from runner.registry.publish import Options, Ready, failures, ready, send
+from runner.registry.run_bundle import NO_ROWS
 from runner.registry.sent import record
 from runner.registry.taken import THERE_ALREADY
 from runner.releases.reference import Kind, Reference, parse, wrong_word
@@ -89,17 +92,25 @@ def _families(
     if kind not in (None, Kind.RUN):
         if len(args.what) > 1:
             raise UsageError("one component at a time: each has a name and a version of its own, by --as")
+        if args.pin is not None:
+            raise UsageError(
+                f"--pin is for a run; publish the {kind} again as another version once its commit is pushed"
+            )
         return [[_component(Path(args.what[0]), kind, args)]], []
     if args.part is not None:
         raise UsageError("--part is for a component out of a spec; say which with --kind agent, trainer or model")
     results = Results(args.results)
     naming = _naming(args, Kind.RUN)
+    if args.pin is not None and len(args.what) > 1:
+        raise UsageError("--pin is for one run: give the spec that it was played from")
     if len(args.what) > 1 and naming.name is not None:
         raise UsageError(f"--as names one release, and these are {len(args.what)} runs; give the owner alone")
     families = []
     folders = list({found.path.resolve(): found for found in map(results.find, args.what)}.values())
     for folder in folders:
         _hold(folder, held)
+        if args.pin is not None:
+            naming = replace(naming, sources=pinned_sources(folder, args.pin))
         families.append(family_of(folder, naming))
     return families, folders
 
@@ -163,13 +174,16 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
     if kind != Kind.RUN and (not named.name or named.version is None):
         raise UsageError(f"--as {said}: a {kind} has a name and a version of its own: --as OWNER/NAME@VERSION")
     parent = _parent(args, kind)
+    dataset_license = args.dataset_licence
+    if dataset_license != NO_ROWS:
+        dataset_license = canonical_license("--dataset-license", dataset_license)
     return Naming(
         owner=named.owner,
         name=named.name or None,
         version=named.version or "1",
         description=args.description,
-        licence=args.licence,
-        dataset_licence=args.dataset_licence,
+        licence=canonical_license("--license", args.licence),
+        dataset_licence=dataset_license,
         visibility="private" if args.private else "public",
         child_of=None if parent is None else str(parent.reference),
         child_of_sha256=None if parent is None else parent.sha256,
@@ -280,9 +294,6 @@ def _told(
         return ExitCode.DONE
     for line in _notes(made):
         note(line)
-    for licence in dict.fromkeys(filter(None, (args.licence, args.dataset_licence))):
-        if said := misspelt(licence):
-            note(said)
     if added.note:
         note(added.note)
     return ExitCode.DONE
@@ -306,6 +317,11 @@ def _notes_of(one: Ready) -> Iterator[str]:
     for outcome in one.outcomes:
         yield from (line for line in outcome.notes if line != THERE_ALREADY)
     yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
+    if one.draft.release.facts.get("pinned") is False and one.draft.release.kind == Kind.RUN:
+        yield (
+            "it is published as not pinned; once its files are in a public commit, publish it as another version "
+            "(--as OWNER/NAME@2) with --pin SPEC"
+        )
 
 
 def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from runner.cli.output import note, print_json, say
-from runner.errors import UsageError
+from runner.errors import RunError, UsageError
 from runner.exit_codes import ExitCode
 from runner.text import counted
 
@@ -41,6 +41,8 @@ def execute(args: argparse.Namespace) -> int:
         account_bytes=int(args.quota * (1 << 30)),
     )  # fmt: skip
 
+    if args.import_releases:
+        _import_releases(settings, args)
     if args.rebuild or args.collect:
         return _made_again(settings, args)
 
@@ -56,6 +58,22 @@ def execute(args: argparse.Namespace) -> int:
 
     serve(settings, args.host, args.port, tell, address=args.address, bare=args.without_tls)
     return ExitCode.DONE
+
+
+def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
+    """Import what `publish --to` put into the folder, before it is served. Raises RunError: some of it is refused."""
+    from runner.server.folder_import import import_folder
+    from runner.server.rebuild import alone
+
+    with alone(settings):
+        imported = import_folder(settings, note)
+    if not args.quiet:
+        note(f"{counted(imported.releases, 'release')} imported from {settings.folder}")
+    if imported.problems:
+        raise RunError(
+            f"{counted(len(imported.problems), 'problem')}, see above: move what is refused out of {settings.folder} "
+            "and repeat the command"
+        )
 
 
 def _made_again(settings: Settings, args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -125,7 +125,7 @@ def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
         note(f"note: {line}")
 
 
-def show_warnings(points: Sequence[Point]) -> None:
+def show_warnings(points: Sequence[Point], find_warnings: Callable[[Spec], Iterable[str]] = warnings_of) -> None:
     """Print each warning once, on stderr."""
-    for line in dict.fromkeys(line for point in points for line in warnings_of(point.spec)):
+    for line in dict.fromkeys(line for point in points for line in find_warnings(point.spec)):
         warn(wrapped(f"warning: {line}"))

@@ -9,6 +9,8 @@ import threading
 import webbrowser
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from runner.cli.output import note, print_json, say
 from runner.errors import UsageError
@@ -17,6 +19,7 @@ from runner.pages.boards import local_board, published_board
 from runner.results.folder import RunFolder
 from runner.results.results import LAST, Results
 from runner.runs.in_shards import shard_of
+from runner.storage.atomic import atomic_write
 from runner.viewing.board import BoardPages
 from runner.viewing.live import LiveRuns
 from runner.viewing.server import Server
@@ -66,23 +69,27 @@ def _board(results: Results, args: argparse.Namespace) -> int:
 def _serve(server: Server, runs: list[str], args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     try:
-        _tell(server.address, runs, args)
-        server.serve_forever()
+        with TemporaryDirectory(prefix="nip-run-view-") as folder:
+            page = Path(folder) / "view.html"
+            atomic_write(page, server.redirect_page, mode=0o600)
+            _announce(server, page, runs, args)
+            server.serve_forever()
     finally:
         server.server_close()
     return ExitCode.DONE
 
 
-def _tell(address: str, runs: list[str], args: argparse.Namespace) -> None:
+def _announce(server: Server, page: Path, runs: list[str], args: argparse.Namespace) -> None:
+    """Print where the page is, and open it. The token is in the file alone: others can read a log or an argument."""
     if args.json:
-        print_json({"address": address, "runs": runs})
+        print_json({"page": page.as_uri(), "port": server.server_port, "runs": runs})
     else:
-        say(address)
+        say(page.as_uri())
         if not args.quiet:
-            note("only this machine can open it, and only by this address; Ctrl-C ends it")
+            note("open this file in a browser on this machine: only you can read it; Ctrl-C ends the server")
     sys.stdout.flush()
     if args.open and _has_display():
-        webbrowser.open(address)
+        webbrowser.open(page.as_uri())
 
 
 def _has_display() -> bool:

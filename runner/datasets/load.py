@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ __all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
 
 HUB = "hf://"
 _SHOWN = 5
+_UNKNOWN_COLUMN = re.compile('Referenced column "(.+?)" not found')
 _OTHERWISE = {
     "id": ", or set dataset.ids=rows",
     "label": "; where its owner keeps the labels, it has a column 'label' that is empty in every row",
@@ -217,7 +219,7 @@ def _selected(path: Path, table: Table, settings: DatasetSettings, where: PlaceO
     """The datapoints' rows of the split that pass the filter."""
     rows = table.rows
     if settings.filter is not None:
-        kept = _filtered(path, rows, settings, where)
+        kept = _filtered(path, rows, table.columns, settings, where)
         rows = [row for index, row in enumerate(rows, 1) if index in kept]
         if not rows:
             raise _refused(where, "no row passes the filter", "dataset.filter")
@@ -233,8 +235,10 @@ def _selected(path: Path, table: Table, settings: DatasetSettings, where: PlaceO
     return found
 
 
-def _filtered(path: Path, rows: list[dict[str, Any]], settings: DatasetSettings, where: PlaceOf) -> set[int]:
-    """Which rows, counted from 1, pass the filter, a SQL condition on our names."""
+def _filtered(
+    path: Path, rows: list[dict[str, Any]], columns: Sequence[str], settings: DatasetSettings, where: PlaceOf
+) -> set[int]:
+    """Which rows, counted from 1, pass the filter, a SQL condition on our names or the file's."""
     asked: dict[str, Any] = {"filter": settings.filter, "columns": dict(settings.columns)}
     types = {"id": "VARCHAR"} if settings.ids == "rows" else {}
     if settings.explode is not None:
@@ -250,7 +254,12 @@ def _filtered(path: Path, rows: list[dict[str, Any]], settings: DatasetSettings,
                     )
             answer = run_apart("filter", path, settings.limits, **asked)
     except TaskFailed as error:
-        raise _refused(where, str(error).splitlines()[0] or "not a SQL condition", "dataset.filter") from error
+        known = list(dict.fromkeys((*columns, *settings.columns.values())))
+        unknown = _UNKNOWN_COLUMN.search(str(error))
+        hint = did_you_mean(unknown[1], known) if unknown else ""
+        message = (str(error).splitlines()[0] or "not a SQL condition").rstrip("!")
+        columns_hint = f"{hint or ';'} the columns are {comma_join(known)}"
+        raise _refused(where, message + columns_hint, "dataset.filter") from error
     except TaskEnded as error:
         raise _refused(where, str(error), "dataset.filter") from error
     return set(answer["kept"])

@@ -1,6 +1,7 @@
-"""Whether a CSV file is ragged, and in which line.
+"""Find the line in which a CSV file is ragged or a quote is not closed.
 
-DuckDB takes such a file for one with a single column, or looks further down for a header and skips what is above it.
+DuckDB takes a ragged file for one with a single column, or looks further down for a header and skips what is above it.
+It takes a file with an unclosed quote for one that does not quote at all.
 """
 
 from __future__ import annotations
@@ -49,6 +50,27 @@ def skipped_line(path: Path, width: int) -> Line | None:
             if line is None:
                 return None
         return line
+
+    return _asked_of(path, found)
+
+
+def unclosed_quote(path: Path) -> Line | None:
+    """Return the first row with a quoted text that is not closed, or None, also if Python cannot read the file."""
+
+    def found(file: TextIOWrapper) -> Line | None:
+        header_line = file.readline()
+        file.seek(0)
+        rows = csv.reader(file, delimiter=max(_delimiters(path), key=header_line.count), strict=True)
+        line, number = 1, 0
+        try:
+            for row in rows:
+                line, number = rows.line_num + 1, number + bool(row)
+        except csv.Error:
+            return line, (
+                f"line {line} (row {number}): a quoted text that begins in this row is not closed; close it, and write "
+                "each quote inside a quoted text twice"
+            )
+        return None
 
     return _asked_of(path, found)
 

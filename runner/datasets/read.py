@@ -6,6 +6,7 @@ a model will see, so values are read apart from the table that a filter is asked
 
 from __future__ import annotations
 
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import orjson
 from runner.builtin import is_file
 from runner.datasets.apart import run_apart
 from runner.datasets.limits import CELL_BYTES, Meter
-from runner.datasets.ragged import ragged_line, skipped_line
+from runner.datasets.ragged import ragged_line, skipped_line, unclosed_quote
 from runner.datasets.settings import DatasetLimits
 from runner.datasets.typed import CSV, JSON, PARQUET, csv_options, json_format, parquet_values
 from runner.errors import Place, Problem, SpecError
@@ -110,8 +111,10 @@ def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) 
 
 def _broken_line(path: Path, error: Exception) -> Problem:
     """The first line of a JSONL file that is no JSON; the readers count otherwise, or not at all."""
+    if (wrong_encoding := _wrong_encoding(path)) is not None:
+        return wrong_encoding
     try:
-        lines = _lines(path) if path.suffix.lower() != ".json" else []
+        lines = [] if json_format(path) != "newline_delimited" else _lines(path)
     except OSError as unreadable:
         return Problem(Place(str(path)), "dataset.path", f"cannot read the file: {unreadable.strerror}")
     for number, line in enumerate(lines, 1):
@@ -122,6 +125,36 @@ def _broken_line(path: Path, error: Exception) -> Problem:
             message = f"line {number}: not valid JSON: {broken.msg}"
             return Problem(Place(str(path), number, broken.colno), "dataset.path", message)
     return Problem(Place(str(path)), "dataset.path", f"not valid JSON: {str(error).splitlines()[0]}")
+
+
+def _wrong_encoding(path: Path) -> Problem | None:
+    """Return the place of the first byte that is not UTF-8, with its row and how to convert the file."""
+    is_csv, quotes, row = path.suffix.lower() in CSV, 0, 0
+    for number, line in enumerate(_lines(path), 1):
+        row += bool(line.strip()) and not (is_csv and quotes % 2)  # a quoted text may go on in the next line
+        quotes += line.count(b'"')
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+                encoding, shown = "UTF-16", ""
+            else:
+                encoding, shown = (
+                    "WINDOWS-1252",
+                    f"; in Windows-1252 the text is {_in_windows_1252(line, error.start)!r}",
+                )
+            place = f"row {row - is_csv}" if row > is_csv else "the header"
+            return Problem(
+                Place(str(path), number, error.start + 1),
+                "dataset.path",
+                f"line {number} ({place}), byte {error.start + 1}: {line[error.start]:#04x} is not UTF-8{shown}. Save "
+                f"the file as UTF-8, for example: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}",
+            )
+    return None
+
+
+def _in_windows_1252(line: bytes, index: int) -> str:
+    return line[max(0, index - 10) : index + 10].decode("cp1252", "replace")
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -136,10 +169,18 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
     with open_to_read(path) as file:
         if not any(line.strip() for line in file):
             return Table([], (), file_hash(path))
-    query = f"SELECT * FROM read_csv(?, all_varchar=true, {csv_options(path)})"
+    options = f"?, all_varchar=true, {csv_options(path)}"
+    query = f"SELECT * FROM read_csv({options})"
     try:
+        unclosed = unclosed_quote(path) if path.suffix.lower() == ".csv" else None
+        if unclosed is not None:  # unless DuckDB finds that the file quotes by other rules
+            sniffed = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
+            if sniffed == ("(empty)",):
+                raise _of_line(path, *unclosed)
         columns, rows = _all_rows(connection.execute(query, [duckdb_pattern(path)]), meter)
     except duckdb.Error as error:
+        if (wrong_encoding := _wrong_encoding(path)) is not None:
+            raise SpecError([wrong_encoding]) from error
         check_not_ragged(path)
         message = " ".join(str(error).splitlines()[:2])  # the line, and what is wrong with it
         raise SpecError([Problem(Place(str(path)), "dataset.path", message)]) from error

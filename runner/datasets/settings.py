@@ -100,7 +100,7 @@ class DatasetSettings:
         "Only rows whose `split` column has this value; on the Hub, the dataset's split.", default=None, example="test"
     )
     filter: str | None = option(
-        "A SQL condition on the columns, with the file's values; applied after `explode`.",
+        "A SQL condition on the columns, by our names or the file's, with the file's values; applied after `explode`.",
         default=None,
         example="difficulty = 'hard'",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.storage.files import open_to_read
 from runner.storage.queries import duckdb_pattern
 
 if TYPE_CHECKING:
@@ -49,7 +51,15 @@ def _typed_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def json_format(path: Path) -> str:
+    if begins_with_array(path):
+        return "array"
     return "auto" if path.suffix.lower() == ".json" else "newline_delimited"
+
+
+def begins_with_array(path: Path) -> bool:
+    """Return whether the first character of a file of JSON opens an array."""
+    with open_to_read(path) as file:
+        return next((line for line in file if line.strip()), b"").removeprefix(BOM_UTF8).lstrip().startswith(b"[")
 
 
 def csv_options(path: Path) -> str:

@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 
 from runner.errors import UsageError
-from runner.exports.metric_kinds import KINDS
+from runner.exports.metric_kinds import KINDS, exported_name
 from runner.exports.source import Game, Source, generation_options
 from runner.exports.writing import RELATIONSHIPS, ExportOptions, Written
 from runner.hashing import tagged_hash
@@ -141,11 +141,10 @@ class _Record:
     def _results(self, written: Written) -> Iterator[dict[str, Any]]:
         unknown = []
         for row in self._source.metrics:
-            name = row["metric"] if row["agent"] is None else f"{row['agent']}.{row['metric']}"
             if row["agent"] not in (None, self._subject["agent"]) or row["value"] is None:
                 continue
-            if row["agent"] is not None or name not in KINDS:
-                unknown.append(name)
+            if row["agent"] is not None or row["metric"] not in KINDS:
+                unknown.append(exported_name(row))
                 continue
             yield self._result(row)
         if unknown:
@@ -156,9 +155,9 @@ class _Record:
         low, high = kind.bounds
         config = {
             "evaluation_description": kind.meaning,
-            "metric_id": row["metric"],
-            "metric_name": row["metric"],
-            "metric_kind": row["metric"],
+            "metric_id": exported_name(row),
+            "metric_name": exported_name(row),
+            "metric_kind": exported_name(row),
             "lower_is_better": kind.lower_is_better,
             "score_type": "continuous",
             "min_score": low,
@@ -181,7 +180,7 @@ class _Record:
                 "method": self._source.interval,
             }
         return {
-            "evaluation_result_id": f"{self._evaluation}#{row['metric']}",
+            "evaluation_result_id": f"{self._evaluation}#{exported_name(row)}",
             "evaluation_name": self._source.benchmark,
             "source_data": self._dataset(),
             "metric_config": config,

@@ -17,6 +17,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 import orjson
 
 from runner.errors import RunError
+from runner.exports.metric_kinds import exported_name
 from runner.exports.source import Game, Line, Source, generation_options
 from runner.exports.writing import ExportOptions, Written
 from runner.results.manifest import AgentRow
@@ -160,9 +161,9 @@ class _Log:
         for row in self._source.metrics:
             if row["value"] is None:
                 continue
-            name = row["metric"] if row["agent"] is None else f"{row['agent']}.{row['metric']}"
-            told = {key: row[key] for key in ("stderr", "ci_low", "ci_high", "n", "clusters")}
-            found[name] = {"name": name, "value": row["value"], "params": {}, "metadata": told}
+            name = exported_name(row)
+            details = {key: row[key] for key in ("stderr", "ci_low", "ci_high", "n", "clusters")}
+            found[name] = {"name": name, "value": row["value"], "params": {}, "metadata": details}
         return found
 
     def sample(self, game: Game) -> dict[str, Any]:

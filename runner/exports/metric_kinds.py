@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+EXPORTED_NAMES = {"sensitivity": "d_prime"}
+"""Metrics that other tools would take for something else: elsewhere, sensitivity is the true positive rate."""
+
+
+def exported_name(row: Mapping[str, Any]) -> str:
+    """Return the name of a row of `metrics.json` in other tools: `METRIC`, or `AGENT.METRIC` for one agent's."""
+    name = EXPORTED_NAMES.get(row["metric"], row["metric"])
+    return name if row["agent"] is None else f"{row['agent']}.{name}"
 
 
 class MetricKind(NamedTuple):

@@ -106,19 +106,21 @@ def _in_short(listed: TaskList) -> dict[str, Any]:
 def _facts(board: Board, listed: TaskList, runs: Collection[str]) -> dict[str, Any]:
     domain = domain_of(listed.rows)
     ranked, others = listed.ranked[:FIRST], listed.others[: max(0, FIRST - len(listed.ranked))]
+    elsewhere = listed.elsewhere[: FIRST - len(ranked) - len(others)]
     kinds = kinds_of(mark for row in listed.rows for mark in row.marks)
     return {
         "board": board,
         "list": listed,
         "ranked": [_line(row, domain, runs) for row in ranked],
         "others": [_line(row, domain, runs) for row in others],
-        "not_shown": len(listed.rows) - len(ranked) - len(others),
+        "elsewhere": [_line(row, domain, runs) for row in elsewhere],
+        "not_shown": len(listed.rows) - len(ranked) - len(others) - len(elsewhere),
         "domain": domain and [f"{end:.1f}" for end in domain],
         "meanings": [(kind, MEANINGS[kind]) for kind in kinds],
         "frontier": cost_chart(listed),
         "sweeps": [_sweep(sweep, place) for place, sweep in enumerate(listed.sweeps)],
         "commands": _commands(board, listed),
-        "hashes": [_hashes(row) for row in [*ranked, *others]],
+        "hashes": [_hashes(row) for row in [*ranked, *others, *elsewhere]],
     }
 
 

@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class TaskList:
-    """The runs of one task, and below them those that have no rank there."""
+    """The runs of one task, and below them the runs of other tasks that have no list of their own."""
 
     name: str
     """Of its page: the beginning of the task's hash."""
@@ -62,7 +62,13 @@ class TaskList:
 
     @property
     def others(self) -> list[Row]:
-        return [row for row in self.rows if row.values["rank"] is None]
+        """The runs of this task that have no rank."""
+        return [row for row in self.rows if row.values["rank"] is None and row.values["task"] == self.task]
+
+    @property
+    def elsewhere(self) -> list[Row]:
+        """The runs of other tasks."""
+        return [row for row in self.rows if row.values["task"] != self.task]
 
 
 @dataclass(frozen=True)

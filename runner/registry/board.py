@@ -198,14 +198,24 @@ _ELSEWHERE = ("another selection: ", "its templates use other columns: ", "other
 
 
 def _with_own_lists(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with a list for each task: here also for that of one run, which the view puts below another's."""
+    """Give each task a list of its own: the view puts the runs of some tasks below another task's list."""
     last: dict[str, int] = {}
+    lists: dict[tuple[str, str | None], int] = {}
+    own: set[tuple[str, int]] = set()
     for row in rows:
-        last[row["benchmark"]] = max(last.get(row["benchmark"], 0), row["list"])
+        benchmark, number = row["benchmark"], row["list"]
+        last[benchmark] = max(last.get(benchmark, 0), number)
+        if (benchmark, number) not in own:  # the first row of a list is of the list's own task
+            own.add((benchmark, number))
+            lists[benchmark, row["task"]] = number
     for row in rows:
+        benchmark, task = row["benchmark"], row["task"]
+        if (benchmark, task) not in lists:
+            last[benchmark] += 1
+            lists[benchmark, task] = last[benchmark]
+        row["list"] = lists[benchmark, task]
         if row["rank"] is None and str(row["reason"] or "").startswith(_ELSEWHERE):
-            last[row["benchmark"]] += 1
-            row.update(list=last[row["benchmark"]], rank=1, rank_last=1, reason=None)
+            row.update(rank=1, rank_last=1, reason=None)
     return sorted(rows, key=lambda row: (str(row["benchmark"]), row["list"]))
 
 

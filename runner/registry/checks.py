@@ -166,9 +166,14 @@ def _published(subject: Subject, role: str, named: Reference, sha256: str | None
 
 
 def _pinned(subject: Subject) -> Iterator[str]:
-    """Every part was in a public commit when the run began."""
+    """Every part is in a public commit, or its folder has no public remote, so that the release is not pinned."""
+    could_be = {part for part, source in subject.release.sources.items() if source.repository is not None}
     for why in not_pinned(subject.release):
-        yield Note(f"not pinned: {why}") if subject.force else f"{why}; or --force publishes it, marked as not pinned"
+        if subject.force or why.partition(":")[0] not in could_be:
+            yield Note(f"not pinned: {why}")
+        else:
+            later = " (then add --pin SPEC)" if subject.release.kind in (Kind.RUN, Kind.MODEL) else ""
+            yield f"{why}{later}, or publish it as not pinned with --force"
 
 
 def not_pinned(release: Release) -> Iterator[str]:

@@ -1,7 +1,10 @@
-"""Licences that people usually mean, by their identifiers of SPDX, so that a misspelt one is noticed."""
+"""Check license expressions against SPDX's list, and suggest the usual license that is probably meant."""
 
 from __future__ import annotations
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+from runner.errors import UsageError
 from runner.text import did_you_mean
 
 _CREATIVE = tuple(
@@ -23,10 +26,18 @@ USUAL = frozenset(
 )  # fmt: skip
 
 
-def misspelt(licence: str) -> str | None:
-    """What is nearly the identifier of a usual licence, told with that one; None of one that is, or of another word."""
-    if licence in USUAL:
+def canonical_license(option: str, expression: str | None) -> str | None:
+    """Return an SPDX license expression in SPDX's own spelling, or None if none is given.
+
+    Raises:
+        UsageError: it is not one; the message has the identifier that is probably meant.
+    """
+    if expression is None:
         return None
-    exact = next((one for one in sorted(USUAL) if one.casefold() == licence.casefold()), None)
-    near = f"; did you mean {exact!r}?" if exact else did_you_mean(licence, sorted(USUAL))
-    return f"the licence {licence!r} is none of the usual ones{near}" if near else None
+    try:
+        return canonicalize_license_expression(expression)
+    except InvalidLicenseExpression as error:
+        raise UsageError(
+            f"{option} {expression}: not an SPDX license expression{did_you_mean(expression, sorted(USUAL))}. Choose "
+            "an identifier from https://spdx.org/licenses, or write LicenseRef-NAME for terms of your own"
+        ) from error

@@ -19,7 +19,7 @@ from runner.registry.links import (
     trained_facts,
 )
 from runner.registry.markdown import code
-from runner.registry.run_facts import sources_of_manifest
+from runner.registry.run_facts import sources_of_manifest, with_sources
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link, Release
 from runner.releases.paths import wrong_path
@@ -50,7 +50,7 @@ def model_drafts(folder: RunFolder, results: Results, naming: Naming) -> list[Dr
     Raises:
         RunError: a file of the run is gone or damaged.
     """
-    manifest = folder.manifest()
+    manifest = with_sources(folder.manifest(), naming.sources)
     if not manifest.is_training_run:
         return []
     groups = zip(trained_as_recorded(folder), _links(folder, manifest, naming), strict=True)

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
+from runner.registry.searching import Cause
 from runner.storage.files import read_bounded
 
 SHORTEST = 3
@@ -45,7 +46,7 @@ class Names:
     paths: Mapping[str, str]
     words: Mapping[str, str]
     spared: frozenset[str] = frozenset()
-    """Words in lower case that may stand there."""
+    """Words and whole paths, in lower case, that are allowed."""
 
     @classmethod
     def here(cls, lies_in: Path | None = None) -> Names:
@@ -68,17 +69,21 @@ class Names:
         """With further words, such as hosts, where these say something and are not spared."""
         return Names(self.paths, {**_telling(dict.fromkeys(words, what), _SHORTEST_HOST), **self.words}, self.spared)
 
-    def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
-        """Where they stand in bytes, and what each is."""
-        for pattern, what in self._patterns:
+    def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
+        """Find them in bytes."""
+        for pattern, cause in self._patterns:
             for found in pattern.finditer(data):
-                yield found.start(), what
+                yield found.start(), cause
 
     @cached_property
-    def _patterns(self) -> list[tuple[re.Pattern[bytes], str]]:
-        paths = [(path_pattern(path), what) for path, what in self.paths.items()]
-        words = ((word, what) for word, what in self.words.items() if word.lower() not in self.spared)
-        return [*paths, *((word_pattern(word), what) for word, what in words)]
+    def _patterns(self) -> list[tuple[re.Pattern[bytes], Cause]]:
+        of_kind = ((path_pattern, self.paths), (word_pattern, self.words))
+        return [
+            (pattern(text), Cause(description, text))
+            for pattern, texts in of_kind
+            for text, description in texts.items()
+            if text.lower() not in self.spared
+        ]
 
 
 def _telling(words: Mapping[str, str], shortest: int = SHORTEST) -> dict[str, str]:

@@ -1,15 +1,16 @@
-"""What must stand in no byte that leaves: secrets, names of this machine and its user, addresses of servers."""
+"""Find what must not be published: secrets, names of this machine and its user, addresses of servers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from urllib.parse import urlsplit
 
 from runner.registry.clean import FREE, rules_of
 from runner.registry.draft import Draft
 from runner.registry.names import Names, path_pattern
-from runner.registry.rules import Rules
-from runner.registry.searching import Finder, search
+from runner.registry.rules import Rules, addresses_of
+from runner.registry.searching import Cause, Finder, group_by_cause, search
 from runner.registry.secret_keys import secret_values
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.strict import is_public
@@ -18,14 +19,13 @@ from runner.releases.manifest import MANIFEST, Release
 
 
 def private_in(release: Release, contents: Mapping[str, Content], raw: Draft, names: Names) -> Iterator[str]:
-    """What is private in a release, by file and line; `raw` is it as its run or file has it, before it was cleaned."""
+    """Find private text in a release, one line for each cause; `raw` is the release before it was cleaned."""
     rules = rules_of(raw)
     own = names.also(rules.host_words, "the host of a server that the spec names")
     spared = own.but({release.owner, *_published_words(release)})
-    finders: list[Finder] = [known_forms, HeldSecrets(), spared, _Addresses(rules)]
+    finders: list[Finder] = [known_forms, HeldSecrets(), spared, _Addresses(rules, names.spared)]
     leaving: Mapping[str, Content] = {**contents, MANIFEST: release.to_bytes()}
-    for found in search(leaving, finders):
-        yield f"{found}; take it out, and publish again"
+    yield from group_by_cause(search(leaving, finders))
     yield from secret_values({path: text for path, text in leaving.items() if not path.startswith(FREE)})
 
 
@@ -38,12 +38,19 @@ def _published_words(release: Release) -> set[str]:
 
 
 class _Addresses:
-    """Finds the addresses of a spec's servers."""
+    """Finds the addresses of a spec's servers, grouped by host."""
 
-    def __init__(self, rules: Rules) -> None:
-        self._patterns = [re.compile(path_pattern(text).pattern, re.IGNORECASE) for text in rules.addresses]
+    def __init__(self, rules: Rules, allowed: Collection[str]) -> None:
+        by_host: dict[str, dict[str, None]] = {}
+        for url in rules.base_urls:
+            by_host.setdefault(urlsplit(url).hostname or url, {}).update(dict.fromkeys(addresses_of([url])))
+        self._patterns = {
+            host: re.compile(b"|".join(path_pattern(text).pattern for text in texts), re.IGNORECASE)
+            for host, texts in by_host.items()
+            if texts and host.lower() not in allowed
+        }
 
-    def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
-        for pattern in self._patterns:
+    def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
+        for host, pattern in self._patterns.items():
             for found in pattern.finditer(data):
-                yield found.start(), "an address of a server that the spec names"
+                yield found.start(), Cause("an address of a server that the spec names", host)

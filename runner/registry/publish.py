@@ -15,6 +15,7 @@ from runner.registry.clean import clean
 from runner.registry.draft import Draft
 from runner.registry.laid_out import as_got
 from runner.registry.names import Names
+from runner.registry.searching import PrivateText
 from runner.releases.bundle import Bundle
 from runner.releases.manifest import Link
 from runner.releases.reference import Kind, parse
@@ -135,14 +136,31 @@ def _ready(subject: Subject) -> Ready:
 
 
 def failures(made: Sequence[Ready]) -> list[str]:
-    """Everything that hinders a publish, by release and check."""
-    several = len(made) > 1
-    return [
-        f"{f'{one.draft.release.reference}: ' if several else ''}{outcome.check}: {failure}"
-        for one in made
-        for outcome in one.outcomes
-        for failure in outcome.failures
-    ]
+    """Return all problems, one line for each cause, however many releases have it."""
+    causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
+    for prepared in made:
+        for outcome in prepared.outcomes:
+            for failure in outcome.failures:
+                cause = failure.occurrences[0].cause if isinstance(failure, PrivateText) else failure
+                causes.setdefault((outcome.check, cause), []).append((str(prepared.draft.release.reference), failure))
+    return [_problem(check, failures, several=len(made) > 1) for (check, _), failures in causes.items()]
+
+
+def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) -> str:
+    """Describe one cause that some releases have."""
+    reference, message = failures[0]
+    if not several:
+        return f"{check}: {message}"
+    if isinstance(message, PrivateText):
+        texts = [(release, text) for release, text in failures if isinstance(text, PrivateText)]
+        message = PrivateText.of(
+            replace(in_file, file=f"{release}:{in_file.file}")
+            for release, text in texts
+            for in_file in text.occurrences
+        )
+        return f"{check}: {message}"
+    more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+    return f"{reference}{more}: {check}: {message}"
 
 
 def send(made: Sequence[Ready], registry: Registry) -> tuple[list[Published], Added]:

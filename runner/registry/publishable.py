@@ -27,9 +27,13 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     gone = [path.name for path in (folder.spec, log, folder.metrics) if not path.is_file()]
     if gone and manifest.status in PLAYED:
         yield f"gone: {', '.join(gone)}"
-    found = list(why_not_pinned(dict(_sources(manifest.sources or {}))))
-    if found:
-        yield f"{'; '.join(line.partition(';')[0] for line in found)} (--force publishes it, marked as not pinned)"
+    sources = dict(_sources(manifest.sources or {}))
+    for line in why_not_pinned(sources):
+        part, _, reason = line.partition(";")[0].partition(": ")
+        if part in sources and sources[part].repository is not None:
+            yield f"{part}: {reason} (--force publishes it as not pinned)"
+        else:
+            yield Note(f"not pinned: {line.partition(';')[0]}")
 
 
 def _sources(said: Mapping[str, Any]) -> Iterator[tuple[str, Source]]:

@@ -21,7 +21,7 @@ from runner.registry.fetched import MAX_LOCK, PIN
 from runner.registry.links import links_of, release_name
 from runner.registry.model_release import model_drafts
 from runner.registry.records import ROLLOUTS_FILE, rollouts_jsonl
-from runner.registry.run_facts import datapoints_of, facts_of, identity_of, sources_of_manifest
+from runner.registry.run_facts import datapoints_of, facts_of, identity_of, sources_of_manifest, with_sources
 from runner.releases.bundle import Content
 from runner.releases.manifest import Link, Release
 from runner.releases.reference import Kind
@@ -56,7 +56,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     Raises:
         RunError, SpecError: a file of the run is gone or damaged.
     """
-    manifest = folder.manifest()
+    manifest = with_sources(folder.manifest(), naming.sources)
     spec = Source(folder.path).spec
     metrics = read_json(folder.metrics) if folder.metrics.is_file() else {}
     points = datapoints_of(folder)

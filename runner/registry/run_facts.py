@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from runner.errors import RunError
@@ -90,6 +91,13 @@ def sources_of_manifest(manifest: Manifest) -> dict[str, Source]:
         }
     except (AttributeError, TypeError) as error:
         raise RunError(f"run {manifest.run_id}: the sources in its manifest are damaged: {error}") from error
+
+
+def with_sources(manifest: Manifest, sources: Mapping[str, Source] | None) -> Manifest:
+    """Return a manifest whose files come from `sources`; None keeps what was recorded."""
+    if sources is None:
+        return manifest
+    return replace(manifest, sources={part: asdict(source) for part, source in sources.items()})
 
 
 def is_pinned(manifest: Manifest) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runner.redaction import Redactor, current_redactor
+from runner.registry.searching import Cause
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,12 @@ FORMS: tuple[_Form, ...] = (
 )  # fmt: skip
 
 
-def known_forms(data: bytes) -> Iterator[tuple[int, str]]:
-    """Where keys of the known forms stand, and what each is."""
+def known_forms(data: bytes) -> Iterator[tuple[int, Cause]]:
+    """Find keys by the forms that are known."""
     for form in FORMS:
         if any(hint in data for hint in form.hints):
             for found in form.pattern.finditer(data):
-                yield found.start(), form.what
+                yield found.start(), Cause(form.what)
 
 
 class HeldSecrets:
@@ -83,7 +84,7 @@ class HeldSecrets:
     def __init__(self, redactor: Redactor | None = None) -> None:
         self._redactor = redactor or current_redactor()
 
-    def __call__(self, data: bytes) -> Iterator[tuple[int, str]]:
+    def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
         at = self._redactor.first(data)
         if at is not None:
-            yield at, "the value of a key or a token that this process has in its environment"
+            yield at, Cause("the value of a key or a token that this process has in its environment")

@@ -31,7 +31,7 @@ from runner.results.folder import RunFolder
 from runner.results.notes import NOTE_COLUMNS, note_rows
 from runner.storage.atomic import replacing
 from runner.storage.formats import LEADERBOARD
-from runner.storage.python_values import LINES_BEFORE, with_texts
+from runner.storage.python_values import LINES_BEFORE, portable_columns, with_texts
 from runner.storage.queries import attended, connect, database_at, duckdb_pattern, process_spill
 from runner.storage.read_only import Parameters, bound, question_error, read_only
 
@@ -104,6 +104,8 @@ class Sources:
     def write_parquet(self, sql: str, target: Path, parameters: Parameters = ()) -> None:
         """Write the answer to a question as a Parquet file, whole or absent.
 
+        Values of types that other readers of Parquet do not know become text; see `portable_columns`.
+
         Raises:
             UsageError, LeaderboardError: see `asked`.
             RunError: it cannot be written.
@@ -115,10 +117,9 @@ class Sources:
                     try:
                         statement = attended(connection, lambda: read_only(connection, sql, parameters))
                         params = bound(parameters) or None
-                        attended(
-                            connection,
-                            lambda: connection.sql(statement, params=params).write_parquet(file, compression="zstd"),
-                        )
+                        found = attended(connection, lambda: connection.sql(statement, params=params))
+                        portable = found.project(portable_columns(found.columns, found.types))
+                        attended(connection, lambda: portable.write_parquet(file, compression="zstd"))
                     except duckdb.IOException as error:
                         raise RunError(f"cannot write {target}: {error}") from error
                     except duckdb.Error as error:

@@ -134,8 +134,11 @@ def stopping_on_signals(stop: Stop, tell: Callable[[float], None] = lambda _: No
 
 
 async def signals_heard() -> None:
-    """Let a signal that came with the last answer reach its handler: the loop reads it, then calls it."""
-    for _ in range(2):
+    """Let a signal that has come reach its handler.
+
+    The loop reads it behind what is ready already, this task included, and calls the handler one turn later.
+    """
+    for _ in range(3):
         await asyncio.sleep(0)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from sqlalchemy import ColumnElement, Row, Select, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, or_, select
 
 from runner.errors import NotPublished, UsageError
 from runner.releases.bundle import Content
+from runner.releases.reference import Reference
 from runner.server.people.accounts import ANYBODY, Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
@@ -73,23 +74,31 @@ class ServerTree:
         return known
 
     def index(self, prefix: str = "") -> Iterator[Indexed]:
-        after = 0
+        after = ""
         while page := self.index_page(prefix, after, PAGE):
-            yield from (one for _, one in page)
-            after = page[-1][0]
+            yield from page
+            after = page[-1].folder
 
-    def index_page(self, prefix: str, after: int, most: int) -> list[tuple[int, Indexed]]:
-        """The next releases whose folder's path begins so, each with what to give as `after` for those behind it."""
+    def index_page(self, prefix: str, after: str, most: int) -> list[Indexed]:
+        """Return the next releases whose folder's path begins so; `after` is the folder of the last one before them.
+
+        The number of a row is not used as a cursor: it would count the releases that the viewer must not know of.
+
+        Raises:
+            UsageError: the viewer sees no release in the folder `after`.
+        """
         names = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
         *whole, rest = prefix.split("/")
         if "\0" in prefix or len(whole) > len(names) or (len(whole) == len(names) and rest):
             return []
-        query = select(releases).where(seen_by(self._viewer), releases.c.id > after).order_by(releases.c.id)
+        query = select(releases).where(seen_by(self._viewer)).order_by(releases.c.id)
         for column, name in zip(names, whole, strict=False):
             query = query.where(column == name)
         if rest:
             query = query.where(names[len(whole)].startswith(rest, autoescape=True))
         with self._database.reading() as connection:
+            if after:
+                query = query.where(releases.c.id > self._row_id(connection, after))
             rows = connection.execute(query.limit(most)).all()
             parts: dict[tuple[int, str], str] = {}
             for at in range(0, len(rows), 500):
@@ -97,7 +106,20 @@ class ServerTree:
                 of_parts = select(files.c.release_id, files.c.part, files.c.sha256)
                 for row in connection.execute(of_parts.where(files.c.release_id.in_(some), files.c.part != "")):
                     parts[row.release_id, row.part] = row.sha256
-        return [(row.id, self._indexed(row, parts)) for row in rows]
+        return [self._indexed(row, parts) for row in rows]
+
+    def _row_id(self, connection: Connection, folder: str) -> int:
+        """Return the number of a release that the viewer sees. Raises UsageError: there is none in the folder."""
+        reference = Reference.of_folder(folder)
+        found = None
+        if reference is not None:
+            named = [
+                getattr(releases.c, name) == getattr(reference, name) for name in ("kind", "owner", "name", "version")
+            ]
+            found = connection.execute(select(releases.c.id).where(seen_by(self._viewer), *named)).scalar()
+        if found is None:
+            raise UsageError("there is no such release to continue after; list the releases again from the start")
+        return int(found)
 
     def _indexed(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> Indexed:
         yanked = None

@@ -1,6 +1,6 @@
 """Warnings on a sound spec, one line each. `check` shows them, and `run` before it begins; none stops a run.
 
-A new warning is a function of a spec, in the list at the end.
+A new warning is a function of a spec, in a list at the end: `WARNINGS`, or `CHECK_WARNINGS` if only `check` shows it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from runner.protocols.schedule import rounds_without_waste, unheard
 from runner.spec.assemble import Spec
 from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.spec.checks.groups import group_notes
+from runner.spec.checks.measurable import few_groups, single_label, unused_columns
 from runner.spec.checks.seeds import fixed_seeds
+from runner.spec.checks.servers import temperatures_out_of_range, unset_keys
 from runner.spec.design import design_notes
 from runner.text import comma_join
 
@@ -24,6 +26,11 @@ MAX_ROUNDS_NAMED = 6
 def warnings_of(spec: Spec) -> list[str]:
     """All warnings on a spec, in the order of `WARNINGS`."""
     return [line for warning in WARNINGS for line in warning(spec)]
+
+
+def check_warnings_of(spec: Spec) -> list[str]:
+    """All warnings on a spec, with those about this machine and about a small dataset, which `run` does not repeat."""
+    return [line for warning in (*WARNINGS, *CHECK_WARNINGS) for line in warning(spec)]
 
 
 def _fixed_seeds(spec: Spec) -> Iterator[str]:
@@ -124,4 +131,8 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
     _unheard_rounds, _silent_templates, _replaced_confidence, _fixed_seeds, _pairs_of_like, _skipped_elements,
     group_notes, _inherited_templates, _fixed_verdicts,
+)  # fmt: skip
+
+CHECK_WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
+    unset_keys, temperatures_out_of_range, single_label, few_groups, unused_columns,
 )  # fmt: skip

@@ -61,6 +61,8 @@ def write_parquet(
 ) -> None:
     """Write files of JSON lines, in their order, as one Parquet file, whole or absent.
 
+    Columns of JSON are written as plain strings: other readers take Parquet's JSON type for bytes.
+
     `longest` is the size of the longest line. `beside` is what it is written as before it takes its place, with a plain
     name of its own where others are written at the same time.
 
@@ -71,12 +73,14 @@ def write_parquet(
 
     beside = beside or target.with_name(BESIDE)
     line = max(longest, LONG_LINE)
+    texts = ", ".join(f'"{name}"::VARCHAR AS "{name}"' for name, kind in columns.items() if kind == "JSON")
+    chosen = f"* REPLACE ({texts})" if texts else "*"
     try:
         beside.unlink(missing_ok=True)
         with lent(f"{MEMORY + _COPIES * (line - LONG_LINE)}B") as connection:
             connection.execute(
-                "COPY (SELECT * FROM read_json(?, format='newline_delimited', columns=?, maximum_object_size=?, "
-                f"hive_partitioning=false)) TO {duckdb_literal(beside)} "
+                f"COPY (SELECT {chosen} FROM read_json(?, format='newline_delimited', columns=?, "
+                f"maximum_object_size=?, hive_partitioning=false)) TO {duckdb_literal(beside)} "
                 f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS}, ROW_GROUP_SIZE_BYTES {GROUP_BYTES})",
                 [[duckdb_pattern(path) for path in lines], dict(columns), line],
             )

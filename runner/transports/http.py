@@ -30,6 +30,8 @@ from runner.transports.patience import BUSY, Patience
 
 SENT_AT_ONCE = 8 << 20
 """Bytes of a blob in one request."""
+FEW_PAGES, LEAST_ON_PAGE = 20, 100
+"""A list has at most this many pages that have fewer entries than that; a server sends 1,000 on a page."""
 _ARRIVED = 64 << 10
 """Bytes of a blob, or all that is left of it, that must have arrived for it to be waited for anew."""
 _CHANGED = "a file changed while it was published, or on its way; publish again"
@@ -71,8 +73,9 @@ class HttpTransport:
     def _pages(self, path: str, key: str, prefix: str, most: int) -> Iterator[Any]:
         """What a list has on all its pages."""
         asked: dict[str, Any] = {"prefix": prefix}
-        count = 0
+        count = pages = 0
         while True:
+            pages += 1
             try:
                 said = self._http.json("GET", path, params=asked)
             except NotPublished as error:
@@ -85,7 +88,8 @@ class HttpTransport:
             following = said.get("next")
             if following is None:
                 return
-            if not page or count > most or not isinstance(following, str | int):
+            too_many = count > most or pages > FEW_PAGES + count // LEAST_ON_PAGE
+            if not page or too_many or not isinstance(following, str | int):
                 raise ReleaseError(f"{self.where} lists {key} without an end")
             asked["after"] = following
 

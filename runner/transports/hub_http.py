@@ -7,12 +7,13 @@ request is retried in one place, a token goes to the endpoint alone, and nothing
 from __future__ import annotations
 
 import io
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 
+from runner.transports.pace import Pace, set_pace
 from runner.transports.patience import BUSY, Patience, asked_to_wait
 
 _FILE = "nip_run_file"
@@ -33,6 +34,9 @@ class HubClient(httpx2.Client):
         )  # fmt: skip
         self._endpoint = httpx2.URL(endpoint)
         self._patience = patience
+        self._pace = Pace(patience, HubFault)
+        self.question = _Question()
+        set_pace(self, self._pace)
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         wait = self._patience.wait
@@ -56,7 +60,7 @@ class HubClient(httpx2.Client):
                 response.close()
                 if not left or not _repeatable(request) or asked > self._patience.longest_wait:
                     raise HubFault(_busy(request, response.status_code, asked))
-            time.sleep(max(wait, asked))
+            self._pace.sleep(max(wait, asked))
             wait *= 2
         raise AssertionError("the last try returns or raises")
 
@@ -73,6 +77,9 @@ class HubClient(httpx2.Client):
 
     def _before(self, request: httpx2.Request) -> None:
         """Each request, those that follow redirects too."""
+        self.question.requests += request.method in ("GET", "HEAD")
+        if self.question.requests > self._patience.requests:
+            raise HubFault(f"it takes more than {self._patience.requests:,} requests, such as pages of a listing")
         if request.url.origin != self._endpoint.origin:
             for name in ("authorization", "cookie"):
                 request.headers.pop(name, None)
@@ -90,25 +97,29 @@ class HubClient(httpx2.Client):
             raise HubFault(f"it answers in the encoding {how[:40]!r}, which nobody asked for")
         is_file = _FILE in response.request.extensions and response.status_code < 300
         assert isinstance(response.stream, httpx2.SyncByteStream)
-        response.stream = _Bounded(response.stream, self._patience, None if is_file else self._patience.answer_bytes)
+        if not is_file:
+            response.stream = _Bounded(response.stream, self._patience.answer_bytes)
+
+
+class _Question(threading.local):
+    """How many requests the current question of a thread has taken."""
+
+    requests = 0
 
 
 class _Bounded(httpx2.SyncByteStream):
-    """The body of an answer, as long as it is neither too long nor too slow."""
+    """The body of an answer, as long as it is not too long."""
 
-    def __init__(self, stream: httpx2.SyncByteStream, patience: Patience, most: int | None) -> None:
+    def __init__(self, stream: httpx2.SyncByteStream, most: int) -> None:
         self._stream = stream
         self._most = most
-        self._seconds = patience.answer_seconds
 
     def __iter__(self) -> Iterator[bytes]:
-        began, size = time.monotonic(), 0
+        size = 0
         for piece in self._stream:
             size += len(piece)
-            if self._most is not None and size > self._most:
+            if size > self._most:
                 raise HubFault(f"its answer is longer than {self._most:,} bytes")
-            if time.monotonic() - began > self._seconds + (size >> 10 if self._most is None else 0):
-                raise HubFault(f"its answer takes too long: {size:,} bytes in {time.monotonic() - began:.0f} s")
             yield piece
 
     def close(self) -> None:

@@ -69,9 +69,7 @@ class HubSession:
     def file(self, path: str, commit: str) -> HubFile:
         """A file at a commit, to be read as it arrives. To be called where it is `asked`."""
         url = self._hub.hf_hub_url(self._repository, path, repo_type="dataset", revision=commit, endpoint=self.endpoint)
-        client = self._hub.get_session()
-        assert isinstance(client, HubClient)
-        response = client.file(
+        response = self._client.file(
             url,
             self._hub.utils.build_hf_headers(token=self.api.token, library_name="nip-run", library_version=__version__),
         )
@@ -81,6 +79,12 @@ class HubSession:
             response.close()
             raise
         return HubFile(response)
+
+    @property
+    def _client(self) -> HubClient:
+        client = self._hub.get_session()
+        assert isinstance(client, HubClient)
+        return client
 
     def addition(self, path: str, content: io.BufferedIOBase) -> Any:
         """A file of a commit. As it is no path, it goes by HTTP through our session, whatever else is installed."""
@@ -105,6 +109,7 @@ class HubSession:
             ReleaseError: everything else.
         """
         self._use()
+        self._client.question.requests = 0
         try:
             yield
         except (NipRunError, GeneratorExit):

@@ -29,11 +29,17 @@ class Patience:
     """For its check."""
     answer_bytes: int = 64 << 20
     answer_seconds: float = 300.0
-    """For a whole answer."""
+    """Time for one answer, and the fixed part of the time for all answers of a server."""
+    request_seconds: float = 2.0
+    """Additional time for each request."""
+    rate: int = 8 << 10
+    """Minimum rate in bytes a second, in either direction."""
+    requests: int = 2_000
+    """Maximum number of requests for one question to the Hub, such as the pages of a listing."""
 
     def seconds_for(self, size: int) -> float:
-        """For a file of so many bytes, there or back: slower than a KiB a second nobody is waited for."""
-        return self.answer_seconds + (size >> 10)
+        """Return the time that this many bytes may take, in either direction."""
+        return self.answer_seconds + size / self.rate
 
 
 OF_THE_HUB = Patience(tries=4, wait=1.0)

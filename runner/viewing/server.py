@@ -100,8 +100,16 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is, with its word."""
+        """The address of the page, with the token: it must not reach a log, a terminal or an argument of a process."""
         return f"http://{ADDRESS}:{self.server_port}/{self.token}/"
+
+    @property
+    def redirect_page(self) -> bytes:
+        """A page for a private file, which leads a browser to the address."""
+        return (
+            f'<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>nip-run view'
+            f'</title><meta http-equiv="refresh" content="0; url={self.address}"><a href="{self.address}">Open</a>\n'
+        ).encode()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """In a thread of its own; of too many at once the last are turned away."""

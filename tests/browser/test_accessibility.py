@@ -11,6 +11,7 @@ from runner.results.folder import RunFolder
 from tests.browser.conftest import Opens
 from tests.browser.test_hostile_text import unfolded
 from tests.browser.test_run_pages import rows
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import started_silent
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -69,7 +70,7 @@ def test_no_page_of_a_view_has_a_fault_while_its_run_plays_and_after(
             page.evaluate("() => { location.hash = '#/run/tiny/games'; }")
             rows(page).first.wait_for(timeout=SECONDS)
             assert violations(page, axe) == []
-            assert playing.wait(90) == 0
+            assert playing.wait(HANG_SECONDS) == 0
             page.evaluate("() => { location.hash = '#/run/tiny'; }")
             standing.filter(has_text="Done").wait_for(timeout=SECONDS)
             page.get_by_role("heading", name="Metrics").wait_for(timeout=SECONDS)

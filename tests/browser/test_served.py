@@ -19,6 +19,7 @@ import pytest
 from tests.browser.conftest import Opens
 from tests.browser.test_accessibility import violations
 from tests.support.browser import Watched
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, until
 from tests.support.served_world import ABSENT, DEBATE, EVIL, PRIVATE, World, empty, world
 
@@ -297,7 +298,13 @@ def test_the_commands_of_a_page_work_as_they_stand_in_a_shell_elsewhere(
         assert len(lines) == (4 if path.startswith("/run/") else 2)
         for line in lines:
             done = subprocess.run(
-                ["sh", "-c", line], cwd=tmp_path, env=said, capture_output=True, text=True, timeout=300, check=False
+                ["sh", "-c", line],
+                cwd=tmp_path,
+                env=said,
+                capture_output=True,
+                text=True,
+                timeout=HANG_SECONDS,
+                check=False,
             )
             assert done.returncode == 0, (line, done.stdout, done.stderr)
-    until((tmp_path / "quick-a" / "data" / "journal.jsonl").is_file, 1)
+    until((tmp_path / "quick-a" / "data" / "journal.jsonl").is_file)

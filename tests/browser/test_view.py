@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.results.folder import RunFolder
 from tests.browser.conftest import Opens
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import started_silent
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -50,7 +51,7 @@ def test_a_page_follows_a_run_through_its_kill_and_its_resume_with_its_filter(wa
             standing.filter(has_text="Killed").wait_for(timeout=SECONDS)
             page.evaluate("() => { location.hash = '#/run/tiny/games?q=p1&sort=-tokens'; }")
             again = started_silent("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
-            assert again.wait(90) == 0
+            assert again.wait(HANG_SECONDS) == 0
             view.until("tiny", lambda state: state["standing"] == "done" and state["games"]["count"] == GAMES)
             page.locator("p.count", has_text=f" of {GAMES} games").wait_for(timeout=SECONDS)
             assert page.get_by_role("searchbox").input_value() == "p1"

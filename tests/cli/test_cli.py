@@ -21,6 +21,7 @@ from runner.cli.registry import GROUPS
 from runner.exports.table import EXPORTS
 from runner.finetune.formats import FORMATS
 from runner.results.manifest import Status
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import command, environment, nip_run
 from tests.support.runs import only_run, played, table
@@ -133,6 +134,8 @@ def test_help_names_every_command_with_its_summary(folder: Path) -> None:
         (("render", "spec.yaml", "verifier", "--round", "x"), "--round"),
         (("export", "tiny"), "--format"),
         (("export", "tiny", "--format", "csv"), "csv"),
+        (("export", "tiny", "--format", "inspct"), "did you mean 'inspect'?"),
+        (("plot", "relibility", "tiny", "-o", "x.svg"), "did you mean 'reliability'?"),
         (("schema", "nonsense"), "nonsense"),
         (("lederboard",), "leaderboard"),
     ],
@@ -332,7 +335,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     process.stdout.close()
     said = process.stderr.read()
     process.stderr.close()
-    assert process.wait(30) == 0
+    assert process.wait(HANG_SECONDS) == 0
     assert said == ""
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from runner.cli.completion import SCRIPTS, candidates
 from runner.cli.registry import COMMANDS
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, nip_run_here
 from tests.test_structure import _loaded
 
@@ -124,7 +125,7 @@ def test_bash_quotes_what_it_completes(here: Path) -> None:
     with suppress(OSError):  # as a terminal ends whose shell has gone
         while os.read(terminal, 4096):
             pass
-    assert shell.wait(30) == 0
+    assert shell.wait(HANG_SECONDS) == 0
     os.close(terminal)
     assert (here / "got").read_text().splitlines() == [*names, "a b.yaml", "a b.yaml", "line"]
     assert not (here / "pwned").exists()

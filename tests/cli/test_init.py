@@ -40,7 +40,14 @@ def test_a_copied_protocol_is_the_built_in_one_and_plays_at_once(tmp_path: Path,
     assert "no errors" in told(mine, "check", "spec.yaml")
     told(mine, "spec.yaml", "-q")
     manifest = json.loads(next(mine.rglob("manifest.json")).read_text())
-    assert (manifest["status"], manifest["protocol"], manifest["rollouts"]) == ("done", name, 8)
+    assert (manifest["status"], manifest["protocol"], manifest["rollouts"]) == ("done", name, 20)
+
+
+def test_check_warns_about_no_starter(tmp_path: Path) -> None:
+    for folder, words in (("claims", ()), ("own", ("--protocol", "nip"))):
+        told(tmp_path, "init", *words, folder)
+        (checked,) = json.loads(told(tmp_path, "check", f"{folder}/spec.yaml", "--json"))
+        assert checked["warnings"] == []
 
 
 def test_every_built_in_protocol_can_be_copied() -> None:

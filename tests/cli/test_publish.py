@@ -9,15 +9,17 @@ import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from runner.registry.licences import misspelt
+from runner.registry.licences import canonical_license
 from runner.registry.verify import wrong_in_release
 from runner.storage.locks import locked
 from runner.transports.connect import connect
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run, nip_run_here
+from tests.support.repositories import committed, git, pushed
 from tests.support.runs import only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -173,7 +175,7 @@ def test_a_dry_run_shows_all_that_would_leave_and_sends_nothing(
     code, out, _ = publish(player, *words)
     (shown,) = json.loads(out)["releases"]
     failed = [check["check"] for check in shown["checks"] if not check["passed"]]
-    assert (code, failed) == (1, ["pinned", "terms"])  # all at once
+    assert (code, failed) == (1, ["terms"])
     assert not (tmp_path / "nowhere").exists()
     (folder,) = [path.parent for path in player.where.rglob("release.json")]
     sizes = {name: len(data) for name, data in all_files(folder).items() if not name.startswith("release.")}
@@ -203,7 +205,6 @@ def test_everything_that_hinders_it_is_told_at_once_by_place_alone(plain: Path) 
         "a token of Hugging Face",
         "the path of your home",
         "terms:",
-        "pinned:",
     ):
         assert place in done.stderr
     assert "aB3aB3" not in done.stderr + done.stdout
@@ -262,11 +263,34 @@ def test_a_yanked_run_is_said_to_be(player: Player, published: tuple[int, str, s
 
 
 @pytest.mark.parametrize(
-    ("licence", "said"),
-    [("MIT", None), ("MITT", "mean 'MIT'"), ("cc-by-4.0", "mean 'CC-BY-4.0'"), ("LicenseRef-ours", None)],
+    ("given", "canonical"),
+    [
+        ("MIT", "MIT"),
+        ("cc-by-4.0", "CC-BY-4.0"),
+        ("mit OR apache-2.0", "MIT OR Apache-2.0"),
+        ("LicenseRef-ours", "LicenseRef-ours"),
+        (None, None),
+    ],
 )
-def test_a_licence_that_is_nearly_a_usual_one_is_asked_about(licence: str, said: str | None) -> None:
-    assert said is None if (told := misspelt(licence)) is None else str(said) in told
+def test_a_license_is_written_as_spdx_spells_it(given: str | None, canonical: str | None) -> None:
+    assert canonical_license("--license", given) == canonical
+
+
+@pytest.mark.parametrize("option", ["--license", "--licence", "--dataset-license"])
+@pytest.mark.parametrize(
+    ("given", "hint"), [("MITT", "did you mean 'MIT'?"), ("Apache 2.0", "did you mean 'Apache-2.0'?"), ("ours", "")]
+)
+def test_a_license_that_spdx_does_not_know_is_refused_before_anything_is_sent(
+    player: Player, tmp_path: Path, option: str, given: str, hint: str
+) -> None:
+    where = tmp_path / "registry"
+    words = ("publish", player.run, "--to", where, "--as", "acme", option, given)
+    done = nip_run_here(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"{given}: not an SPDX license expression" in done.stderr
+    assert hint in done.stderr
+    assert "LicenseRef-NAME" in done.stderr
+    assert not where.exists()
 
 
 @pytest.mark.full
@@ -288,13 +312,13 @@ def test_the_release_that_it_was_made_from_is_named_as_get_names_it_and_linked_b
 def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: Path) -> None:
     done = nip_run_here("status", "--json", cwd=plain)
     (row,) = json.loads(done.stdout)
-    assert (row["publishable"], row["status"]) == (False, "done")
-    assert "no git repository" in row["why_not"][0]
+    assert (row["publishable"], row["status"], row["why_not"]) == (True, "done", [])
+    assert row["notes"][-1] == "not pinned: spec: it is in no git repository"
     done = nip_run_here("status", "last", "--json", cwd=plain, HOME=FORD)
     assert done.returncode == 1  # as `freeze` does
     (release,) = json.loads(done.stdout)["releases"]
     failed = [check["check"] for check in release["checks"] if not check["passed"]]
-    assert failed == ["pinned", "nothing private", "terms"]
+    assert failed == ["nothing private", "terms"]
     done = nip_run_here("status", "spec.yaml", "--json", cwd=plain)
     parts = {part["part"]: part for part in json.loads(done.stdout)}
     assert {name: part["pinned"] for name, part in parts.items()} == {
@@ -302,6 +326,58 @@ def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: P
     }  # fmt: skip
     shipped = nip_run_here("status", "specs/quickstart.yaml", "--json", cwd=plain)
     assert {part["pinned"] for part in json.loads(shipped.stdout)} == {True}, shipped.stderr
+
+
+def release_json(folder: Path, version: str) -> dict[str, Any]:
+    (path,) = (folder / "registry" / "run").rglob(f"{version}/release.json")
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def test_a_first_publish_needs_no_git_and_is_pinned_once_a_pushed_commit_has_the_same_bytes(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=3)
+    played(path, tmp_path / "results")
+    name = only_run(tmp_path / "results").name.lower()
+    words = ("publish", "last", "--to", "registry", "--licence", "MIT", "--as")
+    done = nip_run_here(*words, "acme", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "not pinned: spec: it is in no git repository" in done.stderr
+    assert "with --pin SPEC" in done.stderr
+    assert release_json(tmp_path, "1")["facts"]["pinned"] is False
+    done = nip_run_here("get", f"acme/{name}", "got", "--from", "registry", cwd=tmp_path)
+    assert "not pinned   its files are in no public commit" in done.stdout
+    again = (*words, f"acme/{name}@2", "--pin", "spec.yaml")
+    done = nip_run_here(*again, cwd=tmp_path)
+    assert (done.returncode, "cannot be pinned" in done.stderr, "no git repository" in done.stderr) == (1, True, True)
+    rows = (tmp_path / "data.jsonl").read_text()
+    (tmp_path / "data.jsonl").write_text(rows + "\n")
+    pushed(tmp_path, "spec.yaml", "data.jsonl")
+    done = nip_run_here(*again, cwd=tmp_path)
+    assert (done.returncode, "dataset: the file is not the one that was played" in done.stderr) == (1, True)
+    (tmp_path / "data.jsonl").write_text(rows)
+    commit = committed(tmp_path, "data.jsonl")
+    git(tmp_path, "update-ref", "refs/remotes/origin/main", commit)
+    done = nip_run_here(*again, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    release = release_json(tmp_path, "2")
+    assert (release["facts"]["pinned"], release["sources"]["spec"]["commit"]) == (True, commit)
+    done = nip_run_here(
+        "leaderboard", "--from", "registry", "--json", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path / "cache")
+    )
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["release"], row["marks"]) == (f"run/acme/{name}@2", [])
+
+
+def test_files_of_a_public_repository_that_are_not_pushed_stop_a_publish_without_force(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=3)
+    pushed(tmp_path)
+    path.write_text(path.read_text() + "\n# changed\n")
+    played(path, tmp_path / "results")
+    words = ("publish", "last", "--to", "registry", "--licence", "MIT", "--as", "acme")
+    done = nip_run_here(*words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "pinned: spec: it has uncommitted changes; commit and push them (then add --pin SPEC), or" in done.stderr
+    assert nip_run_here(*words, "--force", cwd=tmp_path).returncode == 0
 
 
 @pytest.fixture

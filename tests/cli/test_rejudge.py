@@ -22,7 +22,7 @@ from tests.support.servers.client import Loopback
 from tests.support.specs import spec_file
 
 SIZE = 6
-JUDGE = "+models.judge={provider: openai, model: wise, base_url: %s, timeout: 5.0}"
+JUDGE = "+models.judge={provider: openai, model: wise, base_url: %s, timeout: 600.0}"
 
 
 def served(folder: Path, server: Loopback, **changes: Any) -> Path:

@@ -21,6 +21,7 @@ from runner.results.results import Results
 from runner.storage.locks import locked
 from tests.compatibility.old import opened
 from tests.support.files import bytes_of
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, nip_run_here
 from tests.support.reports import read
 from tests.support.runs import only_run, played
@@ -211,7 +212,7 @@ def test_a_disk_that_is_full_leaves_the_old_page(folder: Path, option: str) -> N
     words = [sys.executable, "-m", "runner", "report", "last", "--board", option, name]
     done = subprocess.run(
         ["bash", "-c", script, "bash", *words], cwd=folder, env=environment(PYTHONDONTWRITEBYTECODE="1"),
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "cannot write" in done.stderr

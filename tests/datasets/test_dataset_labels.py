@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.files import json_lines
+from tests.support.hang_guard import HANG_SECONDS
 
 DATA = Path(__file__).resolve().parents[2] / "specs" / "data"
 TIMEOUT = 20
@@ -46,7 +47,7 @@ def _passed(row: dict[str, Any]) -> list[bool]:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", RUN_TESTS],
         input=json.dumps([row["solution"], TESTS[row["problem"]]]),
-        capture_output=True, text=True, timeout=TIMEOUT, check=False,
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{row['id']}: {done.stderr[-500:]}"
     passed: list[bool] = json.loads(done.stdout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +103,8 @@ def test_a_packed_file_is_not_unpacked(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_a_filter_that_takes_too_long_is_ended(tmp_path: Path, condition: str) -> None:
-    started = time.monotonic()
     said = refusal(tmp_path, jsonl(A, B), filter=condition, **limits(seconds=1.5))
     assert "dataset.filter: the filter, in seconds, took more than dataset.limits.seconds (1.5)" in said
-    assert time.monotonic() - started < 15
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ import pytest
 from runner.datasets.load import load_dataset
 from runner.datasets.settings import DatasetSettings
 from runner.errors import Place, SpecError
-from tests.support.dataset_files import A, B, jsonl, load, parquet, refusal
+from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
 
 
 @pytest.mark.parametrize("label", [2, -1, "sure", "1", 0.5, [1], 10**30])
@@ -87,6 +87,72 @@ def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path: Path, line: i
 def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: str | bytes) -> None:
     message = refusal(tmp_path, content, name)
     assert message.startswith("dataset") or name in message
+
+
+@pytest.mark.parametrize(
+    ("rows", "place"),
+    [
+        ('a,0,"open\nb,1,x\n', "line 2 (row 1)"),
+        ('a,0,"fine\n, too"\nb,1,"open\nc,0,x\n', "line 4 (row 2)"),
+        ('a,0,x\nb,1,"open, and more\nc,0,y\nd,1,z\n', "line 3 (row 2)"),
+        ('a,0,x\nb,1,"open\nc,0,"y"\nd,1,z\n', "line 3 (row 2)"),
+    ],
+)
+def test_a_quote_in_a_csv_file_that_is_not_closed_is_refused_with_its_row(
+    tmp_path: Path, rows: str, place: str
+) -> None:
+    said = refusal(tmp_path, f"id,label,text\n{rows}", "d.csv")
+    assert f"{place}: a quoted text that begins in this row is not closed" in said
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ('a,0,say "hi', 'say "hi'),
+        ('a,0,"say \\"hi\\", you"', 'say "hi", you'),
+        ("a,0,'\"yes, you'", '"yes, you'),
+        ('a,0,"two\nlines"', "two\nlines"),
+    ],
+)
+def test_a_csv_file_that_quotes_by_other_rules_is_still_read(tmp_path: Path, row: str, text: str) -> None:
+    (point,) = load(tmp_path, f"id,label,text\n{row}\n", "d.csv").datapoints
+    assert point.columns["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        (
+            "d.csv",
+            'id,label,text\na,0,"two\nlines"\nb,1,caf\xe9\n'.encode("latin-1"),
+            (
+                "line 4 (row 2), byte 8: 0xe9 is not UTF-8",
+                "the text is 'b,1,caf\xe9'",
+                "iconv -f WINDOWS-1252 -t UTF-8 d.csv",
+            ),
+        ),
+        (
+            "d.jsonl",
+            (jsonl(A) + jsonl(B).replace("second", "\xfcber")).encode("latin-1"),
+            ("line 2 (row 2), byte ", "0xfc is not UTF-8"),
+        ),
+        ("d.csv", "id,label\na,0\n".encode("utf-16"), ("line 1 (the header), byte 1", "iconv -f UTF-16 ")),
+        ("d.jsonl", jsonl(A).encode("utf-16"), ("line 1 (row 1), byte 1", "iconv -f UTF-16 ")),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_with_row_byte_and_command(
+    tmp_path: Path, name: str, content: bytes, parts: tuple[str, ...]
+) -> None:
+    said = refusal(tmp_path, content, name)
+    assert [part for part in parts if part not in said] == []
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("start", ["", "\n ", "\ufeff"])
+def test_a_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None, start: str) -> None:
+    content = start + json.dumps([A, B], indent=indent)
+    assert ids(load(tmp_path, content, "d.jsonl")) == ids(load(tmp_path, content, "d.jsonl", filter="label < 2"))
+    assert ids(load(tmp_path, content, "d.jsonl", filter="label = 1")) == ["b"]
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:

@@ -7,11 +7,15 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import jsonschema
 import pytest
 import yaml
 
 from runner.cli.main import main
+from runner.exports.mlflow.games import Games
+from runner.results.folder import RunFolder
+from runner.results.tables import COLUMNS
 from runner.runs.result import RunResult
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
@@ -148,3 +152,59 @@ def test_runs_without_games_of_their_own_are_refused(tmp_path: Path, capsys: pyt
     trees = played(SPEC, tmp_path / "results", "dataset.limit=1", "rollouts.num_responses_per_timestep=2")
     assert export(trees, tmp_path / "out", "inspect") == 2
     assert "trees of responses" in capsys.readouterr().err
+
+
+def test_d_prime_is_not_exported_as_sensitivity_which_is_another_number_elsewhere(
+    result: RunResult, tmp_path: Path
+) -> None:
+    expected = metric(result, "sensitivity")["value"]
+    assert export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *WHO) == 0
+    whole, _ = record(tmp_path)
+    scores = {r["metric_config"]["metric_id"]: r["score_details"]["score"] for r in whole["evaluation_results"]}
+    assert export(result, tmp_path, "inspect") == 0
+    (path,) = tmp_path.glob("*.eval")
+    with zipfile.ZipFile(path) as archive:
+        metrics = json.loads(archive.read("header.json"))["results"]["scores"][0]["metrics"]
+    with Games(RunFolder(result.path), journal=False) as games:
+        sent = {point.key: point.value for point in games.record().metrics}
+    assert scores["d_prime"] == metrics["d_prime"]["value"] == sent["d_prime"] == expected
+    assert "sensitivity" not in {*scores, *metrics, *sent}
+
+
+def test_each_text_in_a_parquet_file_is_a_string_to_every_reader(tmp_path: Path) -> None:
+    """polars reads Parquet's JSON type as bytes, and fails on others: `parquet_schema` says what a reader is told."""
+    results = tmp_path / "results"
+    words = ("fine_tune.formats=[verl]", "dataset.limit=4", "votes=3")
+    played_run = played(SPEC, results, *words)
+    assert export(played_run, tmp_path, "scout") == 0
+    for name, sql in (
+        ("rows", "FROM rollouts"),
+        ("types", "SELECT [rewards] AS r, {'v': votes} AS s, uuid() AS u, INTERVAL 1 DAY AS i FROM rollouts"),
+    ):
+        assert main(["sql", sql, "-o", str(tmp_path / f"{name}.parquet"), "--results", str(results)]) == 0
+    files = sorted(tmp_path.rglob("*.parquet"))
+    assert {"rollouts", "messages", "completions", "rows", "types"} <= {path.stem for path in files}
+    assert any(path.name.endswith(".rl.parquet") for path in files)
+    for path in files:
+        columns = duckdb.execute("SELECT name, type, converted_type FROM parquet_schema(?)", [str(path)]).fetchall()
+        others = [row for row in columns if "BYTE_ARRAY" in (row[1] or "") and row[2] != "UTF8"]
+        assert not others, path
+
+
+def test_tables_of_earlier_versions_and_of_this_one_are_read_together(tmp_path: Path) -> None:
+    """Earlier versions wrote columns of JSON with Parquet's JSON type."""
+    results = tmp_path / "results"
+    first, second = (played(SPEC, results, "dataset.limit=2", f"seed={seed}") for seed in (1, 2))
+    for name, columns in COLUMNS.items():
+        path, old = first.path / f"{name}.parquet", tmp_path / "old.parquet"
+        casts = ", ".join(f"{column}::{kind} AS {column}" for column, kind in columns.items())
+        duckdb.execute(f"COPY (SELECT {casts} FROM read_parquet('{path}')) TO '{old}' (FORMAT parquet)")
+        old.replace(path)
+    for run in (first, second):
+        rewards = run.rollouts().select("rewards").fetchall()
+        assert all(json.loads(row[0]).keys() == {"prover", "verifier"} for row in rewards)
+    out = tmp_path / "answer.csv"
+    sql = "SELECT run_id, avg((rewards->>'verifier')::DOUBLE) AS r, count(verdict_logprobs) FROM rollouts "
+    sql += "JOIN completions USING (run_id, rollout_id) GROUP BY run_id"
+    assert main(["sql", sql, "-o", str(out), "--results", str(results)]) == 0
+    assert len(out.read_text().splitlines()) == 3

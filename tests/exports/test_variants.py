@@ -12,6 +12,7 @@ import pytest
 from runner.cli.main import main
 from runner.runs.result import RunResult
 from tests.support.files import parquet_rows
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.runs import played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -43,7 +44,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     folder = tmp_path_factory.mktemp("blocks")
     seated = {"prover0": "dear", "prover1": "cheap", "verifier": "cheap"}
     with serving() as server:
-        at = {"provider": "openai", "base_url": server.base_url, "timeout": 5.0}
+        at = {"provider": "openai", "base_url": server.base_url, "timeout": HANG_SECONDS}
         spec = spec_file(
             folder, size=2, prompts="prompts/code_validation/mnip",
             models={"m": None, **{name: {**at, "model": f"{name}-1"} for name in ("dear", "cheap")}},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +20,21 @@ from runner.models.providers.openai_body import request_body
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
-from tests.support.processes import ended_or_killed, nip_run_here, started_silent, until, until_asked
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.processes import (
+    ended,
+    ended_or_killed,
+    nip_run_here,
+    started,
+    started_silent,
+    until,
+    until_asked,
+)
 from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.specs import spec_file
 
-BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}}
+BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 2 * HANG_SECONDS}}
 
 
 def batch_spec(folder: Path, provider: Provider, **changes: Any) -> Path:
@@ -129,9 +137,7 @@ def test_after_a_failed_batch_the_same_command_sends_its_lines_again(tmp_path: P
 def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
     with providing(failing_lines=0.3, failing_status=401) as provider:
         batch_spec(tmp_path, provider)
-        begun_at = time.monotonic()
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
-        assert time.monotonic() - begun_at < 30
     assert done.returncode == 4, done.stderr
 
 
@@ -158,7 +164,7 @@ def test_the_same_command_sends_refused_lines_again_and_no_others(tmp_path: Path
 def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
     with providing(broken_outputs=1) as provider:
         batch_spec(tmp_path, provider)
-        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path), 15) == 0
+        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path)) == 0
     assert derived_files(only_run(tmp_path / "results")) == derived_files(live)
 
 
@@ -197,7 +203,7 @@ def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path)
 
 
 def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, live: Path) -> None:
-    with providing(delay=1.5) as provider:
+    with providing(delay=3600.0) as provider:
         path = batch_spec(tmp_path, provider)
         process = started_silent("spec.yaml", "-q", cwd=tmp_path)
         until(lambda: provider.stats()["looks"] >= 1)
@@ -219,7 +225,6 @@ def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live
         for count in (1, 2, 3):
             process = started_silent("spec.yaml", "-q", cwd=tmp_path)
             until_asked(provider, "batches", count, process)
-            time.sleep(0.05)
             process.kill()
             process.wait()
         result = played(path, tmp_path / "results")
@@ -231,14 +236,12 @@ def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live
 
 @pytest.mark.full
 def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, live: Path) -> None:
-    with providing(delay=60.0) as provider:
+    with providing(delay=3600.0) as provider:
         path = batch_spec(tmp_path, provider)
-        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+        process = started("spec.yaml", cwd=tmp_path)
         until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        assert ended_or_killed(process, 5) == 130
+        assert ended(process)[0] == 130
         provider.change(delay=0.0)
         result = played(path, tmp_path / "results")
         assert provider.stats()["lines_twice"] == 0
@@ -247,14 +250,14 @@ def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, l
 
 @pytest.mark.full
 def test_a_batch_that_the_provider_has_forgotten_does_not_hang_the_run(tmp_path: Path) -> None:
-    with providing(delay=60.0) as provider:
+    with providing(delay=3600.0) as provider:
         batch_spec(tmp_path, provider)
         process = started_silent("spec.yaml", "-q", cwd=tmp_path)
         until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
         process.wait()
         provider.change(forgotten=True)
-        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path), 15) is not None
+        assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=tmp_path)) is not None
 
 
 # The parts
@@ -262,7 +265,7 @@ def test_a_batch_that_the_provider_has_forgotten_does_not_hang_the_run(tmp_path:
 
 def settings(provider: Provider) -> ModelSettings:
     return ModelSettings(
-        model="tiny", base_url=provider.base_url, batch=True, batch_wait=0.05, batch_poll=0.05, timeout=5.0
+        model="tiny", base_url=provider.base_url, batch=True, batch_wait=0.05, batch_poll=0.05, timeout=2 * HANG_SECONDS
     )
 
 
@@ -284,7 +287,7 @@ def asked(
         model = BatchModel(settings(provider), "m", note, earlier or ())
         try:
             found = asyncio.gather(*(model.complete(request(i)) for i in range(count)), return_exceptions=True)
-            return await asyncio.wait_for(found, 15)
+            return await asyncio.wait_for(found, HANG_SECONDS)
         finally:
             await model.close()
 
@@ -349,8 +352,8 @@ def test_a_call_after_its_earlier_batch_was_found_lost_is_answered(tmp_path: Pat
         async def go() -> Completion:
             model = BatchModel(settings(provider), "m", note, [lost])
             try:
-                await asyncio.wait_for(model.complete(request(0)), 10)
-                return await asyncio.wait_for(model.complete(request(2)), 5)
+                await asyncio.wait_for(model.complete(request(0)), HANG_SECONDS)
+                return await asyncio.wait_for(model.complete(request(2)), HANG_SECONDS)
             finally:
                 await model.close()
 
@@ -378,7 +381,7 @@ def test_the_metadata_of_a_batch_names_the_intent(tmp_path: Path) -> None:
         _, notes = asked(provider, 2)
         import urllib.request
 
-        with urllib.request.urlopen(provider.base_url + "/batches", timeout=5) as response:
+        with urllib.request.urlopen(provider.base_url + "/batches", timeout=HANG_SECONDS) as response:
             (batch,) = json.loads(response.read())["data"]
     assert batch["metadata"] == {METADATA: notes[0].intent}
 

@@ -20,6 +20,7 @@ from runner.models.providers.batch_results import BatchResults
 from runner.models.providers.openai_batch import BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
 from runner.models.records import BatchRecord
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 from tests.support.servers import frame
 from tests.support.servers.frame import Answer, Server, answered
@@ -116,7 +117,7 @@ def asked(
         chosen = settings(base_url=f"http://127.0.0.1:{port}/v1", batch=True, batch_wait=0.0, batch_poll=0.01)
         model = BatchModel(chosen, "small", write, earlier, **options)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANG_SECONDS):
                 return await asyncio.gather(*map(model.complete, requests), return_exceptions=True)
         finally:
             await model.close()

@@ -11,37 +11,33 @@ from typing import Any
 
 import pytest
 
+from runner.errors import BudgetExhausted
 from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai_batch import BatchModel
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
 from runner.rollouts.stop import Stopped
-from tests.support.processes import started_silent, until
-from tests.support.runs import derived_files, journal_records, only_run, played
+from runner.storage.journal import JOURNAL
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.processes import ended, has_open, started, until
+from tests.support.runs import derived_files, only_run, played
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.specs import spec_file
 
-MODEL: dict[str, Any] = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 5.0}
-
-
-def answers(results: Path) -> int:
-    runs = list(results.glob("runs/*/journal.jsonl"))
-    return sum(record["kind"] == "call" for record in journal_records(runs[0].parent)) if runs else 0
+MODEL: dict[str, Any] = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 2 * HANG_SECONDS}
 
 
 def stopped_while_gathering(folder: Path, provider: Provider, size: int) -> int:
-    """Begin a run and send it SIGINT while the calls of the second step gather; its exit code."""
-    spec_file(folder, provider.base_url, size=size, models={"m": {**MODEL, "batch_wait": 2.0}})
-    process = started_silent("spec.yaml", "-q", cwd=folder)
-    try:
-        until(lambda: answers(folder / "results") == size)
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        return process.wait(15)
-    finally:
-        process.kill()
-        process.wait()
+    """Play the first step, go on, and send SIGINT while the calls of the second step gather; the exit code."""
+    path = spec_file(folder, provider.base_url, size=size, models={"m": MODEL})
+    with pytest.raises(BudgetExhausted):
+        played(path, folder / "results", f"budget.completions={size}")
+    process = started("spec.yaml", "models.m.batch_wait=3600", cwd=folder)
+    until(lambda: has_open(process.pid, JOURNAL) or process.poll() is not None)
+    time.sleep(0.3)  # they gather for an hour; if the signal comes before they do, there is no batch either
+    process.send_signal(signal.SIGINT)
+    return ended(process)[0]
 
 
 @pytest.mark.full
@@ -51,7 +47,6 @@ def test_ctrl_c_while_calls_gather_sends_no_batch_and_the_run_goes_on(tmp_path: 
     with providing() as provider:
         live = played(spec_file(tmp_path / "live", provider.base_url, size=size), tmp_path / "live" / "results")
         assert stopped_while_gathering(tmp_path, provider, size) == 130
-        time.sleep(0.2)
         stats = provider.stats()
         assert (stats["batches"], stats["files"], stats["lines"]) == (1, 1, size)
         result = played(spec_file(tmp_path, provider.base_url, size=size, models={"m": MODEL}), tmp_path / "results")
@@ -76,7 +71,7 @@ def asked(
         requests = [Request("m", chat, SampleKey(f"p{i}", 0, 0, "prover", 0)) for i in range(3)]
         try:
             found = asyncio.gather(*(model.complete(request) for request in requests), return_exceptions=True)
-            return await asyncio.wait_for(found, 10)
+            return await asyncio.wait_for(found, HANG_SECONDS)
         finally:
             await model.close()
 

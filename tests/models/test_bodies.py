@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
@@ -31,6 +32,7 @@ from runner.models.providers.bodies import (
     unpacker_for,
 )
 from runner.models.providers.openai import OpenAiModel
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 
 TEXT = b'{"answer": "yes"}' * 50
@@ -165,7 +167,7 @@ def test_a_place_is_free_again_after_a_failure_and_a_time_out() -> None:
                 async with asyncio.timeout(0.01):
                     with places.one() as place:
                         await read_body(silent(), "", 1 << 30, place)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_SECONDS):
             with places.one() as place:
                 whole = await read_body(pieces(bytes(FREE_BYTES * 2), 1 << 16), "", 1 << 20, place)
         assert len(whole) == FREE_BYTES * 2
@@ -225,20 +227,28 @@ def test_a_place_is_held_until_its_answer_is_parsed() -> None:
     assert asyncio.run(play()) is True
 
 
-def test_a_server_that_trickles_takes_no_places_of_another() -> None:
+def test_a_server_that_trickles_takes_no_places_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = long_answer("x" * 2 * FREE_BYTES)
+    take, taken, all_taken = OnePlace.take, Counter[str](), asyncio.Event()
+
+    async def counted(place: OnePlace) -> None:
+        await take(place)
+        taken["places"] += 1
+        if taken["places"] >= PLACES:
+            all_taken.set()
 
     async def play() -> Completion:
+        monkeypatch.setattr(OnePlace, "take", counted)
         async with server_of(answer[:-1]) as trickling, server_of(answer) as honest:
-            groups = {"slow": settings(base_url=trickling), "good": settings(base_url=honest)}
+            groups = {"slow": settings(base_url=trickling, timeout=2 * HANG_SECONDS), "good": settings(base_url=honest)}
             connection = connect(groups, Retry())
             slow = [
                 asyncio.ensure_future(connection.complete(Request("slow", CHAT, SAMPLE._replace(round=i))))
                 for i in range(PLACES)
             ]
-            await asyncio.sleep(0.3)
             try:
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(HANG_SECONDS):
+                    await all_taken.wait()
                     return await connection.complete(Request("good", CHAT, SAMPLE))
             finally:
                 await cancel_all(slow)

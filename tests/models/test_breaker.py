@@ -12,6 +12,7 @@ from runner.errors import CallError, RefusedError, ServerUnreachable, TransientE
 from runner.models.base import Choice, Completion, Request, SampleKey
 from runner.models.layers.breaker import Breaker
 from runner.models.policy import BreakerPolicy, TransientPolicy
+from tests.support.hang_guard import HANG_SECONDS
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 
@@ -168,7 +169,7 @@ def test_a_call_that_is_cancelled_in_its_turn_gives_it_on() -> None:
         await asyncio.sleep(0)
         second.cancel()
         first.cancel()
-        await asyncio.wait_for(third, 5)
+        await asyncio.wait_for(third, HANG_SECONDS)
 
     run_sync(cancelled_then_asked)
     assert server.calls == 5

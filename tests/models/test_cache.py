@@ -18,6 +18,7 @@ from runner.models.layers.cache import Cache, asked_fields, differences, through
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
 from tests.support.calls import answer_to
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, nip_run_here
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
@@ -147,7 +148,7 @@ def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
         ]  # fmt: skip
         try:
             for process in processes:
-                _, err = process.communicate(timeout=60)
+                _, err = process.communicate(timeout=HANG_SECONDS)
                 assert process.returncode == 0, err
         finally:
             for process in processes:

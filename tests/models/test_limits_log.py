@@ -31,7 +31,7 @@ class Group:
         async def one() -> None:
             count = int(self.limit.limit)
             for _ in range(count):
-                await asyncio.wait_for(self.limit.enter(), 1)
+                await self.limit.enter()
             for _ in range(count):
                 self.limit.succeeded()
 

@@ -15,7 +15,8 @@ from runner.errors import TransientError
 from runner.models.base import Completion, Request
 from runner.models.layers.limits import FairSemaphore, GroupLimit, within_limits
 from tests.support.calls import answer_to
-from tests.support.limits import ANSWER, TOO_MANY, Time, full_round, limit_of, request, settled
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.limits import ANSWER, TOO_MANY, Time, full_round, limit_of, request, settled, steps
 
 # Places
 
@@ -37,7 +38,7 @@ def test_no_more_are_in_flight_than_the_limit_whatever_fails(most: int, gate_siz
             highest = max(highest, open_)
             assert open_ <= min(max(int(limit.limit), limit._in_flight), gate_size)
             try:
-                await asyncio.sleep(rng.uniform(0, 0.002))
+                await steps(rng.randrange(40))
                 if rng.random() < 0.1:
                     raise TOO_MANY
                 if rng.random() < 0.1:
@@ -49,10 +50,10 @@ def test_no_more_are_in_flight_than_the_limit_whatever_fails(most: int, gate_siz
         complete = within(limit, gate, ask)
         tasks = [asyncio.create_task(complete(request(index=i))) for i in range(400)]
         for task in rng.sample(tasks, 120):
-            await asyncio.sleep(rng.uniform(0, 0.0005))
+            await steps(rng.randrange(10))
             task.cancel()
             time.now += rng.uniform(0, 3)
-        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), HANG_SECONDS)
         assert highest <= min(most, gate_size)
         # No place was lost: as many as ever can enter at once.
         assert limit._in_flight == 0
@@ -74,7 +75,7 @@ def test_a_call_given_up_while_it_waits_takes_no_place() -> None:
         # The one that was woken is given up in the same moment: its place goes on to the next.
         waiting[1].cancel()
         await settled()
-        await asyncio.wait_for(waiting[2], 1)
+        await waiting[2]
         assert limit._in_flight == 1
 
     asyncio.run(go())
@@ -86,7 +87,7 @@ def test_a_call_given_up_while_the_server_has_it_wait_frees_its_place() -> None:
         await limit.enter()
         limit.failed(TransientError("429", status=429, retry_after=30.0))
         task = asyncio.create_task(limit.enter())
-        await asyncio.sleep(0.01)
+        await settled()
         assert limit._in_flight == 1
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -150,9 +151,9 @@ def test_a_place_that_was_given_to_a_call_that_was_given_up_goes_on() -> None:
         await settled()
         gate.leave()
         first.cancel()
-        await asyncio.wait_for(second, 1)
+        await second
         gate.leave()
-        await asyncio.wait_for(gate.enter("m"), 1)
+        await gate.enter("m")
 
     asyncio.run(go())
 
@@ -165,13 +166,13 @@ def test_a_slow_group_does_not_starve_a_quick_one(tmp_path: Path) -> None:
         limits = {"slow": limit_of(64), "quick": limit_of(64)}
 
         async def ask(asked: Request) -> Completion:
-            await asyncio.sleep(0.05 if asked.group == "slow" else 0.001)
+            await steps(50 if asked.group == "slow" else 1)
             done[asked.group] += 1
             return ANSWER
 
         complete = within_limits(ask, gate, limits, lambda _: 1)
         tasks = [asyncio.create_task(answer_to(complete(request("slow", i)))) for i in range(60)]
-        await asyncio.sleep(0.01)
+        await settled()
         quick = [asyncio.create_task(answer_to(complete(request("quick", i)))) for i in range(8)]
         await asyncio.gather(*quick)
         seen = dict(done)

@@ -157,7 +157,6 @@ def test_the_requests_a_minute_of_the_spec_are_kept(tmp_path: Path) -> None:
         asked = provider.stats()["chat"]
     # A burst of 27 at once, then five a second.
     assert seconds > (asked - 27) / 5 - 0.5
-    assert seconds < (asked - 27) / 5 + 5
 
 
 @pytest.mark.full

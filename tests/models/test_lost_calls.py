@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.spending import spending
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal
-from tests.support.processes import nip_run_here, started_silent, until, until_asked
+from tests.support.processes import ended, interrupt, nip_run_here, started, started_silent, until, until_asked
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.servers.chat_client import serving
@@ -34,17 +33,21 @@ PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 
 AT_ONCE = 8
 
 
-def killed_in_flight(folder: Path, provider: Provider) -> None:
-    """Play, and kill when the provider has as many calls as may be made at once; wait until it has billed them."""
+def killed_in_flight(folder: Path, provider: Provider, answered: int = 0) -> None:
+    """Play, and kill when the provider has as many calls as may be made at once; wait until it has billed them.
+
+    It answers the first few, and the others only once the run is dead.
+    """
     before = provider.stats()["chat"]
+    provider.change(held_after=provider.requests + answered)
     process = started_silent("spec.yaml", "-q", cwd=folder)
     try:
         until(lambda: provider.stats()["open"] == AT_ONCE or process.poll() is not None)
-        time.sleep(0.05)
     finally:
         process.kill()
         process.wait()
-    assert provider.stats()["chat"] > before
+    provider.change(held_after=None)
+    until(lambda: provider.stats()["chat"] == before + answered + AT_ONCE)
     until(lambda: provider.stats()["open"] == 0)
 
 
@@ -63,14 +66,13 @@ def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
 @pytest.mark.full
 def test_a_run_killed_again_and_again_never_exceeds_its_budget(tmp_path: Path) -> None:
     """By the account of the provider, which bills what it got, though nobody lived to read the answer."""
-    with providing(latency=0.4) as provider:
+    with providing() as provider:
         spec_file(
             tmp_path, provider.base_url, size=150, models=PRICED, budget={"usd": 1.0},
             rollouts={"concurrency": AT_ONCE},
         )  # fmt: skip
         for _ in range(3):
-            killed_in_flight(tmp_path, provider)
-        provider.change(latency=0.0)
+            killed_in_flight(tmp_path, provider, answered=AT_ONCE)
         for _ in range(2):
             assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         assert 0.3 < provider.billed_usd(IN, OUT) <= 1.0
@@ -80,10 +82,9 @@ def test_a_run_killed_again_and_again_never_exceeds_its_budget(tmp_path: Path) -
 
 @pytest.mark.full
 def test_a_budget_set_later_knows_of_calls_in_flight_at_a_kill(tmp_path: Path) -> None:
-    with providing(latency=1.0) as provider:
+    with providing() as provider:
         path = spec_file(tmp_path, provider.base_url, size=20, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
-        provider.change(latency=0.0)
         assert provider.stats()["chat"] == AT_ONCE
         with pytest.raises(BudgetExhausted):
             played(path, tmp_path / "results", "budget.completions=20")
@@ -91,10 +92,9 @@ def test_a_budget_set_later_knows_of_calls_in_flight_at_a_kill(tmp_path: Path) -
 
 
 def test_exactly_the_calls_in_flight_are_counted_once_and_said(tmp_path: Path) -> None:
-    with providing(latency=1.0) as provider:
+    with providing() as provider:
         spec_file(tmp_path, provider.base_url, models=PRICED, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
-        provider.change(latency=0.0)
         before = spent(tmp_path)
         assert before.completions == AT_ONCE
         assert before.usd >= provider.billed_usd(IN, OUT)
@@ -113,7 +113,7 @@ def test_exactly_the_calls_in_flight_are_counted_once_and_said(tmp_path: Path) -
 
 @pytest.mark.full
 def test_a_budget_used_up_by_calls_in_flight_at_a_kill_says_so(tmp_path: Path) -> None:
-    with providing(latency=1.0) as provider:
+    with providing() as provider:
         spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", f"budget.completions={AT_ONCE}", cwd=tmp_path)
@@ -150,14 +150,13 @@ def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> 
 
 @pytest.mark.full
 def test_calls_that_a_second_ctrl_c_gives_up_are_counted(tmp_path: Path) -> None:
-    with providing(latency=5.0) as provider:
-        spec_file(tmp_path, provider.base_url, models={"m": {"timeout": 30.0}}, rollouts={"concurrency": AT_ONCE})
-        process = started_silent("spec.yaml", "-q", cwd=tmp_path)
+    with providing(held_after=0) as provider:
+        spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
+        process = started("spec.yaml", cwd=tmp_path)
         until(lambda: provider.stats()["open"] == AT_ONCE)
+        interrupt(process)
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert ended(process)[0] == 130
     assert spent(tmp_path).completions == AT_ONCE
 
 
@@ -206,7 +205,6 @@ def test_a_run_that_lost_calls_is_replayed_and_exported_like_any_other(tmp_path:
     with providing(latency=0.5) as provider:
         spec_file(tmp_path, provider.base_url, rollouts={"concurrency": AT_ONCE})
         killed_in_flight(tmp_path, provider)
-        provider.change(latency=0.0)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         run = only_run(tmp_path / "results")
         assert len(of_kind(tmp_path, "lost")) == 1
@@ -225,7 +223,7 @@ def said(run: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.full
 def test_the_games_of_a_training_run_know_of_them_too(tmp_path: Path) -> None:
-    with providing(latency=1.0) as provider:
+    with providing() as provider:
         live = {"provider": "openai", "model": "tiny", "base_url": provider.base_url}
         by_hand = {"backend": "files"}  # the dummy trainer's models are nobody's to serve
         training_spec(
@@ -235,7 +233,6 @@ def test_the_games_of_a_training_run_know_of_them_too(tmp_path: Path) -> None:
             training={"trainers": {"p": by_hand, "v": by_hand}},
         )
         killed_in_flight(tmp_path, provider)
-        provider.change(latency=0.0)
         for _ in range(2):
             done = nip_run_here("spec.yaml", "-q", "budget.completions=20", cwd=tmp_path)
             assert done.returncode == 3, done.stderr

@@ -13,6 +13,7 @@ import pytest
 from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
 from runner.models.providers.openai import map_client_error
 from runner.models.providers.openai_errors import duration, retry_after
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import answered, ask, settings
 from tests.support.servers.chat_client import serving
 
@@ -20,7 +21,7 @@ from tests.support.servers.chat_client import serving
 def failure(**options: Any) -> NipRunError:
     """What a call to a server with these options raises."""
     with serving(**options) as server, pytest.raises(NipRunError) as raised:
-        ask(settings(server, timeout=0.5))
+        ask(settings(server, timeout=0.5 if options.get("kind") == "hang" else HANG_SECONDS))
     return raised.value
 
 

@@ -14,6 +14,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.result import RunResult
 from runner.runs.which import ReplayOf
 from runner.spec.load import load_spec
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
 from tests.support.runs import derived_files, only_run, played, table
@@ -335,7 +336,7 @@ def test_a_replay_can_be_replayed(tmp_path: Path, server: Loopback) -> None:
 
 @pytest.mark.full
 def test_one_model_can_be_replayed_while_another_is_asked(tmp_path: Path, server: Loopback) -> None:
-    two = {"v": {"provider": "openai", "model": "tiny", "base_url": server.base_url, "timeout": 5.0}}
+    two = {"v": {"provider": "openai", "model": "tiny", "base_url": server.base_url, "timeout": HANG_SECONDS}}
     seats = {"verifier": {"model": "v"}}
     server.change(decide=0.0)
     first = played(spec_file(tmp_path, server.base_url, models=two, agents=seats), tmp_path / "results")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from runner.models.layers.journaled import JournaledCompleter
 from runner.spec.load import load_spec
 from runner.storage.journal import Journal
 from runner.storage.log_lines import read_journal
-from tests.support.processes import nip_run_here, started_silent
+from tests.support.processes import nip_run_here, started_silent, until_asked
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing
 from tests.support.specs import spec_file
@@ -208,9 +207,7 @@ def test_a_killed_run_goes_on_with_no_answer_lost_or_doubled(tmp_path: Path) -> 
         for count in (2, 5, 20):
             before = provider.stats()["chat"]
             process = started_silent("spec.yaml", "-q", cwd=tmp_path)
-            deadline = time.monotonic() + 20
-            while provider.stats()["chat"] < before + count and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.005)
+            until_asked(provider, "chat", before + count, process)
             process.send_signal(signal.SIGKILL)
             process.wait()
         result = played(path, tmp_path / "results")

@@ -81,6 +81,15 @@ def test_a_board_that_is_not_there_or_has_one_row_has_a_page(tmp_path: Path) -> 
     assert "1 ranked, 0 without a rank" in page.text
 
 
+def test_a_list_counts_only_the_runs_of_its_own_task() -> None:
+    reason = "other datapoints: ids, labels or contents differ"
+    other = board_row(release="run/acme/b@1", run_id="b", task="b" * 64, rank=None, rank_last=None, reason=reason)
+    replay = board_row(release="run/acme/c@1", run_id="c", rank=None, rank_last=None, reason="replay of a")
+    page = read(board_page(made_board(board_row(), replay, other))).text
+    assert "1 ranked, 1 without a rank · below: 1 of other tasks" in page
+    assert "Of other tasks" in page
+
+
 def test_without_a_script_the_first_rows_stand_there_and_it_is_said_how_many_there_are() -> None:
     rows = [board_row(release=f"run/acme/r{n}@1", run_id=f"r{n}", rank=1, rank_last=1000) for n in range(1000)]
     board = made_board(*rows)

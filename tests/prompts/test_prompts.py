@@ -17,6 +17,7 @@ from runner.prompts.templates import (
     load_prompts,
 )
 from runner.protocols.load import builtin_names, load_protocol
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment
 from tests.support.prompting import COLUMNS, variables
 
@@ -161,7 +162,7 @@ BOMBS = [
 def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RENDER, str(tmp_path)], input=json.dumps(BOMBS), env=environment(), cwd=tmp_path,
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-300:]
     ends = [json.loads(line) for line in done.stdout.splitlines()]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.errors import UsageError
-from runner.registry.board import registry_board
+from runner.registry.board import _with_own_lists, registry_board
 from runner.releases.bundle import Bundle
 from runner.results.folder import RunFolder
 from runner.results.results import Results
@@ -34,6 +34,28 @@ def edited(results: Path, name: str, place: Path, file: str, change: Any) -> Run
     change(said)
     path.write_text(json.dumps(said))
     return RunFolder(path.parent)
+
+
+def test_each_task_has_a_list_of_its_own_whatever_keeps_its_runs_from_ranking() -> None:
+    """The view puts runs of a task that cannot rank below the list of another task, as `lost` and `replay` here."""
+
+    def row(name: str, task: str | None, **changes: Any) -> dict[str, Any]:
+        ranked = {"benchmark": "b", "list": 1, "rank": 1, "rank_last": 1, "reason": None}
+        return {**ranked, "run_id": name, "task": task, **changes}
+
+    below = {"rank": None, "rank_last": None}
+    rows = [
+        row("best", "large"),
+        row("tree", "large", **below, reason="tree: its samples are not independent games"),
+        row("lost", "small", **below, reason="incomplete: 1 of 6 rollouts lost in transport"),
+        row("alone", "single", **below, reason="other datapoints: ids, labels or contents differ"),
+        row("replay", "small", **below, reason="replay of lost"),
+        row("next", "second", list=2),
+    ]
+    found = {one["run_id"]: (one["list"], one["rank"]) for one in _with_own_lists(rows)}
+    assert found == {
+        "best": (1, 1), "tree": (1, None), "lost": (3, None), "alone": (4, 1), "replay": (3, None), "next": (2, 1),
+    }  # fmt: skip
 
 
 @pytest.mark.full

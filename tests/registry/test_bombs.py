@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.registry.hostile_contents import ALIASES, GOOD, MERGES
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import environment
 from tests.support.release_trees import Tree, entry, manifest_bytes, snapshot
@@ -129,7 +130,7 @@ def test_every_bomb_is_refused_within_memory_and_time(bombs: Path) -> None:
     before = {path.name for path in bombs.iterdir()}
     done = subprocess.run(
         [sys.executable, "-c", GET, str(bombs), *names], cwd=ROOT, env=environment(), capture_output=True, text=True,
-        check=False, timeout=120, preexec_fn=_bounded, stdin=subprocess.DEVNULL,
+        check=False, timeout=HANG_SECONDS, preexec_fn=_bounded, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())

@@ -139,7 +139,7 @@ def server_rows(server: Served, path: Path, count: int) -> dict[str, tuple[int |
             found[:] = board.execute("SELECT run_id, rank, marks FROM runs").fetchall()
         return len(found) == count
 
-    until(is_made, 60)
+    until(is_made)
     return {name: (rank, " ".join(marks)) for name, rank, marks in found}
 
 

@@ -23,7 +23,7 @@ from runner.spec.load import load_spec
 from runner.spec.origin import MARKER
 from runner.transports.connect import connect
 from tests.support.got import bundle_of, publish
-from tests.support.processes import command, environment, nip_run_here
+from tests.support.processes import command, environment, nip_run_here, until
 from tests.support.runs import played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -282,9 +282,7 @@ def test_a_killed_get_leaves_nothing_or_all_of_it(
         command("get", published[1], "got", "--from", published[0], "-q"), cwd=tmp_path, env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    deadline = time.monotonic() + 30
-    while not any(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(lambda: any(tmp_path.iterdir()) or process.poll() is not None)
     time.sleep(wait)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -11,10 +11,12 @@ from urllib.parse import quote
 import pytest
 
 from runner.redaction import Redactor
+from runner.registry.checks import Outcome
 from runner.registry.draft import Draft
 from runner.registry.names import Names
 from runner.registry.private import private_in
-from runner.registry.searching import BLOCK, REACH, Finder, search
+from runner.registry.publish import Ready, failures
+from runner.registry.searching import BLOCK, REACH, Finder, group_by_cause, search
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.releases.bundle import Content
 from runner.releases.manifest import Release, Source
@@ -56,7 +58,7 @@ HONEST = (
 
 
 def found(finder: Finder, contents: Mapping[str, Content]) -> list[str]:
-    return [str(one) for one in search(contents, [finder])]
+    return [str(one) for one in group_by_cause(search(contents, [finder]))]
 
 
 @pytest.mark.sample(len(KEYS))
@@ -66,7 +68,8 @@ def test_a_key_of_a_known_form_is_found_and_not_shown(name: str, around: str) ->
     key = KEYS[name] if around.startswith(("{}", "'", "x")) else json.dumps(KEYS[name])[1:-1]
     said = found(known_forms, {"data/x.jsonl": f"first line\n{around.format(key)}\n".encode()})
     assert said
-    assert said[0].startswith("data/x.jsonl:2: ")
+    assert ": 1 occurrence in 1 file: data/x.jsonl:2; " in said[0]
+    assert said[0].endswith("no option allows a secret")
     assert not any(part in line for line in said for part in (KEYS[name], ABC[:10], "hunter2"))
 
 
@@ -95,7 +98,7 @@ def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form
     lines = b"an honest line of text, as there are many\n" * (at // 42)
     file.write_bytes(lines + FORMS[form].encode() + b"\nand more\n" * 3)
     (said,) = found(HeldSecrets(Redactor([HELD])), {"data/journal.jsonl": file})
-    assert said.startswith(f"data/journal.jsonl:{at // 42 + 1}: ")
+    assert f" in 1 file: data/journal.jsonl:{at // 42 + 1}; " in said
     assert HELD not in said
 
 
@@ -112,7 +115,9 @@ NAMES = Names({CAROL: "the path of your home"}, {"carol": "your user name", "box
 def test_a_name_of_this_machine_is_found(text: str) -> None:
     said = found(NAMES, {"README.md": f"one\ntwo\n{text}\n".encode()})
     assert said
-    assert all(line.startswith("README.md:3: ") and "carol" not in line and "box7" not in line for line in said)
+    assert all(": 1 occurrence in 1 file: README.md:3; " in line for line in said)
+    words = [next(word for word in (CAROL, "carol", "box7.lan") if line.startswith(f"{word!r} (")) for line in said]
+    assert [line.rpartition(" ")[2] for line in said] == words  # each line ends with the option that allows its word
 
 
 @pytest.mark.parametrize("text", ["carolina", "Carol has 3 apples", f"{CAROL}us/x", "mybox7.lanes", "a_carol"])
@@ -124,6 +129,7 @@ def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
     names = NAMES.but({"Carol"})
     assert found(names, {"x": b"carol"}) == []
     assert found(names, {"x": f"{CAROL}/y".encode()})
+    assert found(names.but({CAROL}), {"x": f"{CAROL}/y".encode()}) == []
     hosts = names.also(["queen", "vllm", "carol"], "a host")
     assert [len(found(hosts, {"x": text})) for text in (b"on queen", b"by vllm 0.6", b"carol")] == [1, 0, 0]
     assert found(hosts.but({"queen"}), {"x": b"on queen"}) == []
@@ -140,14 +146,18 @@ def test_only_words_of_an_address_that_anybody_knows_are_spared(repository: str,
     sources = {"spec": Source(repository=repository, commit="1" * 40, path="s", clean=True)}
     release = Release(kind=Kind.PROMPTS, owner="acme", name="x", version="1", sources=sources)
     said = list(private_in(release, {"x": b"by carol"}, Draft(release, {}), NAMES))
-    assert ("x:1: your user name; take it out, and publish again" in said) is not is_spared
+    assert any(line.startswith("'carol' (your user name): ") for line in said) is not is_spared
 
 
 def test_an_address_is_found_in_whatever_case_it_is_written() -> None:
     release = Release(kind=Kind.SPEC, owner="acme", name="x", version="1")
     raw = Draft(release, {"s.yaml": b"base_url: http://Gpu7.Corp.de:80/v1"})
-    (said,) = private_in(release, {"x": b"on GPU7.corp.de"}, raw, NAMES)
-    assert said.startswith("x:1: an address of a server")
+    (said,) = private_in(release, {"x": b"on GPU7.corp.de and http://gpu7.corp.de:80/v1"}, raw, NAMES)
+    assert said.startswith(
+        "'gpu7.corp.de' (an address of a server that the spec names): 2 occurrences in 1 file: x:1, ...;"
+    )
+    assert said.endswith("--allow-name gpu7.corp.de")
+    assert list(private_in(release, {"x": b"on GPU7.corp.de"}, raw, NAMES.but({"gpu7.corp.de"}))) == []
 
 
 def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -163,9 +173,33 @@ def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPa
     assert "root" not in Names.here().words
 
 
-def test_many_lines_are_told_as_a_few_and_a_number() -> None:
-    (said,) = found(known_forms, {"x": f"hf_{ABC[:34]}\n".encode() * 40})
-    assert said == "x:1, x:2, x:3, x:4, x:5 and 35 more lines: a token of Hugging Face"
+def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_first_places() -> None:
+    token = f"hf_{ABC[:34]}\n".encode()
+    (said,) = found(known_forms, {"a": token * 40, "b": b"\n" + token * 2})
+    assert said == (
+        "a token of Hugging Face: 42 occurrences in 2 files: a:1, a:2, a:3, a:4, a:5, ...; "
+        "remove it and publish again; no option allows a secret"
+    )
+    (said,) = found(NAMES, {"a": b"carol and carol\n", "b": b"\ncarol", "c": b" " * (BLOCK - 5) + b"carol"})
+    assert said == (
+        "'carol' (your user name): 4 occurrences in 3 files: a:1, b:2, c:1, ...; remove it and publish again; if it "
+        "does not identify anybody, add --allow-name carol"
+    )
+
+
+def test_one_cause_in_several_releases_is_one_problem() -> None:
+    releases = [Release(kind=Kind.PROMPTS, owner="acme", name=name, version="1") for name in ("one", "two")]
+    outcomes = [
+        Outcome("nothing private", tuple(group_by_cause(search({"x": b"carol"}, [NAMES])))),
+        Outcome("terms", ("no licence",)),
+    ]
+    made = [Ready(Draft(release, {}), outcomes, None) for release in releases]
+    private, terms = failures(made)
+    assert private == (
+        "nothing private: 'carol' (your user name): 2 occurrences in 2 files: prompts/acme/one@1:x:1, "
+        "prompts/acme/two@1:x:1; remove it and publish again; if it does not identify anybody, add --allow-name carol"
+    )
+    assert terms == "prompts/acme/one@1 and 1 more: terms: no licence"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from runner.releases.manifest import MANIFEST, Release
 from runner.releases.reference import Kind
 from runner.transports.folder import FolderTransport
 from runner.transports.registry import Entry, Registry
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import environment, nip_run_here, python
 
@@ -58,7 +59,7 @@ def model_signing(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """The command line of the library."""
     return subprocess.run(
         [sys.executable, "-m", "model_signing", *map(str, words)],
-        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+        env=environment(), capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
 
 

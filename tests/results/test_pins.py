@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,12 +177,10 @@ def test_another_repository_that_a_hook_names_is_not_asked(tmp_path: Path, monke
 def test_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = laid_out(tmp_path / "here")
     pushed(tmp_path / "here")
-    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 3600\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    began = time.monotonic()
     assert source(spec).why == pins.TOO_LATE
-    assert time.monotonic() - began < 30
 
 
 def test_a_repository_is_asked_as_often_for_many_files_as_for_one(

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from runner.rollouts.stop import Stop, Stopped
+from tests.support.hang_guard import HANG_SECONDS
 
 
 def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
@@ -28,7 +29,7 @@ def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
         await asyncio.sleep(0)
         stop.stop()
         with pytest.raises(Stopped):
-            await asyncio.wait_for(sleeping, 5)
+            await asyncio.wait_for(sleeping, HANG_SECONDS)
         with pytest.raises(Stopped):
             await stop.sleep(3600)
 
@@ -41,7 +42,7 @@ def test_a_stop_sets_the_events_that_others_wait_for() -> None:
         stop.wakes(moved)
         assert not moved.is_set()
         stop.stop()
-        await asyncio.wait_for(moved.wait(), 5)
+        await asyncio.wait_for(moved.wait(), HANG_SECONDS)
 
     asyncio.run(go())
 

@@ -20,6 +20,7 @@ from runner.runs.spending import spending
 from runner.runs.which import ReplayOf
 from runner.spec.load import load_spec
 from runner.spec.warnings import warnings_of
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import python
 from tests.support.runs import derived_files, journal_records, played, table
@@ -42,7 +43,11 @@ DRAWN = {
 
 def two_players(folder: Path, base_url: str | None = None, **changes: Any) -> Path:
     """A spec of four plays a datapoint, in which a dear model and a cheap one are the provers; the cheap one judges."""
-    at = {"provider": "dummy"} if base_url is None else {"provider": "openai", "base_url": base_url, "timeout": 5.0}
+    at = (
+        {"provider": "dummy"}
+        if base_url is None
+        else {"provider": "openai", "base_url": base_url, "timeout": HANG_SECONDS}
+    )
     models = {
         "m": None,
         "dear": {**at, "model": "dear-1", "price": {"input": 10.0, "output": 10.0}},

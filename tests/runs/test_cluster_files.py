@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from runner.results.results import Results
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import environment, until, until_asked
 from tests.support.runs import derived_files, only_run, played
@@ -54,7 +55,7 @@ def variables(here: Path, **more: str) -> dict[str, str]:
 def run_script(name: str, *words: str, here: Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", CLUSTER / name, *words], cwd=here, env=variables(here, **more), capture_output=True, text=True,
-        timeout=120, check=False, stdin=subprocess.DEVNULL,
+        timeout=HANG_SECONDS, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def test_a_task_that_is_out_of_time_is_requeued_and_goes_on(here: Path) -> None:
         process = subprocess.Popen(["bash", CLUSTER / "slurm-array.sh", "-q"], cwd=here, env=task)
         until_asked(server, "requests", 2, process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 130
+        assert process.wait(HANG_SECONDS) == 130
         assert (here / "requeued").read_text("utf-8") == "requeue 77_1\n"
         for number in ("1", "2"):
             assert run_script("slurm-array.sh", "-q", here=here, SLURM_ARRAY_TASK_ID=number).returncode == 0

@@ -47,12 +47,12 @@ def test_one_that_goes_away_and_comes_back_costs_no_game(tmp_path: Path) -> None
     with fleet(3, latency=(0.01, 0.03)) as servers:
         spec(tmp_path, servers.base_urls, 120)
         process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: sum(servers.requests()) > 80, 60)
+        until(lambda: sum(servers.requests()) > 80)
         servers.stop(1)
-        until(lambda: sum(servers.requests()) > 160, 60)
+        until(lambda: sum(servers.requests()) > 160)
         before = servers.requests()[1]
         servers.start(1)
-        code, _, said = ended(process, 60)
+        code, _, said = ended(process)
         assert code == 0, said
         assert servers.requests()[1] > before + 10, "its games are back, and new ones"
     run = only_run(tmp_path / "results")

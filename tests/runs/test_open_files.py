@@ -15,6 +15,7 @@ import pytest
 from runner.errors import RunError
 from runner.models.providers.openai import map_client_error
 from runner.models.settings import ModelSettings
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment
 from tests.support.runs import journal_records, only_run
 from tests.support.servers.chat_client import serving
@@ -33,8 +34,9 @@ def test_too_many_open_files_stop_the_run_and_are_not_asked_again(number: int) -
 
 def run_with_files(folder: Path, most: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command("spec.yaml"), cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-        stdin=subprocess.DEVNULL, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+        command("spec.yaml"), cwd=folder, env=environment(), capture_output=True, text=True,
+        timeout=HANG_SECONDS, check=False, stdin=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
     )  # fmt: skip
 
 

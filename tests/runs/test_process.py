@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from runner.errors import Interrupted
 from runner.results import leaderboard
 from runner.results.results import Results
 from runner.rollouts.stop import Stop
-from runner.runs.process import interruptible, sigterm_as_keyboard_interrupt, stopping_on_signals
+from runner.runs.process import interruptible, signals_heard, sigterm_as_keyboard_interrupt, stopping_on_signals
 from runner.storage.locks import locked
 from runner.storage.queries import interruptible_queries
-from tests.support.processes import ended, environment, python, started, until
+from tests.support.processes import ended, environment, has_open, python, started, until
 from tests.support.runs import journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -30,7 +29,7 @@ def test_after_games_a_signal_is_again_for_whom_it_was_before() -> None:
         stop = Stop()
         with stopping_on_signals(stop):
             signal.raise_signal(signal.SIGTERM)
-            await asyncio.sleep(0.01)
+            await signals_heard()
         assert stop.stopping
 
     before = signal.getsignal(signal.SIGTERM)
@@ -54,9 +53,9 @@ QUERY = """
 import os, signal, threading, duckdb
 from runner.storage.queries import interruptible_queries
 signal.signal(signal.SIGINT, signal.default_int_handler)
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     with interruptible_queries():
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         duckdb.connect(":memory:", config={"threads": 1}).execute("SELECT sum(range & 3) FROM range(1_000_000_000_000)")
 except KeyboardInterrupt:
     print("as Ctrl-C")
@@ -65,7 +64,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
     # In a process of its own, whose main thread is surely where the query is.
-    done = python(QUERY, timeout=120)
+    done = python(QUERY)
     assert done.stdout == "as Ctrl-C\n", done.stderr
 
 
@@ -89,7 +88,7 @@ print(heard)
 
 
 def test_ctrl_c_is_heard_at_any_moment_of_beginning_a_question_and_no_work_goes_on() -> None:
-    assert python(ATTENDED, timeout=120).stdout == "40\n"
+    assert python(ATTENDED).stdout == "40\n"
 
 
 def test_an_error_that_only_looks_like_it_stays_what_it_is() -> None:
@@ -113,7 +112,7 @@ def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: 
         process = started("spec.yaml", "--results", "here", cwd=tmp_path)
         until(lambda: process.poll() is not None or any(results.glob("runs/*/metrics.json")))
         until(lambda: process.poll() is not None or '"done"' in (only_run(results) / "manifest.json").read_text())
-        time.sleep(0.5)  # it has left its loop, whose last moments hear no signal, and waits for the board
+        until(lambda: process.poll() is not None or has_open(process.pid, leaderboard.LOCK))  # it waits for the board
         process.send_signal(number)
         code, _, err = ended(process)
     assert code == 130, err

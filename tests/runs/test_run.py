@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.support.processes import nip_run, nip_run_here, python
+from tests.support.processes import nip_run, nip_run_here, python, until
 from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -168,10 +169,18 @@ def test_concurrency_bounds_the_calls_in_flight(tmp_path: Path) -> None:
 
 
 def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
-    """Some answers take long; the others' games go on meanwhile, and are rounds ahead by then."""
-    with serving(latency=[0.0, 0.4], decide=0.0) as server:
+    """One answer takes long; the other seven games go on meanwhile, and one of them is rounds ahead by then."""
+    with serving(held_first=1, decide=0.0) as server:
         path = spec_file(tmp_path, server.base_url, size=8, protocol={"max_message_rounds": 5, "min_message_rounds": 5})
+
+        def release() -> None:
+            until(lambda: server.requests > 7 * 4)
+            server.change(held_first=0)
+
+        releasing = threading.Thread(target=release)
+        releasing.start()
         played(path, tmp_path / "results")
+        releasing.join()
     rounds = [r["sample"][2] for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]
     assert max(max(rounds[:index]) - rounds[index] for index in range(1, len(rounds))) >= 2
 

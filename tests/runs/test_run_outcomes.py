@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -100,10 +99,12 @@ def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> N
 
 
 def test_a_call_that_hangs_is_given_up_at_the_timeout_and_asked_again(tmp_path: Path) -> None:
-    with serving(faults={"hang": 0.3}, max_faults=1) as server:
-        path = spec_file(tmp_path, server.base_url, size=4, models={"m": {"timeout": 0.4}})
-        begun = time.perf_counter()
+    with serving(faults={"hang": 0.3}, max_faults=1, hang=3600.0, decide=1.0) as server:
+        path = spec_file(
+            tmp_path, server.base_url, size=4, models={"m": {"timeout": 2.0}}, agents={"prover": None},
+            protocol={"use": "solo_verifier", "max_message_rounds": None},
+            prompts="prompts/code_validation/solo_verifier",
+        )  # fmt: skip
         result = played(path, tmp_path / "results")
-        assert time.perf_counter() - begun < 25
         assert server.stats()["kinds"]["hang"] > 0
     assert result.metrics["outcomes"]["decided"] == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,20 @@ from tests.support.specs import spec_file
 POLICY = {"transient": {"first_wait": 0.01, "max_wait": 0.05}, "breaker": {"failures": 10, "probes": 4}}
 
 
-def nobody() -> str:
-    """The address of a server that nobody runs."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """The address of a server that nobody runs; its port is kept, so that nothing else listens there meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("games", [pytest.param(30, marks=pytest.mark.full), 300])
-def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(tmp_path: Path, games: int) -> None:
-    spec_file(tmp_path, nobody(), size=games, retry=POLICY, rollouts={"concurrency": 16})
+def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(
+    tmp_path: Path, games: int, nobody: str
+) -> None:
+    spec_file(tmp_path, nobody, size=games, retry=POLICY, rollouts={"concurrency": 16})
     result = nip_run("spec.yaml", cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert "cannot reach http://127.0.0.1:" in result.stderr.replace("\n", " ")
@@ -37,16 +41,14 @@ def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(tmp_pat
 
 
 @pytest.mark.full
-def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path) -> None:
+def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path, nobody: str) -> None:
     """With the waits that a spec has where it says nothing."""
-    spec_file(tmp_path, nobody(), size=100, retry=None, rollouts={"concurrency": 64})
+    spec_file(tmp_path, nobody, size=100, retry=None, rollouts={"concurrency": 64})
     process = started("spec.yaml", cwd=tmp_path)
-    begun = time.monotonic()
     log = tmp_path / "results"
-    until(lambda: any("trying one at a time" in path.read_text() for path in log.rglob("run.log")), 40)
+    until(lambda: any("trying one at a time" in path.read_text() for path in log.rglob("run.log")))
     process.terminate()
-    code, _, said = ended(process, 10)
-    assert time.monotonic() - begun < 60
+    code, _, said = ended(process)
     assert code == 130
     assert "calls in a row failed; trying one at a time" in said
 
@@ -69,13 +71,13 @@ def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path) -> None:
+def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path, nobody: str) -> None:
     """What they answer is billed, and is in the journal when the run stops."""
     with serving(latency=1.0) as server:
         spec_file(
             tmp_path, server.base_url, size=40, retry=POLICY, rollouts={"concurrency": 40},
             protocol={"use": "debate", "max_message_rounds": 4}, prompts="prompts/code_validation/debate",
-            models={"down": {"provider": "openai", "model": "tiny", "base_url": nobody()}},
+            models={"down": {"provider": "openai", "model": "tiny", "base_url": nobody}},
             agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "down"}},
         )  # fmt: skip
         result = nip_run("spec.yaml", cwd=tmp_path)

@@ -14,6 +14,7 @@ from runner.errors import UsageError
 from runner.results.results import Results
 from runner.rollouts.plan import Plan
 from runner.spec.load import load_specs
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, nip_run, nip_run_here, started_silent, until
 from tests.support.runs import journal_records
 from tests.support.servers.batch_client import Provider, providing
@@ -71,7 +72,7 @@ def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> Non
     with providing(latency=0.05) as provider:
         sweep(tmp_path, provider, budget={"usd": 1.0})
         begun = [started_silent("spec.yaml", "-q", cwd=tmp_path) for _ in range(3)]
-        codes = [process.wait(60) for process in begun]
+        codes = [process.wait(HANG_SECONDS) for process in begun]
         assert provider.billed_usd(IN, OUT) <= 1.0
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         assert 0.4 < provider.billed_usd(IN, OUT) <= 1.0
@@ -98,7 +99,8 @@ def test_a_sweep_may_have_more_points_than_a_process_may_open_files(tmp_path: Pa
     with Results(tmp_path / "results").lock(last):
         done = subprocess.run(
             ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *command("spec.yaml", "-q")], cwd=tmp_path,
-            env=environment(), capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+            env=environment(), capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
     assert f"run {last} is in use by process" in done.stderr
     assert len(list((tmp_path / "results" / "runs").iterdir())) == 80
@@ -113,7 +115,7 @@ def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None
             at_once = "rollouts.concurrency=8"
             done = nip_run_here("spec.yaml", "-q", "sweep={}", "seed=4", at_once, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
-            assert process.wait(60) == 0
+            assert process.wait(HANG_SECONDS) == 0
     assert all(asked_in(tmp_path, run_id) > 0 for run_id in runs)
 
 

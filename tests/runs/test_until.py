@@ -131,7 +131,7 @@ def test_a_run_cut_short_decides_the_same_at_another_concurrency(tmp_path: Path,
 def _killed_at(requests: int, server: Loopback, folder: Path, *overrides: str) -> None:
     process = started_silent("spec.yaml", "-q", *overrides, cwd=folder)
     try:
-        until(lambda: server.requests >= requests or process.poll() is not None, 60)
+        until(lambda: server.requests >= requests or process.poll() is not None)
     finally:
         process.kill()
         process.wait()

@@ -62,7 +62,7 @@ def test_ctrl_c_stops_every_point_and_they_go_on_to_the_same(tmp_path: Path) -> 
     with serving(latency=0.02) as server:
         runs = swept(tmp_path, server.base_url)
         process = started("spec.yaml", "-q", cwd=tmp_path)
-        until(lambda: server.requests >= 60 or process.poll() is not None, 60)
+        until(lambda: server.requests >= 60 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         code, _, _ = ended(process)
         assert code == 130
@@ -99,7 +99,6 @@ def test_a_run_killed_between_its_games_decides_the_same(tmp_path: Path) -> None
                 any(file.read_bytes().count(b"\n") > 25 for file in journals.glob("*/journal.jsonl"))
                 or process.poll() is not None
             ),
-            60,
         )
         process.kill()
         assert process.wait() == -signal.SIGKILL

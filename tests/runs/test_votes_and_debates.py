@@ -18,6 +18,7 @@ from runner.rollouts.estimate import estimates
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.load import load_spec
+from tests.support.limits import steps
 from tests.support.runs import played, table
 from tests.support.specs import spec_file
 
@@ -44,7 +45,7 @@ def test_other_votes_are_asked_at_once_and_the_first_failure_by_vote_counts() ->
         nonlocal flying
         flying += 1
         at_once.append(flying)
-        await asyncio.sleep(0.02 - 0.004 * vote)  # the later the vote, the sooner it is back
+        await steps(40 - 8 * vote)  # the later the vote, the sooner it is back
         flying -= 1
         if vote in failing:
             raise GenerationError(f"vote {vote}")

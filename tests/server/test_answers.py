@@ -22,6 +22,7 @@ from runner.server.people.accounts import Scope, add_account, make_token
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
+from tests.support.hang_guard import HANG_SECONDS
 
 FORM = (b"content-type", b"application/x-www-form-urlencoded")
 HOST = (b"host", b"x.example")
@@ -64,7 +65,7 @@ class Asked:
             "query_string": query.encode(), "scheme": "http", "server": ("x", 80), "client": ("127.0.0.1", 1),
             "root_path": "", "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.3"},
         }  # fmt: skip
-        asyncio.run(asyncio.wait_for(self.app(scope, receive, send), 60))
+        asyncio.run(asyncio.wait_for(self.app(scope, receive, send), HANG_SECONDS))
         said = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
         return Answer(int(sent[0]["status"]), said, b"".join(one.get("body", b"") for one in sent[1:]))
 

@@ -14,6 +14,7 @@ from starlette.types import Message
 from runner.server.people.accounts import Viewer
 from runner.server.web.bodies import Bodies, json_of
 from runner.server.web.faults import handle_faults
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.serving import Served
 
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
@@ -51,7 +52,7 @@ def answered(app: FastAPI, pieces: list[Message]) -> int:
         "scheme": "http", "server": ("x", 80), "client": ("x", 1), "root_path": "", "http_version": "1.1",
         "asgi": {"version": "3.0"},
     }  # fmt: skip
-    asyncio.run(asyncio.wait_for(bounded(scope, receive, send), 20))
+    asyncio.run(asyncio.wait_for(bounded(scope, receive, send), HANG_SECONDS))
     return int(sent[0]["status"])
 
 
@@ -95,7 +96,7 @@ OPERATIONS = (
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_no_body_is_read_before_it_is_known_whose_it_is(served: Served, method: str, path: str) -> None:
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=HANG_SECONDS) as connection:
         connection.sendall(f"{head}Content-Length: 9000\r\n\r\n".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
     assert served.ask(path, method, b"{", token="nip_" + "a" * 12 + "_no").status == 401

@@ -70,7 +70,7 @@ class Contest:
             answers.append(self.served.ask(where, token=token).json)
             return bool(answers[-1].get("state") != "waiting")
 
-        until(is_there, 60)
+        until(is_there)
         found: dict[str, Any] = answers[-1]
         return found
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from runner.server.people.accounts import Scope
-from runner.server.web.connections import HEAD_SECONDS
 from tests.server.test_uploads import folders, made
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
 from tests.support.serving import Served, serving
@@ -47,7 +47,7 @@ def test_a_reader_is_answered_while_all_connections_are_held(small: Served, said
             time.sleep(0.01)  # so that it is among those that are taken
         with Raw(small.address, None) as reader:
             # As soon as all that was asked for is answered, or waits for who does not read it.
-            until(lambda: reader.client.get("/tree").status_code == 200, 10)
+            until(lambda: reader.client.get("/tree").status_code == 200)
             assert all(small.ask("/healthz").status == 200 for _ in range(5))
             assert [reader.client.get("/tree").status_code for _ in range(5)] == [200] * 5
     assert "Traceback" not in small.log
@@ -64,7 +64,7 @@ def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(sm
         assert other.recv(1_000).startswith(b"HTTP/1.1 200")
         mine = []
         for _ in range(CONNECTIONS - 6):  # there is room for more of others
-            mine.append(held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=5)))
+            mine.append(held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=HANG_SECONDS)))
             mine[-1].sendall(said)
             time.sleep(0.01)
         until(lambda: sum(_is_open(one) for one in mine) == CONNECTIONS // 2)
@@ -79,8 +79,7 @@ def test_all_addresses_have_no_more_connections_than_the_server_takes(small: Ser
             mine.append(held.enter_context(socket.socket()))
             mine[-1].bind((f"127.0.0.{2 + number % 4}", 0))
             mine[-1].connect(("127.0.0.1", small.port))
-            time.sleep(0.01)
-        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS, HEAD_SECONDS / 2)
+        until(lambda: sum(_is_open(one) for one in mine) < CONNECTIONS)
         assert sum(_is_open(one) for one in mine) > CONNECTIONS // 2
 
 
@@ -100,7 +99,7 @@ def test_what_is_being_sent_gives_way_after_what_says_nothing(small: Served) -> 
         data = LARGE[::-1]
         upload = acme.begin(folders(made("slow", data=data))).json()
         sha256 = next(one["sha256"] for one in upload["missing"] if one["size"] == len(data))
-        sending = held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=20))
+        sending = held.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=HANG_SECONDS))
         head = (
             f"PATCH /api/v1/uploads/{upload['id']}/blobs/{sha256} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: 0\r\n"
         )

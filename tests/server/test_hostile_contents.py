@@ -13,6 +13,7 @@ import pytest
 from runner.releases.bundle import Bundle
 from tests.registry.hostile_contents import ALIASES, MERGES, ROWS
 from tests.server.test_uploads import folders
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
 from tests.support.served import run_bundle
@@ -26,7 +27,7 @@ WHERE = {
 """By the kind of a row of the table, the file of a run that is read as such."""
 AT_ONCE = 8
 """Releases of one upload: fewer than what is told of problems has room for."""
-SECONDS = 120.0
+SECONDS = HANG_SECONDS
 """For the check of so many, on a machine that is busy; what takes as long as that is refused in other words."""
 
 
@@ -77,7 +78,7 @@ class Place:
 
     def page(self, name: str) -> int:
         """How the page of a run answers."""
-        return httpx2.get(f"{self.server.address}/run/acme/{name}/1", timeout=60, trust_env=False).status_code
+        return httpx2.get(f"{self.server.address}/run/acme/{name}/1", timeout=HANG_SECONDS, trust_env=False).status_code
 
     def bundle(self, name: str, changes: Mapping[str, bytes]) -> Bundle:
         """The run with other files, under a name of its own."""
@@ -95,7 +96,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         serving(root / "server", *words) as server,
         Raw(server.address, server.account("acme")) as acme,
     ):
-        said = acme.published(folders(good), SECONDS)
+        said = acme.published(folders(good))
         assert said["state"] == "published", said
         yield Place(server, acme, good)
 
@@ -118,7 +119,7 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
         some = list(names.items())[at : at + AT_ONCE]
         left = {key: place.bundle(key, uploads[name]) for key, name in some}
         while left:
-            said = place.acme.published(folders(*left.values()), SECONDS)
+            said = place.acme.published(folders(*left.values()))
             if said["state"] == "published":
                 break
             told = said["problems"]
@@ -138,7 +139,7 @@ def harmless(place: Place, uploads: Mapping[str, Mapping[str, bytes]], prefix: s
     assert not list((place.server.folder / "incoming").iterdir())
     for name in seen:
         key = next(key for key, found in names.items() if found == name)
-        until(lambda key=key: place.page(key) not in (404, 503), 120)  # type: ignore[misc]
+        until(lambda key=key: place.page(key) not in (404, 503))  # type: ignore[misc]
         assert place.page(key) == 200
     return seen
 

@@ -18,6 +18,7 @@ from runner.server.web.callers import GONE, address_of
 from runner.server.web.hosts import Hosts
 from runner.server.web.limiting import AtOnce, Buckets, Limiting
 from runner.server.web.state import Readiness
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.raw_uploads import Raw, declared
 
 PROXIES = ("127.0.0.1", "10.0.0.0/8")
@@ -113,7 +114,7 @@ class Asked:
 
         said = [(name.encode(), value.encode()) for name, value in headers.items()]
         asked = {"type": "http", "method": "GET", "path": path, "headers": said, "client": (peer, 1)}
-        async with asyncio.timeout(20):  # one that is held, and should not be, fails
+        async with asyncio.timeout(HANG_SECONDS):  # one that is held, and should not be, fails
             await self._app(asked, _nothing, told)
         return status[0]
 

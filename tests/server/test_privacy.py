@@ -73,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     hashes = {file.sha256 for file in secret.release.files} - {file.sha256 for file in known.release.files}
     with serving(root, "--rate", "0", people=False) as running:
         served = replace(running, tokens=tokens)
-        until(lambda: served.ask("/").status == 200, 60)  # its first board is made
+        until(lambda: served.ask("/").status == 200)  # its first board is made
         yield Place(served, frozenset(one.encode() for one in (secret.sha256, *hashes)))
 
 

@@ -60,7 +60,7 @@ class Held:
         return self.publishing.uploads.find(self.viewer, upload.id).state
 
     def ended(self, upload: Upload) -> str:
-        until(lambda: self.state(upload) != CHECKING, 60)
+        until(lambda: self.state(upload) != CHECKING)
         return self.state(upload)
 
     def rows(self) -> list[object]:

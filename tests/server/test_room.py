@@ -91,7 +91,7 @@ def test_what_a_disabled_account_has_committed_is_not_published(tmp_path: Path, 
         set_disabled(connection, "acme", time.time())
         if when == "during":  # its check has begun before that holds, and it is shown after
             held.publishing.start()
-            until(lambda: _checking(held), 25)
+            until(lambda: _checking(held))
     if when == "before":
         held.publishing.start()
     assert held.ended(upload) == REFUSED

@@ -17,6 +17,7 @@ import pytest
 
 from runner.releases.reference import Kind
 from runner.server.store.schema import VERSION
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended_or_killed, nip_run_here
 from tests.support.registries import bundle
 from tests.support.serving import Served, serving
@@ -131,7 +132,7 @@ def test_a_head_that_comes_in_parts_is_answered(served: Served) -> None:
 
 @pytest.mark.slow
 def test_a_head_that_does_not_come_ends_its_connection(served: Served) -> None:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=HANG_SECONDS) as connection:
         begun = time.monotonic()
         connection.sendall(b"GET / HTTP/1.1\r\nX: ")
         assert connection.recv(100) == b""
@@ -174,5 +175,5 @@ def test_it_ends_well_when_it_is_told_to(tmp_path: Path, number: int) -> None:
         running.publish("alice", bundle("council", kind=Kind.DATASET))
         time.sleep(1.5)  # a board is being made
         os.kill(running.process.pid, number)
-        assert ended_or_killed(running.process, 120) == 0
+        assert ended_or_killed(running.process) == 0
         assert "trace" not in running.log

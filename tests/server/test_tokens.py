@@ -164,8 +164,8 @@ def test_a_wrong_secret_takes_as_long_as_an_id_that_nobody_has(tmp_path: Path) -
                 viewer_of(connection, one, NOW)
                 taken[name].append(time.perf_counter() - begun)
     database.close()
-    medians = {name: sorted(found)[len(found) // 2] * 1e6 for name, found in taken.items()}
-    print({name: f"{value:.1f} us" for name, value in medians.items()})
+    fastest = {name: min(found) * 1e6 for name, found in taken.items()}  # what nothing else on the machine held up
+    print({name: f"{value:.1f} us" for name, value in fastest.items()})
     # By nothing that a network would show; of its secret the hash alone is compared.
-    assert max(medians.values()) - min(medians.values()) < 100
-    assert abs(medians["nearly right"] - medians["wrong at once"]) < 20
+    assert max(fastest.values()) - min(fastest.values()) < 100
+    assert abs(fastest["nearly right"] - fastest["wrong at once"]) < 20

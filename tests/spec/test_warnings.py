@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.spec.load import load_spec
-from runner.spec.warnings import warnings_of
+from runner.spec.warnings import check_warnings_of, warnings_of
 from tests.compatibility.old import called
 from tests.support.games import SEVENTH
 from tests.support.paths import ROOT
@@ -20,8 +21,85 @@ SHIPPED = [path for path in sorted((ROOT / "specs").glob("*.yaml")) if path.stem
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_no_shipped_spec_has_a_warning_but_where_the_rounds_are_the_original(path: Path) -> None:
-    assert warnings_of(load_spec(path)) == []
+def test_no_shipped_spec_has_a_warning_but_where_the_rounds_are_the_original(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-nobody")
+    assert check_warnings_of(load_spec(path)) == []
+
+
+def test_check_warns_about_a_key_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    lines = check_warnings_of(load_spec(ROOT / "specs" / "openai.yaml"))
+    groups = load_spec(ROOT / "specs" / "openai.yaml").experiment.models
+    assert lines == [
+        f"models.{group}: OPENAI_API_KEY is not set in this environment; set it before you run the spec"
+        for group in groups
+    ]
+    assert check_warnings_of(load_spec(ROOT / "specs" / "quickstart.yaml")) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["temperature=2.5"], "temperature: 2.5 is out of range: api.openai.com accepts 0 to 2"),
+        (["temperature=2"], None),
+        (["temperature=1.2", "base_url=https://api.anthropic.com/v1"], "api.anthropic.com accepts 0 to 1"),
+        (["temperature=5", "base_url=http://127.0.0.1:8000/v1"], None),
+        (["temperature=5", "provider=dummy"], None),
+    ],
+)
+def test_check_warns_about_a_temperature_that_the_server_does_not_accept(
+    monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str | None
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-nobody")
+    changes = [f"models.small.{override}" for override in overrides]
+    lines = check_warnings_of(load_spec(ROOT / "specs" / "openai.yaml", changes))
+    assert len(lines) == (message is not None)
+    assert not lines or str(message) in lines[0]
+
+
+def warnings_on(folder: Path, *overrides: str, rows: list[dict[str, Any]], **settings: Any) -> list[str]:
+    """The warnings of `check` on a spec whose templates show `claim`, with these rows."""
+    templates = {"prover": SAYS_ALL, "verifier": SAYS_ALL + "{{ claim }}", "verifier.last_round": "now"}
+    path = own_spec(folder, "name: own\nextends: nip\n", **templates)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = json.loads(path.read_text())
+    path.write_text(json.dumps({**spec, "dataset": {"path": "rows.jsonl", **settings}}))
+    return [line for line in check_warnings_of(load_spec(path, overrides)) if "wasted" not in line]
+
+
+def claims(groups: int, **columns: Any) -> list[dict[str, Any]]:
+    return [
+        {"id": f"{group}-{label}", "label": label, "claim": f"{group} {label}", "topic": group, **columns}
+        for group in range(groups)
+        for label in (0, 1)
+    ]
+
+
+def test_check_warns_about_a_dataset_with_one_label(tmp_path: Path) -> None:
+    (line,) = warnings_on(tmp_path, rows=[row for row in claims(20) if row["label"]])
+    assert line.startswith("all 20 datapoints have label 1: a verifier that always accepts is always right")
+
+
+def test_check_warns_about_fewer_than_ten_groups(tmp_path: Path) -> None:
+    assert warnings_on(tmp_path, rows=claims(10), group_by="topic") == []
+    (line,) = warnings_on(tmp_path, rows=claims(9), group_by="topic")
+    assert line.startswith("the dataset has only 9 groups: intervals need at least 10 independent groups")
+    (line,) = warnings_on(tmp_path, rows=claims(4))
+    assert line.startswith("the dataset has only 8 datapoints")
+    (line,) = warnings_on(tmp_path, "dataset.limit=6", rows=claims(10))
+    assert line.startswith("the dataset has only 6 datapoints")
+
+
+def test_check_warns_about_columns_that_agents_should_see_and_do_not(tmp_path: Path) -> None:
+    long = "What is the capital of a country that is far away?"
+    rows = claims(10, background=long, source="a book", difficulty="hard")
+    (line,) = warnings_on(tmp_path, rows=rows)
+    assert line.startswith("no template uses background: agents do not see it; write {{ background }} in a template")
+    assert warnings_on(tmp_path, rows=rows, filter="background <> 'x'") == []
+    (line,) = warnings_on(tmp_path, rows=claims(10, source="a book"), columns={"book": "source"})
+    assert line.startswith("no template uses book: ")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import urlencode, urlsplit
 
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.serving import Answered, Served
 
 SECONDS = 60
@@ -34,7 +35,7 @@ class Browsing:
             method, body = "POST", urlencode(form).encode()
             usual = {"Content-Type": "application/x-www-form-urlencoded", "Origin": self.served.address}
             headers = {**usual, **headers}
-        connection = http.client.HTTPConnection("127.0.0.1", self.served.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.served.port, timeout=HANG_SECONDS)
         try:
             connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             response = connection.getresponse()
@@ -53,7 +54,7 @@ class Browsing:
 
     def once(self, path: str, is_good: Callable[[Answered], bool]) -> Answered:
         """What an address says once it is as wanted: boards and pages are made beside the server."""
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + HANG_SECONDS
         while not is_good(answer := self.ask(path)):
             assert time.monotonic() < end, (path, answer.status, answer.body[:300])
             time.sleep(0.1)

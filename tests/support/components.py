@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 from runner.registry.components import component_draft
 from runner.registry.draft import Naming
@@ -14,8 +15,8 @@ from runner.transports.registry import Published
 from tests.support.processes import nip_run_here
 
 
-def naming(name: str, version: str = "1", **said: str) -> Naming:
-    return Naming(owner="acme", name=name, version=version, **{"licence": "CC-BY-4.0", **said})
+def naming(name: str, version: str = "1", *, licence: str = "CC-BY-4.0", **said: Any) -> Naming:
+    return Naming(owner="acme", name=name, version=version, licence=licence, **said)
 
 
 def published(registry: Path, path: Path, kind: Kind, named: Naming, part: str | None = None) -> Published:

@@ -9,6 +9,7 @@ from runner.registry.draft import Naming
 from runner.releases.reference import Kind, Reference
 from runner.server.settings import Settings
 from tests.server.test_competitions import CUP, Contest, wanted, write_rows
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run, until
 from tests.support.served import copy_of, run_bundle
 from tests.support.serving import Served, serving
@@ -28,7 +29,9 @@ def fill(settings: Settings, beside: Path) -> None:
             served.publish(who, made)
         with served.registry("bob") as registry:
             registry.yank(Reference(Kind.RUN, "bob", "run-1", "1"), "played with the wrong key")
-        done = nip_run("server", "hide", settings.folder, "run/mallory/run-3@1", *where, cwd=beside, timeout=300)
+        done = nip_run(
+            "server", "hide", settings.folder, "run/mallory/run-3@1", *where, cwd=beside, timeout=HANG_SECONDS
+        )
         assert done.returncode == 0, done.stderr
         _compete(served, beside)
 
@@ -44,4 +47,4 @@ def _compete(served: Served, beside: Path) -> None:
     played = contest.run("first")
     for number in range(SUBMISSIONS):
         where = contest.submit("bob", "bob", played, name=f"try-{number}")
-        until(lambda where=where: served.ask(CUP + where).json["state"] == "scored", 300)  # type: ignore[misc]
+        until(lambda where=where: served.ask(CUP + where).json["state"] == "scored")  # type: ignore[misc]

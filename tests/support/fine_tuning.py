@@ -14,6 +14,7 @@ from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState, JobStatus
 from runner.training.backends.connect import backend_for
 from runner.training.backends.openai import OpenAiBackend
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers.fine_tune_client import FineTuner
 
 QUICK = TransientPolicy(attempts=6, first_wait=0.001, max_wait=0.002)
@@ -38,7 +39,7 @@ def backend_at(server: FineTuner, *, waits: list[float] | None = None, **trainer
     policy = trainer.pop("policy", QUICK)
     made = backend_for(
         "m", TrainerSettings(backend="openai", **trainer), ModelSettings(model="tiny", base_url=server.base_url,
-        **{"timeout": 5.0, **model}), policy=policy, sleep=time.sleep if waits is None else waits.append,
+        **{"timeout": HANG_SECONDS, **model}), policy=policy, sleep=time.sleep if waits is None else waits.append,
     )  # fmt: skip
     assert isinstance(made, OpenAiBackend)
     return made

@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.processes import until
 
 IDENTITY = {
     "GIT_AUTHOR_NAME": "Ann", "GIT_AUTHOR_EMAIL": "ann@example.org", "GIT_AUTHOR_DATE": "1700000000 +0000",
@@ -33,8 +35,9 @@ def environment(**variables: str) -> dict[str, str]:
 
 def git(folder: Path, *words: str, feed: bytes = b"", check: bool = True) -> str:
     done = subprocess.run(
-        ("git", *words), cwd=folder, env=environment(), input=feed, capture_output=True, check=False, timeout=60
-    )
+        ("git", *words), cwd=folder, env=environment(), input=feed, capture_output=True, check=False,
+        timeout=HANG_SECONDS,
+    )  # fmt: skip
     assert not check or done.returncode == 0, (words, done.stderr)
     return done.stdout.decode("utf-8", "backslashreplace").strip()
 
@@ -88,28 +91,32 @@ def commit(repository: Path, tree: str, branch: str = "main") -> str:
 @contextmanager
 def daemon(root: Path) -> Iterator[str]:
     """`git daemon` with all repositories in a folder, to read and to write; its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        ["git", "daemon", "--reuseaddr", "--listen=127.0.0.1", f"--port={port}", f"--base-path={root}", "--export-all",
-         "--enable=receive-pack", str(root)],
-        env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
+    while True:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        process = subprocess.Popen(
+            ["git", "daemon", "--reuseaddr", "--listen=127.0.0.1", f"--port={port}", f"--base-path={root}",
+             "--export-all", "--enable=receive-pack", str(root)],
+            env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        until(lambda port=port, process=process: process.poll() is not None or _is_open(port))  # type: ignore[misc]
+        if process.poll() is None:
+            break  # else another process took the port in between
     try:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
         yield f"git://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _is_open(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 Answer = Callable[[BaseHTTPRequestHandler], bool]
@@ -166,8 +173,9 @@ def _backend(handler: BaseHTTPRequestHandler, root: Path) -> None:
         "GIT_PROTOCOL": handler.headers.get("Git-Protocol", ""),
     }  # fmt: skip
     done = subprocess.run(
-        ["git", "http-backend"], input=body, env=environment(**asked), capture_output=True, check=False, timeout=60
-    )
+        ["git", "http-backend"], input=body, env=environment(**asked), capture_output=True, check=False,
+        timeout=HANG_SECONDS,
+    )  # fmt: skip
     head, _, content = done.stdout.partition(b"\r\n\r\n")
     fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n") if line)
     handler.send_response(int(fields.pop("Status", "200").split()[0]))

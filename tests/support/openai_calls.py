@@ -11,6 +11,7 @@ from runner.models.base import Completion, Request, SampleKey
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers import frame
 from tests.support.servers.client import Loopback
 from tests.support.servers.frame import Answer, Server
@@ -24,7 +25,7 @@ SAMPLE = SampleKey("p", 0, 0, "verifier", 0)
 
 
 def settings(server: Loopback | None = None, **more: Any) -> ModelSettings:
-    return ModelSettings(**{"model": "tiny", "base_url": server and server.base_url, "timeout": 5.0, **more})
+    return ModelSettings(**{"model": "tiny", "base_url": server and server.base_url, "timeout": HANG_SECONDS, **more})
 
 
 def ask(chosen: ModelSettings, chat: Sequence[ChatMessage] = CHAT) -> Completion:

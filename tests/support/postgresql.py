@@ -11,10 +11,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.processes import until
 
 _USER = "nip-run"
 
@@ -41,7 +43,9 @@ def cluster() -> Iterator[Callable[[], str]]:
         return ["setpriv", *user, "--pdeathsig=QUIT", "--", *command]
 
     def run(*command: str) -> None:
-        done = subprocess.run(words(*command), cwd=home, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            words(*command), cwd=home, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+        )
         assert done.returncode == 0, done.stderr + done.stdout
 
     def made() -> str:
@@ -63,14 +67,12 @@ def cluster() -> Iterator[Callable[[], str]]:
             yield made
         finally:
             process.send_signal(signal.SIGQUIT)
-            process.wait(60)
+            process.wait(HANG_SECONDS)
     finally:
         shutil.rmtree(home)
 
 
 def _wait_for(process: subprocess.Popen[bytes], home: Path, there: Path) -> None:
-    deadline = time.monotonic() + 60
-    while subprocess.run([there / "pg_isready", "-q", "-h", home, "-U", _USER], check=False).returncode:
-        assert process.poll() is None, (home / "log").read_text("utf-8", "replace")
-        assert time.monotonic() < deadline, "PostgreSQL does not answer"
-        time.sleep(0.05)
+    asks: list[str | Path] = [there / "pg_isready", "-q", "-h", home, "-U", _USER]
+    until(lambda: process.poll() is not None or subprocess.run(asks, check=False).returncode == 0)
+    assert process.poll() is None, (home / "log").read_text("utf-8", "replace")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from runner.cli.main import main
 from tests.support import guard
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers.client import Loopback
 
 
@@ -30,7 +32,7 @@ def command(*words: str | Path) -> list[str]:
 
 
 def nip_run(
-    *words: str | Path, cwd: Path, timeout: float = 180.0, **variables: str
+    *words: str | Path, cwd: Path, timeout: float = HANG_SECONDS, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     return subprocess.run(
@@ -52,7 +54,7 @@ def nip_run_here(*words: str | Path, cwd: Path, **variables: str) -> subprocess.
 
 
 def python(
-    code: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = 180.0, **variables: str
+    code: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = HANG_SECONDS, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process of its own."""
     return subprocess.run(
@@ -61,12 +63,19 @@ def python(
     )  # fmt: skip
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for what must come."""
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], bool]) -> None:
+    """Poll until `condition` is true."""
+    deadline = time.monotonic() + HANG_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "what the test waits for did not happen"
         time.sleep(0.01)
+
+
+def has_open(pid: int, name: str) -> bool:
+    """Whether a process has a file of this name open."""
+    with suppress(FileNotFoundError):  # it was closed, or the process has ended
+        return any(path.readlink().name == name for path in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def until_asked(server: Loopback, kind: str, count: int, process: subprocess.Popen[Any]) -> None:
@@ -74,25 +83,40 @@ def until_asked(server: Loopback, kind: str, count: int, process: subprocess.Pop
     until(lambda: server.stats()[kind] >= count or process.poll() is not None)
 
 
-def started(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
+def started(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
     """What it says is kept for `ended`."""
     return subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, preexec_fn=_as_at_a_terminal,
+        command(*words), cwd=cwd, env=environment(**variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def _as_at_a_terminal() -> None:
-    """A shell has what it starts in the background ignore Ctrl-C, and that would be handed down to here."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def read_stderr_until(process: subprocess.Popen[str], text: str) -> str:
+    """Read what a process writes to stderr until `text` has come, past any buffer so that `ended` reads the rest."""
+    assert process.stderr is not None
+    read = b""
+    while text.encode() not in read:
+        assert select.select([process.stderr], [], [], HANG_SECONDS)[0], f"no {text!r} in {read.decode()}"
+        piece = os.read(process.stderr.fileno(), 65536)
+        assert piece, f"no {text!r} in {read.decode()}"
+        read += piece
+    return read.decode()
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 120.0) -> tuple[int, str, str]:
+def interrupt(process: subprocess.Popen[str]) -> str:
+    """Send the first SIGINT to a run that plays and wait until the run has handled it; its stderr so far."""
+    process.send_signal(signal.SIGINT)
+    return read_stderr_until(process, "Ctrl-C again stops now")
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Its exit code and what it said on stdout and stderr."""
     try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
+        out, err = process.communicate(timeout=HANG_SECONDS)
+    except subprocess.TimeoutExpired:
         process.kill()
+        process.communicate()  # closes its pipes, which would fail whichever test comes when they are collected
+        raise
     return process.returncode, out, err
 
 
@@ -100,14 +124,14 @@ def started_silent(*words: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
     """What it says is dropped."""
     return subprocess.Popen(
         command(*words), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, preexec_fn=_as_at_a_terminal,
+        stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def ended_or_killed(process: subprocess.Popen[Any], seconds: float) -> int | None:
-    """The exit code; None where it had to be killed."""
+def ended_or_killed(process: subprocess.Popen[Any]) -> int | None:
+    """The exit code; None where it hung and had to be killed."""
     try:
-        return process.wait(seconds)
+        return process.wait(HANG_SECONDS)
     except subprocess.TimeoutExpired:
         return None
     finally:

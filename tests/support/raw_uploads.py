@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping
 from typing import Any, Self
 
 import httpx2
+
+from tests.support.processes import until
 
 
 class Raw:
@@ -44,15 +45,12 @@ class Raw:
         found: dict[str, Any] = self.client.get(f"/uploads/{upload}").json()
         return found
 
-    def ended(self, upload: str, seconds: float = 60.0) -> dict[str, Any]:
+    def ended(self, upload: str) -> dict[str, Any]:
         """What became of an upload that was committed."""
-        deadline = time.monotonic() + seconds
-        while (said := self.state(upload)).get("state") == "checking":
-            assert time.monotonic() < deadline, "it is not checked"
-            time.sleep(0.02)
-        return said
+        until(lambda: self.state(upload).get("state") != "checking")
+        return self.state(upload)
 
-    def published(self, folders: Mapping[str, Mapping[str, bytes]], seconds: float = 60.0) -> dict[str, Any]:
+    def published(self, folders: Mapping[str, Mapping[str, bytes]]) -> dict[str, Any]:
         """What becomes of files that are declared, sent and committed: the last answer, with its status."""
         begun = self.begin(folders)
         if begun.status_code != 200:
@@ -65,7 +63,7 @@ class Raw:
         done = self.commit(upload["id"])
         return {
             "status": done.status_code,
-            **(self.ended(upload["id"], seconds) if done.status_code == 202 else done.json()),
+            **(self.ended(upload["id"]) if done.status_code == 202 else done.json()),
         }
 
     def files(self) -> list[str]:

@@ -36,6 +36,7 @@ from runner.server.store.database import Database
 from runner.server.store.schema import accounts, meta, metadata
 from runner.transports.connect import connect
 from runner.transports.registry import Registry
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, ended_or_killed, environment
 
 _ENVIRONMENT = threading.Lock()
@@ -140,7 +141,7 @@ class Served:
             self._gone()
 
     def _gone(self) -> None:
-        ended_or_killed(self.process, 60)  # it gives requests 20 seconds itself
+        ended_or_killed(self.process)  # it gives requests 20 seconds itself
         self._process = None
 
     def resident(self) -> int:
@@ -175,7 +176,7 @@ class Served:
             said["Authorization"] = f"Bearer {token}"
         if isinstance(body, dict):
             body, said["Content-Type"] = json.dumps(body).encode(), "application/json"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_SECONDS)
         try:
             connection.request(method, path, body, said)
             response = connection.getresponse()

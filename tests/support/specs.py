@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.hang_guard import HANG_SECONDS
+
 
 def dataset_file(folder: Path, size: int = 12) -> Path:
     """A dataset of `size` datapoints, half of them right."""
@@ -33,7 +35,7 @@ def spec_file(folder: Path, base_url: str | None = None, *, size: int = 12, **ch
     dataset_file(folder, size)
     model: dict[str, Any] = {"provider": "dummy"}
     if base_url is not None:
-        model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 5.0}
+        model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 2 * HANG_SECONDS}
     spec: dict[str, Any] = {
         "name": "tiny",
         "seed": 7,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, until
 
 
@@ -26,7 +27,7 @@ def in_terminal(
     try:
         process = subprocess.Popen(
             command(*words), cwd=cwd, env=environment(TERM="xterm", **variables), stdin=child, stdout=child,
-            stderr=child, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            stderr=child,
         )  # fmt: skip
     finally:
         os.close(child)
@@ -40,7 +41,7 @@ def in_terminal(
         pass  # how Linux says that the other side has closed
     finally:
         os.close(parent)
-    return process.wait(30), seen.decode()
+    return process.wait(HANG_SECONDS), seen.decode()
 
 
 def _interrupt(process: subprocess.Popen[bytes], when: Callable[[], bool]) -> None:

@@ -13,6 +13,7 @@ from runner.models.settings import ModelSettings
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import FineTuneJob, JobState
 from runner.training.backends.connect import backend_for
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.runs import metric, played
 from tests.support.servers.fine_tune import trainings
 from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
@@ -24,7 +25,7 @@ def trained(server: FineTuner, folder: Path, base_model: str, *, examples: int =
     folder.mkdir(parents=True, exist_ok=True)
     dataset = folder / "m.sft.jsonl"
     dataset.write_text((json.dumps({"messages": []}) + "\n") * examples)
-    model = ModelSettings(model=base_model, base_url=server.base_url, timeout=5.0)
+    model = ModelSettings(model=base_model, base_url=server.base_url, timeout=HANG_SECONDS)
     backend = backend_for("m", TrainerSettings(backend="openai"), model)
     job = FineTuneJob(key, "m", "sft", base_model, dataset, "ab" * 32, folder / "job", 7, "tiny")
     handle = backend.submit(job, [], lambda record: None)

@@ -14,6 +14,7 @@ from runner.results.folder import RunFolder
 from runner.runs.result import RunResult
 from runner.spec.load import load_spec
 from runner.storage.log_lines import read_journal
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.specs import merged
 
 TRAIN, TEST = 12, 6
@@ -62,7 +63,7 @@ def malt(**changes: Any) -> dict[str, Any]:
 
 def at_provider(base_url: str, **changes: Any) -> dict[str, Any]:
     """What has the small spec played and trained by a server."""
-    model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 10.0}
+    model = {"provider": "openai", "model": "tiny", "base_url": base_url, "timeout": 2 * HANG_SECONDS}
     trainer = {"backend": "openai", "poll_seconds": 0.02}
     base: dict[str, Any] = {
         "models": {"p": model, "v": {**model, "model": "small"}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -11,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, started, until
 
 
@@ -33,6 +35,8 @@ class View:
 
     process: subprocess.Popen[str]
     address: str
+    page: Path
+    """The file that leads a browser to the address."""
 
     @property
     def port(self) -> int:
@@ -60,7 +64,7 @@ class View:
 
     def raw(self, data: bytes) -> Answered:
         """What bytes are answered with, until the connection ends."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=HANG_SECONDS) as connection:
             connection.sendall(data)
             found = b""
             try:
@@ -82,7 +86,7 @@ class View:
         runs = self.ask("state.json").json["runs"]
         return next((state for state in runs if state.get("run_id") == run_id), {})
 
-    def until(self, run_id: str, holds: Callable[[dict[str, Any]], bool], seconds: float = 40.0) -> dict[str, Any]:
+    def until(self, run_id: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """How a run stands, once that is so."""
         found: dict[str, Any] = {}
 
@@ -91,7 +95,7 @@ class View:
             found.update(self.state(run_id))
             return bool(found) and holds(found)
 
-        until(is_so, seconds)
+        until(is_so)
         return found
 
 
@@ -101,9 +105,12 @@ def viewing(*words: str | Path, cwd: Path) -> Iterator[View]:
     process = started("view", *words, "--no-open", cwd=cwd)
     try:
         assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        assert address.startswith("http://127.0.0.1:"), process.communicate(timeout=5)
-        yield View(process, address)
+        page = process.stdout.readline().strip()
+        assert page.startswith("file://"), ended(process)
+        path = Path(unquote(urlsplit(page).path))
+        address = re.search(r'href="(http://127\.0\.0\.1:[^"]+)"', path.read_text("utf-8"))
+        assert address
+        yield View(process, address[1], path)
     finally:
         process.send_signal(signal.SIGINT)
-        ended(process, 10)
+        ended(process)

@@ -24,7 +24,9 @@ from runner.training.backends.command import startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.model_name import MAX_LENGTH
 from tests.support.fine_tuning import unexpected
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, until
+from tests.support.workers import is_running
 
 GOOD = "pathlib.Path(model_file).write_text('  org/better\\n')"
 WAITS = f"""
@@ -52,7 +54,7 @@ def job_in(folder: Path) -> FineTuneJob:
 
 
 def ended(backend: Backend, job: FineTuneJob, handle: Mapping[str, Any]) -> JobStatus:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_SECONDS
     while (status := backend.poll(job, handle)).state is JobState.RUNNING:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -322,7 +324,7 @@ def test_a_trainer_cut_off_with_the_machine_is_started_again_aloud(tmp_path: Pat
     pid = json.loads((tmp_path / "job" / "trainer.lock").read_bytes())["pid"]
     attending = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(attending, signal.SIGKILL)
-    time.sleep(0.1)
+    until(lambda: not is_running(attending))
     assert backend.poll(job, handle).state is JobState.RUNNING, "the trainer itself is still there"
     os.killpg(pid, signal.SIGKILL)
     status = ended(backend, job, handle)

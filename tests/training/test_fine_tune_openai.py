@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from runner.training.backends.base import FineTuneJob, JobState
 from runner.training.backends.connect import backend_for
 from runner.training.backends.openai import OpenAiBackend, suffix_of
 from tests.support.fine_tuning import EXAMPLE, QUICK, Killed, backend_at, begun, job_in, to_its_end, unexpected
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
 
 
@@ -161,15 +161,18 @@ def test_a_job_that_succeeds_without_a_usable_name_is_an_error(server: FineTuner
 def test_a_job_stuck_in_validation_is_an_error_the_next_run_awaits_it(server: FineTuner, tmp_path: Path) -> None:
     server.change(script={"through": ["validating_files"], "end": None})
     job = job_in(tmp_path)
-    backend, handle = begun(server, job, validating_minutes=0.0005)
+    backend, handle = begun(server, job, validating_minutes=1)
+    now = 0.0
+    backend._clock = lambda: now
     assert backend.poll(job, handle).state is JobState.RUNNING
-    time.sleep(0.05)
+    now += 61
     with pytest.raises(RunError, match=r"ftjob-0.*Running the same command again"):
         backend.poll(job, handle)
-    again = backend_at(server, validating_minutes=0.0005)
+    again = backend_at(server, validating_minutes=1)
+    again._clock = lambda: now
     assert again.poll(job, again.submit(job, [handle], unexpected)).state is JobState.RUNNING
     server.set_job("ftjob-0", status="succeeded")
-    time.sleep(0.05)
+    now += 61
     assert again.poll(job, handle).state is JobState.SUCCEEDED
 
 
@@ -205,14 +208,14 @@ def test_a_job_that_the_provider_does_not_know_is_an_error(server: FineTuner, tm
         {"creates": ["after_drop"]},
         pytest.param({"creates": ["after_error"]}, marks=pytest.mark.full),
         pytest.param({"creates": ["after_html"]}, marks=pytest.mark.full),
-        {"creates": ["late"], "hang": 1.5},
+        {"creates": ["late"], "hang": 3600.0},
         {"creates": ["drop", "after_drop"]},
         pytest.param({"creates": ["busy", "after_error"]}, marks=pytest.mark.full),
         {"creates": ["after_drop"], "lists": ["error", "drop"]},
         pytest.param({"creates": ["after_drop"], "lists": ["html", "list"]}, marks=pytest.mark.full),
         pytest.param({"creates": ["after_drop"], "hidden": 2}, marks=pytest.mark.full),
         {"uploads": ["after_drop", "error", "html", "empty"]},
-        pytest.param({"uploads": ["late"], "hang": 1.5}, marks=pytest.mark.full),
+        pytest.param({"uploads": ["late"], "hang": 3600.0}, marks=pytest.mark.full),
     ],
 )
 def test_a_lost_answer_leaves_one_job(
@@ -221,7 +224,8 @@ def test_a_lost_answer_leaves_one_job(
     _others(server, tmp_path)
     server.change(echoes_metadata=echoes, pages=pages, **faults)
     notes: list[Mapping[str, Any]] = []
-    handle = backend_at(server, model={"timeout": 0.7}).submit(job_in(tmp_path), [], notes.append)
+    patience = {"timeout": 2.0} if "hang" in faults else {}
+    handle = backend_at(server, model=patience).submit(job_in(tmp_path), [], notes.append)
     jobs = server.jobs()
     assert len(jobs) == 6
     assert handle == {"job": jobs[-1]["id"]}
@@ -275,7 +279,7 @@ def test_killed_at_any_moment_of_beginning_leaves_one_job(server: FineTuner, tmp
 
 
 def _with_sleep(server: FineTuner, sleep: Any) -> Any:
-    model = ModelSettings(model="tiny", base_url=server.base_url, timeout=5.0)
+    model = ModelSettings(model="tiny", base_url=server.base_url, timeout=HANG_SECONDS)
     return backend_for("m", TrainerSettings(backend="openai"), model, policy=QUICK, sleep=sleep)
 
 

@@ -14,6 +14,7 @@ from runner.errors import RunError
 from runner.models.providers.adapters import Adapter, AdapterAt
 from runner.models.providers.openai import close_client, make_client
 from runner.models.settings import ModelSettings
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, nip_run, nip_run_here, started, started_silent, until
 from tests.support.servers.client import Loopback, running
 from tests.support.servers.fleet import Fleet, fleet
@@ -30,7 +31,7 @@ name.write_text("lora-" + hashlib.sha256(data.read_bytes()).hexdigest()[:12])
 def spec(folder: Path, base_urls: list[str], **changes: Any) -> Path:
     """A training of the provers' group at servers that load adapters; the verifiers' stays as it is."""
     command = [sys.executable, "-c", TRAINER, "{dataset}", "{output}", "{model_file}"]
-    model = {"provider": "openai", "model": "tiny", "base_url": base_urls, "timeout": 10.0}
+    model = {"provider": "openai", "model": "tiny", "base_url": base_urls, "timeout": HANG_SECONDS}
     path = training_spec(
         folder, models={"p": model, "v": {"provider": "dummy"}}, agents={"verifier": {"freeze": True}},
         retry={"transient": {"first_wait": 0.02, "max_wait": 0.1}, "breaker": {"failures": 2}},
@@ -77,10 +78,10 @@ def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) 
         spec(tmp_path, servers.base_urls)
         servers.change(latency=0.4)
         process = started("spec.yaml", cwd=tmp_path)
-        until(lambda: happened(servers, "loaded")[0] != [], 60)
+        until(lambda: happened(servers, "loaded")[0] != [])
         servers.stop(0)
         servers.start(0)
-        code, _, said = ended(process, 120)
+        code, _, said = ended(process)
         assert code == 0, said
         assert happened(servers, "missing")[0] != [], "it had lost it"
         assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
@@ -91,7 +92,7 @@ def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Pat
     with fleet(2, "vllm", latency=(0.05, 0.1)) as servers:
         spec(tmp_path, servers.base_urls)
         process = started_silent("spec.yaml", cwd=tmp_path)
-        until(lambda: happened(servers, "loaded")[1] != [], 60)
+        until(lambda: happened(servers, "loaded")[1] != [])
         process.kill()
         process.wait()
         assert all(one["loaded"] for one in servers.ask("/adapters"))
@@ -131,7 +132,7 @@ def test_a_trainer_that_leaves_no_adapter_for_a_server_is_told_before(
 
 def told(server: Loopback, name: str, path: Path, *, anew: bool = False) -> None:
     """Have one server load an adapter."""
-    settings = ModelSettings(model=name, base_url=server.base_url, timeout=10.0)
+    settings = ModelSettings(model=name, base_url=server.base_url, timeout=HANG_SECONDS)
 
     async def loads() -> None:
         client = make_client(settings, "p", 1)

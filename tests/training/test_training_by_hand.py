@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,11 @@ def test_a_trainer_that_cannot_start_is_an_error_before_any_game(tmp_path: Path)
 
 @pytest.mark.full
 def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None:
-    code = "import sys, time; time.sleep(0.2); open(sys.argv[2], 'w').write('better')"
+    go = tmp_path / "go"
+    code = (
+        f"import os, sys, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        "open(sys.argv[2], 'w').write('better')"
+    )
     command = [sys.executable, "-c", code, "{dataset}", "{model_file}"]
     trainers = {
         "p": {"backend": "command", "command": command, "poll_seconds": 0.05},
@@ -84,7 +87,7 @@ def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)
-        time.sleep(seconds)
+        go.touch()
 
     train(TrainingPlan(load_spec(path)), Results(tmp_path / "results"), "waits", RunOptions(), sleep=sleep)
     assert set(waits) == {0.05}

@@ -19,6 +19,7 @@ from runner.transports.connect import connect
 from runner.transports.git import GitTransport
 from runner.transports.git_watch import Bounds
 from tests.support import git
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment
 from tests.support.registries import bundle
 
@@ -36,7 +37,7 @@ def at_once(place: str, publishers: list[list[Bundle]]) -> list[object]:
     def publish(number: int) -> None:
         with connect(place) as registry:
             registry.entries()
-            ready.wait(30)
+            ready.wait(HANG_SECONDS)
             try:
                 for one in publishers[number]:
                     published, _ = registry.publish([one], f"Publish {one.release.reference}")
@@ -48,7 +49,7 @@ def at_once(place: str, publishers: list[list[Bundle]]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(HANG_SECONDS)
     return became
 
 

@@ -21,6 +21,7 @@ from runner.server.people.accounts import Scope
 from runner.transports.http import HttpTransport
 from runner.transports.http_tokens import keep_token, place_of, token_for, tokens_file
 from runner.transports.patience import Patience
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment
 from tests.support.serving import emptied
 
@@ -175,7 +176,7 @@ def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tm
         def said(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 command("login", server.address, *words), input=given, cwd=tmp_path, capture_output=True, text=True,
-                env=environment(XDG_CONFIG_HOME=str(config)), timeout=60, check=False,
+                env=environment(XDG_CONFIG_HOME=str(config)), timeout=HANG_SECONDS, check=False,
             )  # fmt: skip
 
         done = said(given=f"{token}\n")
@@ -198,7 +199,7 @@ def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Pat
         keep_token(mine, SECRET)
         done = subprocess.run(
             [sys.executable, "-m", "runner", "search", "--from", mine], cwd=tmp_path, capture_output=True, text=True,
-            env=environment(XDG_CONFIG_HOME=str(config)), timeout=60, check=False, stdin=subprocess.DEVNULL,
+            env=environment(XDG_CONFIG_HOME=str(config)), timeout=HANG_SECONDS, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 1
         assert "you said" in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +87,8 @@ def test_a_hub_that_fails_or_misbehaves_is_given_up_soon_with_what_it_did(
     hub: Loopback, published: str, options: dict[str, Any], message: str
 ) -> None:
     hub.change(**options)
-    begun = time.monotonic()
     with registry(published, most_files=300) as one, pytest.raises(ReleaseError, match=message):
         one.entries()
-    assert time.monotonic() - begun < 15
 
 
 def test_a_hub_that_is_busy_for_a_moment_is_asked_again(hub: Loopback, published: str) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from runner.transports.connect import connect
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.publishing import Reader, bundle, own, publisher, shared_names, states, whole
 from tests.support.release_trees import snapshot
 
 
 def ended(process: subprocess.Popen[bytes]) -> str:
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=HANG_SECONDS)
     return said.decode() if process.returncode else ""
 
 

@@ -17,6 +17,7 @@ from runner.results.folder import RunFolder
 from runner.viewing.follower import Follower
 from runner.viewing.pieces import NEWEST, Pieces
 from tests.support.files import bytes_of
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run_here, started_silent
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -50,7 +51,7 @@ def test_a_view_follows_a_run_through_its_kill_and_its_resume(tmp_path: Path) ->
             before = listed(view, killed)
             again = started_silent("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
             view.until("tiny", lambda state: state["standing"] == "playing" and state["done"] > killed["done"])
-            assert again.wait(60) == 0
+            assert again.wait(HANG_SECONDS) == 0
             done = view.until("tiny", lambda state: state["standing"] == "done" and state["games"]["count"] == 40)
             after = listed(view, done)
             assert after[: len(before)] == before  # what was shown stays at its place

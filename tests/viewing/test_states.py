@@ -13,6 +13,7 @@ from orjson import loads
 
 from runner.results.folder import RunFolder
 from runner.viewing.live import LiveRuns
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import until
 from tests.support.reports import read
 from tests.support.summaries import site_of
@@ -35,11 +36,11 @@ def followed(*runs: Path | RunFolder) -> Iterator[LiveRuns]:
     thread = threading.Thread(target=live.follow, daemon=True)
     thread.start()
     try:
-        until(lambda: all(one.get("reading") is False for one in loads(live.state())["runs"]), 60)
+        until(lambda: all(one.get("reading") is False for one in loads(live.state())["runs"]))
         yield live
     finally:
         live.close()
-        thread.join(10)
+        thread.join(HANG_SECONDS)
 
 
 @pytest.mark.full

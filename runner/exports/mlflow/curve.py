@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from runner.exports.metric_kinds import exported_name
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import Point
 from runner.models.journal_index import FollowedIndex
@@ -30,19 +31,14 @@ def is_step(games: int) -> bool:
 def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, prefix: str = "") -> Iterator[Point]:
     """The value of a metric; nothing where it has none."""
     if row["value"] is not None:
-        yield Point(fitted.key(prefix + metric_name(row)), step, float(row["value"]))
+        yield Point(fitted.key(prefix + exported_name(row)), step, float(row["value"]))
 
 
 def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[Point]:
     """The ends of a metric's interval, as far as it has any."""
     for end in ("ci_low", "ci_high"):
         if row[end] is not None:
-            yield Point(fitted.key(f"{metric_name(row)}.{end}"), step, float(row[end]))
-
-
-def metric_name(row: Mapping[str, Any]) -> str:
-    """As other commands have it: of an agent, `AGENT.METRIC`."""
-    return str(row["metric"]) if row["agent"] is None else f"{row['agent']}.{row['metric']}"
+            yield Point(fitted.key(f"{exported_name(row)}.{end}"), step, float(row[end]))
 
 
 class Curve:

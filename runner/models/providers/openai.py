@@ -50,6 +50,7 @@ from runner.models.providers.openai_http import (
     UnsendableError,
 )
 from runner.models.providers.openai_wire import read_completion
+from runner.models.providers.wrong_server import MAX_WEB_PAGES, find_wrong_scheme, is_web_page, may_be_wrong_scheme
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted, remember
 
@@ -268,6 +269,8 @@ class OpenAiModel:
         self._key = str(uuid.uuid4())
         self._numbers = itertools.count()
         self._sends_session = settings.sends_session_id
+        self._has_answered = self._is_probed = False
+        self._web_pages = 0
 
     async def close(self) -> None:
         if not self._is_shared:
@@ -326,6 +329,9 @@ class OpenAiModel:
                 lost = is_not_found(error) and self._reload is not None and not is_again
                 if lost and self._reload is not None and await self._reload(self._client, sent):
                     return await self._completed(request, place, is_again=True)
+            if isinstance(error, openai.APIStatusError):
+                self._check_web_page(error.response.content, error.status_code)
+            await self._check_scheme(error)
             raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
         finally:
             HELD_PLACE.set(None)
@@ -334,8 +340,41 @@ class OpenAiModel:
         content, headers = response.content, response.headers
         altered = (SECRET_ALTERED,) if ALTERED in response.extensions else ()
         try:
-            return read_completion(content, headers, request, self._settings, latency_ms=latency, altered=altered)
+            self._check_web_page(content)
+            answer = read_completion(content, headers, request, self._settings, latency_ms=latency, altered=altered)
         except NipRunError as error:
             # Retries wait with the error in hand, and its traceback would hold the whole answer.
             del response, content
             raise error.with_traceback(None) from None
+        self._has_answered = True
+        return answer
+
+    def _check_web_page(self, content: bytes, status: int = HTTPStatus.OK) -> None:
+        """Raise an error of our own if the server sends web pages and has never answered.
+
+        Raises:
+            TransientError: it has sent few; a proxy may send them while the server starts.
+            ProviderRefusal: it keeps sending them, or with a status that says that it has no such API.
+        """
+        if self._has_answered or not is_web_page(content, status):
+            return
+        self._web_pages += 1
+        message = f"{where(self._settings, self._group)} answers with a web page (HTML), and not as a model API"
+        if status < 300 and self._web_pages < MAX_WEB_PAGES:
+            raise TransientError(message)
+        raise self._wrong_address(f"{message}\nThe address of an API usually ends in /v1.")
+
+    async def _check_scheme(self, error: Exception) -> None:
+        """Raise `ProviderRefusal` if the scheme of the address is wrong; the server is asked once."""
+        if self._has_answered or self._is_probed or not may_be_wrong_scheme(error, self._address):
+            return
+        self._is_probed = True
+        wrong = await find_wrong_scheme(error, self._settings.address or BASE_URL)
+        if wrong is not None:
+            raise self._wrong_address(f"{where(self._settings, self._group)}: {wrong}.") from without_secret_cause(
+                error
+            )
+
+    def _wrong_address(self, message: str) -> ProviderRefusal:
+        key = f"models.{self._group}.base_url"
+        return ProviderRefusal(f"{message} Correct {key}.", changes={key: None})

@@ -203,6 +203,8 @@ def classified(
     detail, told = error_detail(body), _Told.of(status, body)
     code = escape_controls(redacted(as_text(detail.get("code") or "")))[:100]
     message = escape_controls(redacted(told.message))[:500]
+    if 300 <= status < 400:
+        message = f"a redirect to {escape_controls(redacted(headers.get('location', 'no address')))[:200]}"
     said = f"{where(settings, group)} answered {status}{f' {code}' if code not in ('', str(status)) else ''}: {message}"
     if told.is_money:
         return ProviderRefusal(
@@ -286,7 +288,7 @@ def _advice(status: int, told: _Told, settings: ModelSettings, group: str) -> _A
         return _Advice(f"Change {param} in the spec.", {param: None})
     if 300 <= status < 400:
         url = f"{key}.base_url"
-        return _Advice(f"The server redirects, and a key is never sent on; correct {url}.", {url: None})
+        return _Advice(f"Keys are not sent to another address; write the server's own address in {url}.", {url: None})
     return _Advice(f"The server refuses the request as {key} makes it.", {key: None})
 
 

@@ -272,6 +272,8 @@ def _unsendable_told() -> Iterator[None]:
     """What aiohttp refuses to send: all that is wrong with an answer it raises as errors of its own."""
     try:
         yield
+    except aiohttp.ClientConnectionError:  # such as a certificate that is not trusted, which is a ValueError too
+        raise
     except ValueError as error:
         raise UnsendableError(str(error)) from error
 

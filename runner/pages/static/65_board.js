@@ -178,8 +178,11 @@ class BoardList {
     this.search.value === q || (this.search.value = q);
     for (const [name, select] of Object.entries(this.selects)) select.value = this.state[name];
     for (const label of this.boxes) label.firstChild.checked = this.state.cols.includes(label.firstChild.value);
-    const all = this.rows.length.toLocaleString("en");
-    this.count.textContent = this.shown.length === this.rows.length ? `${all} runs` : `${this.shown.length.toLocaleString("en")} of ${all} runs`;
+    // A list of a results folder has runs of other tasks below its own.
+    const own = (rows) => rows.filter((row) => row.task === this.about.task).length;
+    const all = own(this.rows).toLocaleString("en"), others = this.rows.length - own(this.rows);
+    const runs = this.shown.length === this.rows.length ? `${all} runs` : `${own(this.shown).toLocaleString("en")} of ${all} runs`;
+    this.count.textContent = others ? `${runs}, and ${others.toLocaleString("en")} of other tasks` : runs;
     this.draw();
     for (const link of document.querySelectorAll("a[data-permanent]")) link.href = this.address();
   }

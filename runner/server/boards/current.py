@@ -1,6 +1,6 @@
 """The public board, kept up to date beside the server: a process makes it after each change, and requests read it.
 
-A folder `boards/made/REVISION-WORD` is written under another name and renamed when it is whole; `boards/current` says
+A folder `boards/made/NAME` is written under another name and renamed when it is whole; `boards/current` says
 which is the newest. Whatever is cut off leaves the one before. All of it follows from the database and the blobs.
 """
 

@@ -219,7 +219,7 @@ def _release_row(entry: Entry, release: Release, facts: Facts) -> dict[str, Any]
         "version": where.version, "sha256": entry.sha256, "created": facts.registry.listed[where].created,
         "yanked": entry.yanked, "signed": entry.signed, "description": release.description,
         "licence": release.licence, "what": told["kind"], "benchmark": told["benchmark"],
-        "protocol": told["protocol"], "models": told["models"],
+        "protocol": told["protocol"], "models": told["models"], "pinned": release.facts.get("pinned"),
         **{name: None if session is None else session.facts.get(name) for name in ("run_id", "accuracy")},
     }  # fmt: skip
 

@@ -42,8 +42,8 @@ class Worker:
         self._harmful: dict[str, str] = {}
         """By the hashes of releases with which no board can be made, what comes of trying."""
 
-    def write(self, folder: Path) -> int:
-        """Write the board as it is now; the revision of the database that it shows.
+    def write(self, folder: Path) -> None:
+        """Write the board as it is now.
 
         Raises:
             NipRunError, OSError: it cannot be made.
@@ -57,7 +57,6 @@ class Worker:
             self._find_harmful(registry, folder, error)
             self._write(registry, self._good(registry), _emptied(folder))
         self._kept.forget_all_but({entry.sha256 for entry in registry.entries()})
-        return registry.revision
 
     def _good(self, registry: PublicRegistry) -> list[Entry]:
         return [entry for entry in registry.entries() if entry.sha256 not in self._harmful]
@@ -140,15 +139,14 @@ def _emptied(folder: Path) -> Path:
 def made(worker: Worker, places: Places) -> str:
     """The name of a new board, which is whole, and the newest from now on."""
     make_folders(places.made)
-    word = secrets.token_hex(4)
-    beside = places.made / f".{word}"
+    name = secrets.token_hex(8)  # no number: each private release would raise it
+    beside = places.made / f".{name}"
     make_folders(beside)
     try:
-        revision = worker.write(beside)
+        worker.write(beside)
         for path in beside.iterdir():
             with open_to_read(path) as file:
                 os.fsync(file.fileno())
-        name = f"{revision}-{word}"
         beside.rename(places.made / name)
     except BaseException:
         remove_folder(beside)

@@ -100,6 +100,10 @@ class Publishing:
             LOG.exception("an upload cannot be given back", extra={"upload": one.upload})
         self._queue.done(one)
 
+    def check(self, upload: str, account_id: int) -> None:
+        """Check an upload now, and show it if it is good; without `start`, nothing else does."""
+        self._check(Waiting(upload, account_id))
+
     def _check(self, one: Waiting) -> None:
         with self._database.reading() as connection:
             viewer = viewer_of_account(connection, one.account_id)

@@ -101,7 +101,7 @@ class Index(Told):
     """Some releases of the registry, in the order in which they were published."""
 
     releases: list[IndexedRelease]
-    next: int | None
+    next: str | None
     """What to give as `after` for those that follow; null: these are the last."""
 
 
@@ -110,19 +110,19 @@ def releases(
     request: Request,
     viewer: Asking,
     prefix: Annotated[str, Query(max_length=800)] = "",
-    after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
+    after: Annotated[str, Query(max_length=800)] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
 ) -> Index:
     """List the releases whose folder, with a slash behind it, begins with `prefix`, the first published first."""
-    found = _tree(request, viewer).index_page(prefix, after, limit)
-    following = found[-1][0] if len(found) == limit else None
-    tiers = _tiers(request, [one.folder for _, one in found])
+    found = _tree(request, viewer).index_page(prefix, "" if after == "0" else after, limit)
+    following = found[-1].folder if len(found) == limit else None
+    tiers = _tiers(request, [one.folder for one in found])
     said = [
         IndexedRelease(
             folder=one.folder, sha256=one.sha256, signed=one.signed, tier=tiers.get(one.folder),
             yanked=None if one.yanked is None else one.yanked.decode(),
         )
-        for _, one in found
+        for one in found
     ]  # fmt: skip
     return Index(releases=said, next=following)
 

@@ -179,7 +179,8 @@ def private_run(request: Request, viewer: Viewer, owner: str, name: str, version
         )
     except ReleaseError:
         return None
-    more = {"description": release.description, "licence": release.licence, "signed": False, "version": version}
+    more = {"description": release.description, "licence": release.licence, "signed": False, "version": version,
+            "pinned": release.facts.get("pinned")}  # fmt: skip
     return {**listed_facts(release), **_said(row), **more}
 
 

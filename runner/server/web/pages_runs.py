@@ -73,6 +73,7 @@ def run_page(
     facts += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
     facts += [("Published", day(said["created"])), ("Licence", said["licence"] or "none is given"),
               ("Signed", "yes" if said["signed"] else "no"), ("SHA-256 of its manifest", said["sha256"])]  # fmt: skip
+    facts += [("Pinned", "not pinned: its files are in no public commit")] if said.get("pinned") is False else []
     family = lineage_facts([] if shown is None else shown.family_of(reference), said["sha256"][:12])
     if said.get("what") == "training":  # its own page has that curve already
         family["curve"] = None

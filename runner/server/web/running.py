@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from runner.errors import RunError, UsageError
+from runner.server.folder_import import check_imported
 from runner.server.rebuild import alone
 from runner.server.service import Server
 from runner.server.settings import Settings
@@ -51,6 +52,7 @@ def serve(
         try:
             if not server.database.hold():
                 raise RunError("another server has this database; a database belongs to one server")
+            check_imported(server)
             _run(server, listening, lambda: tell(server.settings.address, here))
         finally:
             server.database.close()

@@ -84,10 +84,11 @@ def _sharing(points: Sequence[Datapoint], keys: Keys) -> list[tuple[Datapoint, s
 def _key(point: Datapoint, name: str) -> str:
     """A hash of a column's value where it is a question; else of the datapoint, which shares nothing."""
     value = point.columns[name]
-    return tagged_hash("question", value) if _is_question(name, value) else tagged_hash("alone", point.id)
+    return tagged_hash("question", value) if is_question(name, value) else tagged_hash("alone", point.id)
 
 
-def _is_question(name: str, value: Any) -> bool:
+def is_question(name: str, value: Any) -> bool:
+    """Return whether a column's value is a text that agents are probably meant to read."""
     is_text = isinstance(value, str) and value.strip() != ""
     return is_text and (name.casefold() in _QUESTIONS or len(value) >= _LONG)
 

@@ -22,6 +22,7 @@ from runner.rollouts.stop import Stop
 from runner.runs.workers import messages
 from runner.runs.workers.ahead import MOST, PermitsAhead
 from runner.runs.workers.permits import SPARE_CALLS, Asking, Permits
+from tests.support.virtual_time import run_in_virtual_time
 
 WAY = 0.002
 
@@ -91,7 +92,7 @@ def played(pair: _Pair, play: Callable[[], Awaitable[Any]]) -> Any:
         await pair.permits.all_over(pair.asking)
         return result
 
-    return asyncio.run(all_of_it())
+    return run_in_virtual_time(all_of_it())
 
 
 def test_most_calls_find_a_permit_and_all_that_is_not_used_is_given_back(tmp_path: Path) -> None:
@@ -142,5 +143,5 @@ def test_what_a_worker_had_that_died_counts_as_used(tmp_path: Path) -> None:
         assert pair.budget.spent.completions == 80 + held
         pair.permits.counted(pair.asking)
 
-    asyncio.run(die())
+    run_in_virtual_time(die())
     assert pair.in_flight.count() == 0

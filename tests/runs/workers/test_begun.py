@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,17 @@ DEBATE: dict[str, Any] = {
 """Whose provers answer at the same time, so that a game waits and others may go on."""
 
 
+@pytest.fixture
+def _worker_logging() -> Iterator[None]:
+    """Restore the logger that `Playing` configures for its whole process, which is a worker's elsewhere."""
+    logger = logging.getLogger("nip_run")
+    level, handlers = logger.level, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.handlers = handlers
+
+
+@pytest.mark.usefixtures("_worker_logging")
 @pytest.mark.parametrize("at_once", [1, 3])
 def test_a_worker_plays_so_many_games_at_once_and_others_that_it_is_leased_wait(tmp_path: Path, at_once: int) -> None:
     plan = Plan(load_spec(spec_file(tmp_path, size=6, **DEBATE)))

@@ -17,6 +17,7 @@ from runner.runs.workers.cluster.words import how_it_ended, located, wrong_node
 from runner.runs.workers.failures import Failure
 from runner.spec.load import load_spec
 from runner.version import __version__
+from tests.support.limits import steps
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.specs import spec_file
 
@@ -53,7 +54,7 @@ def test_a_seat_answers_each_question_once_in_order_whatever_the_order_they_come
         seat, into = Seat(), Incoming()
         second = asyncio.create_task(seat.exchange(1, told(messages.Stop())))
         third = asyncio.create_task(seat.exchange(2, []))
-        await asyncio.sleep(0.01)
+        await steps(20)
         assert [second.done(), third.done()] == [False, False]  # the first has not come yet
         first = asyncio.create_task(seat.exchange(0, told(messages.Stop())))
         assert list(await asyncio.gather(first, second)) == [b"", b""]  # each is answered when the next one comes
@@ -61,7 +62,7 @@ def test_a_seat_answers_each_question_once_in_order_whatever_the_order_they_come
         seat.send(messages.Noted("a", "x" * 2 * PIECE_BYTES))
         answers = [await third, await seat.exchange(3, []), await seat.exchange(4, [])]
         fifth = asyncio.create_task(seat.exchange(5, []))
-        await asyncio.sleep(0.01)
+        await steps(20)
         assert not fifth.done()
         fifth.cancel()
         return [message for answer in answers for batch in into.batches([answer]) for message in batch]

@@ -15,6 +15,7 @@ import pytest
 
 from runner.runs.workers.arena import SIZE, Arena, shared
 from runner.runs.workers.link import LEAST_SHARED, SocketLink
+from tests.support.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory that processes share is Linux's")
 
@@ -95,7 +96,7 @@ def test_messages_come_in_their_order_where_the_ring_is_full_and_where_it_is_not
                 link.send(bytes([turn, number]) * size)
                 if number % 3 == turn:
                     await asyncio.sleep(0)
-        await asyncio.wait_for(all_there.wait(), 60)
+        await asyncio.wait_for(all_there.wait(), HANG_SECONDS)
         link.close()
         return heard
 

@@ -9,14 +9,14 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from runner.errors import BudgetExhausted, ProviderRefusal, RunError
 from runner.runs.accounting import Progress
-from tests.support.processes import ended, environment, nip_run, nip_run_here, python, started, until
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.processes import ended, environment, interrupt, nip_run, nip_run_here, python, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
@@ -29,7 +29,7 @@ TWO = "execution.processes=2"
 
 def asked(server: Loopback, count: int, process: subprocess.Popen[str]) -> None:
     """Wait until a run has asked so often: three processes take a while to begin where others are at work."""
-    until(lambda: server.requests >= count or process.poll() is not None, 60.0)
+    until(lambda: server.requests >= count or process.poll() is not None)
 
 
 def test_a_worker_that_is_killed_costs_no_answer_and_changes_no_file(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) 
         process.kill()
         ended(process)
         assert len(workers) == 2
-        until(lambda: not any(map(is_running, workers)), 5.0)
+        until(lambda: not any(map(is_running, workers)))
         result = played(path, tmp_path / "results", TWO)
         (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
         assert server.requests - 2 * needed <= lost <= 8
@@ -100,19 +100,17 @@ def test_ctrl_c_lets_calls_in_flight_come_in_and_the_run_goes_on_by_one_process(
 
 @pytest.mark.full
 def test_the_second_ctrl_c_leaves_no_process_and_counts_what_was_in_flight(tmp_path: Path) -> None:
-    with serving(latency=5.0) as server:
+    with serving(held_after=0) as server:
         spec_file(tmp_path, server.base_url, size=20)
         process = started("spec.yaml", TWO, cwd=tmp_path)
         asked(server, 8, process)
         workers = workers_of(process.pid)
-        begun = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        said = interrupt(process)
         process.send_signal(signal.SIGINT)
         code, _, err = ended(process)
-        assert (code, time.monotonic() - begun < 4) == (130, True), err
+        assert code == 130, said + err
         assert not any(map(is_running, workers))
-        server.change(latency=0.0)
+        server.change(held_after=None)
         result = played(tmp_path / "spec.yaml", tmp_path / "results", TWO)
     (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
     assert lost == 8
@@ -246,7 +244,7 @@ def test_a_script_without_a_main_guard_plays_by_workers(tmp_path: Path) -> None:
         )
         done = subprocess.run(
             [sys.executable, script], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )  # fmt: skip
     assert done.stdout.strip().endswith("done"), done.stderr
 

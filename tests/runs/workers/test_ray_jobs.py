@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ray_nodes
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
@@ -42,7 +43,7 @@ def ray(nodes: ray_nodes.Nodes, what: str, *words: str | Path) -> subprocess.Com
     """A command of Ray's on jobs."""
     line = [sys.executable, "-m", "ray.scripts.scripts", "job", what, "--address", nodes.jobs_address]
     return subprocess.run(
-        [*line, *map(str, words)], env=environment(), capture_output=True, text=True, timeout=100, check=False
+        [*line, *map(str, words)], env=environment(), capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
 
 
@@ -96,10 +97,10 @@ def test_a_job_that_is_stopped_lets_calls_come_in_and_the_next_one_goes_on(tmp_p
         with ray_nodes.nodes(short, 2, dashboard=True) as nodes:
             begun = ("--no-wait", "--submission-id", "first")
             submit(nodes, tmp_path / "work", *RUN, "--results", kept, options=begun)
-            until(lambda: server.requests >= 10, 90)
+            until(lambda: server.requests >= 10)
             stopped = ray(nodes, "stop", "first")
             assert "was stopped" in stopped.stdout, stopped.stdout + stopped.stderr
-            until(lambda: not ray_nodes.actors(), 30)
+            until(lambda: not ray_nodes.actors())
             run = only_run(kept)
             assert len([one for one in journal_records(run) if one["kind"] == "call"]) == server.requests
             assert not (run / "in_flight").exists()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -33,7 +34,7 @@ class Loopback:
     def ask(self, path: str, data: Any = None) -> Any:
         """The JSON at a path, posted to where there are data."""
         body = None if data is None else json.dumps(data).encode()
-        with _DIRECT.open(urllib.request.Request(self.root + path, data=body), timeout=10) as response:
+        with _DIRECT.open(urllib.request.Request(self.root + path, data=body), timeout=HANG_SECONDS) as response:
             return json.loads(response.read())
 
     def stats(self) -> dict[str, Any]:
@@ -71,13 +72,10 @@ def running(client: type[AnyLoopback], name: str, **options: Any) -> Iterator[An
     try:
         port = process.stdout.readline().strip()
         if not port:
-            raise RuntimeError(f"the {name} server did not start (exit code {process.wait(10)})")
+            raise RuntimeError(f"the {name} server did not start (exit code {process.wait()})")
         yield client(int(port))
     finally:
+        process.kill()
+        process.wait()
         process.stdin.close()
         process.stdout.close()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)

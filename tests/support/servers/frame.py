@@ -45,6 +45,10 @@ class Options:
     """Where it listens: one that comes back after it was down is at its old place. 0: at any."""
     record: int = 0
     """How many requests to keep for GET /requests."""
+    held_after: int | None = None
+    """Requests after this many are answered only once this is raised or null: the test decides when."""
+    held_first: int = 0
+    """So many of the first requests are answered only once this is lowered."""
     clock: bool = False
     """Keep when each request came, in seconds, for GET /stats."""
 
@@ -130,6 +134,7 @@ class Server:
         self.arrivals: list[float] = []
         self.requests = self.open = self.max_open = self.connections = self.body_bytes = 0
         self.recorded: list[dict[str, Any]] = []
+        self._options_changed = asyncio.Event()
         self.routes: dict[str, Callable[..., Answer]] = {}
         """By method and path, say `GET /v1/files/{}`; what stands in the place of {} is handed over."""
         self.asides: dict[str, Callable[[Request], Answer]] = {
@@ -175,6 +180,8 @@ class Server:
             self.options = replace(self.options, **request.json())
         except (TypeError, ValueError) as problem:
             return error(400, str(problem))
+        self._options_changed.set()
+        self._options_changed = asyncio.Event()
         return answered({})
 
     # The connection
@@ -206,6 +213,7 @@ class Server:
 
     async def _counted(self, request: Request) -> Answer:
         self.requests += 1
+        number = self.requests
         if self.options.clock:
             self.arrivals.append(time.monotonic())
         self.paths[request.path] += 1
@@ -217,12 +225,18 @@ class Server:
         self.open += 1
         self.max_open = max(self.max_open, self.open)
         try:
+            while self._is_held(number):
+                await self._options_changed.wait()
             answer = await self.complete(request) if request.path == COMPLETIONS else self._routed(request)
             if answer.wait:
                 await asyncio.sleep(answer.wait)
         finally:
             self.open -= 1
         return answer
+
+    def _is_held(self, number: int) -> bool:
+        after = self.options.held_after
+        return number <= self.options.held_first or (after is not None and number > after)
 
     def _routed(self, request: Request) -> Answer:
         asked = f"{request.method} {request.path}".split("/")

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers.client import Loopback, running
 from tests.support.specs import merged
 
@@ -55,7 +56,7 @@ def judged_spec(
         "dataset": {"path": "claims.jsonl", **({"group_by": "topic"} if pairs else {})},
         "protocol": {"use": protocol, **({"max_message_rounds": 2, "verifier_first": False} if len(seats) > 1 else {})},
         "prompts": "prompts",
-        "models": {name: {"model": name, "base_url": base_url, "timeout": 10.0} for name in names},
+        "models": {name: {"model": name, "base_url": base_url, "timeout": 2 * HANG_SECONDS} for name in names},
         "agents": {"verifier": {"model": judge}, **dict(zip(seats, ({"model": one} for one in provers), strict=True))},
         "rollouts": {"concurrency": 32},
     }

@@ -28,7 +28,11 @@ class Asked(NamedTuple):
     key: bytes
     before: int
     """How many requests came to this address before."""
+    address: bytes
 
+
+SENT = Counter[str]()
+"""How many second answers were sent, by address; in `GET /stats`."""
 
 Says = Callable[[Asked], AsyncIterator[bytes]]
 """What goes onto the wire; the connection is kept where the last piece is empty."""
@@ -129,7 +133,7 @@ def filled(template: bytes, key: bytes) -> bytes:
 def poisoned(wait: float) -> Says:
     """An answer, and at once or a moment later bytes that look like the next one."""
 
-    async def says(_: Asked) -> AsyncIterator[bytes]:
+    async def says(asked: Asked) -> AsyncIterator[bytes]:
         good, other = (json.dumps(completion(text)).encode() for text in (GOOD, OTHER))
         first = head("200 OK", f"content-length: {len(good)}") + good
         second = head("200 OK", f"content-length: {len(other)}") + other
@@ -137,6 +141,7 @@ def poisoned(wait: float) -> Says:
             yield first
             await asyncio.sleep(wait)
             yield second
+            SENT[asked.address.decode()] += 1  # what is written has been sent by now
         else:
             yield first + second
         yield b""
@@ -353,10 +358,10 @@ class Server:
         await reader.readexactly(int(headers.get(b"content-length", b"0")))
         address = lines[0].split(b" ")[1]
         name = address.split(b"/")[1].decode().replace("%20", " ").replace("%2C", ",")
-        asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address])
+        asked = Asked(headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address], address)
         self.came[address] += 1
         if name == "stats":
-            says = replied(self.counts)
+            says = replied(self.counts | SENT)
         else:
             self.counts[name] += 1
             says = ROWS.get(name, error("404 None", "elsewhere"))

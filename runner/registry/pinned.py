@@ -1,0 +1,63 @@
+"""Find the files of a finished run in a public commit that was pushed after the run began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.errors import ReleaseError
+from runner.hashing import tagged_hash
+from runner.registry.finding import finder_of
+from runner.registry.run_facts import why_not_pinned
+from runner.releases.manifest import Source
+from runner.results.beginning import INDEX, MAX_WRITTEN, OVERRIDES, WRITTEN, sources_of, written_files
+from runner.results.folder import RunFolder
+from runner.results.results import Results
+from runner.rollouts.identity import protocol_content
+from runner.spec.load import Spec, load_spec
+from runner.storage.files import read_bounded
+
+
+def pinned_sources(folder: RunFolder, path: Path) -> dict[str, Source]:
+    """Return where the files of a run are now; `path` is the spec that it was played from.
+
+    Raises:
+        ReleaseError: a file differs from what was played, or is in no public commit.
+        SpecError: the spec cannot be loaded.
+    """
+    written = folder.path / "inputs" / WRITTEN
+    try:
+        overrides = read_bounded(written / OVERRIDES, MAX_WRITTEN).decode().splitlines()
+    except OSError as error:
+        raise ReleaseError(
+            f"--pin: run {folder.run_id} does not record how its spec was written, so it cannot be pinned: "
+            f"{error.strerror}"
+        ) from error
+    spec = load_spec(path, overrides, Results.of(folder).path_of, finder_of(path))
+    sources = sources_of(spec)
+    problems = [*_changed(spec, folder, written), *why_not_pinned(sources)]
+    if problems:
+        raise ReleaseError(f"--pin {path}: run {folder.run_id} cannot be pinned").with_notes(problems)
+    return sources
+
+
+def _saved(path: Path) -> bytes | None:
+    try:
+        return read_bounded(path, MAX_WRITTEN)
+    except OSError:
+        return None
+
+
+def _changed(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
+    """Yield each part of a spec that differs from what the run was played with."""
+    manifest = folder.manifest()
+    for name, content in written_files(spec.origin.written).items():
+        if name != INDEX and _saved(written / name) != content:
+            yield f"spec: {name} is not the file that was played"
+    prompts = {name: tagged_hash("prompt", text) for name, text in spec.prompts.sources.items()}
+    for name in sorted({name for name, _ in prompts.items() ^ manifest.prompts_sha256.items()}):
+        yield f"prompts: {name} is not the template that was played"
+    if tagged_hash("protocol", protocol_content(spec.protocol)) != manifest.protocol_sha256:
+        yield "protocol: its rules differ from the rules that were played"
+    if spec.dataset.source_sha256 != manifest.dataset_source_sha256:
+        yield "dataset: the file is not the one that was played"

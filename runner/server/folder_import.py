@@ -1,0 +1,159 @@
+"""Import the releases that `publish --to DIR` put into a folder into the server that is served from it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import IO
+
+from sqlalchemy import select
+
+from runner.errors import NewerFormatError, ReleaseError, UsageError
+from runner.releases.bundle import PIECE
+from runner.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
+from runner.server.intake.declared import Declaration, DeclaredFile, DeclaredFolder
+from runner.server.intake.uploads import SEEN
+from runner.server.people.accounts import account_id, add_account, viewer_of_account
+from runner.server.service import Server
+from runner.server.settings import Settings
+from runner.server.store.schema import accounts, releases
+from runner.text import counted
+from runner.transports.folder import FolderTransport
+from runner.transports.listing import SIGNATURE
+from runner.transports.registry import Entry, Registry
+from runner.transports.yanks import YANKED, YANKED_FILE, yanked_file
+
+StoredRelease = tuple[Entry, Release, bytes]
+"""A release in the folder, with its manifest."""
+
+
+@dataclass
+class Imported:
+    """The outcome of an import."""
+
+    releases: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def check_imported(server: Server) -> None:
+    """Refuse to serve a folder that holds releases which the server would not show.
+
+    Raises:
+        UsageError: it does, with the command that imports them.
+    """
+    folder = server.settings.folder
+    with Registry(FolderTransport(str(folder))) as registry:
+        missing = _missing(server, registry)
+    if missing:
+        raise UsageError(
+            f"{folder} holds {counted(len(missing), 'release')} that `publish --to` put there and this server does not "
+            f"have, such as {missing[0].reference}; import them with {shlex.join(['nip-run', 'serve', str(folder)])} "
+            "--import, or serve another folder"
+        )
+
+
+def import_folder(settings: Settings, tell: Callable[[str], None]) -> Imported:
+    """Check the releases in a server's folder, and add the good ones to the server.
+
+    An owner without an account gets one. Nothing in the folder changes. To be called while no server runs there.
+    """
+    server, imported = Server.of(replace(settings, account_bytes=0)), Imported()
+    try:
+        with Registry(FolderTransport(str(settings.folder)), settings.limits) as registry:
+            for family in _families(registry, _missing(server, registry), imported.problems):
+                try:
+                    _import(server, registry, family)
+                    imported.releases += len(family)
+                except (ReleaseError, NewerFormatError, UsageError, PermissionError) as error:
+                    problems = [str(error), *getattr(error, "__notes__", ())]
+                    imported.problems.append(f"{family[-1][0].reference}: {'; '.join(problems)}")
+        for problem in imported.problems:
+            tell(problem)
+    finally:
+        server.publishing.close()
+        server.database.close()
+    return imported
+
+
+def _missing(server: Server, registry: Registry) -> list[Entry]:
+    entries = registry.entries()
+    if not entries:
+        return []
+    names = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
+    with server.database.reading() as connection:
+        folders = {"/".join(row) for row in connection.execute(select(*names))}
+    return [entry for entry in entries if entry.reference.folder not in folders]
+
+
+def _families(registry: Registry, entries: Sequence[Entry], problems: list[str]) -> Iterator[list[StoredRelease]]:
+    """Yield releases together that were published together: a training run with its parts and models."""
+    by_name: dict[str, StoredRelease] = {}
+    for entry in entries:
+        try:
+            by_name[str(entry.reference)] = entry, *registry.read(entry)
+        except (ReleaseError, NewerFormatError) as error:
+            problems.append(str(error))
+    for _, release, _ in [*by_name.values()]:
+        parts = [link.release for link in release.links if link.release and link.role in ("part", "output")]
+        if parts and str(release.reference) in by_name:
+            together = (*parts, str(release.reference))
+            yield [by_name.pop(name) for name in dict.fromkeys(together) if name in by_name]
+    yield from ([stored] for stored in by_name.values())
+
+
+def _import(server: Server, registry: Registry, family: Sequence[StoredRelease]) -> None:
+    """Publish releases of one owner as an upload of theirs, which is checked as any other.
+
+    Raises:
+        ReleaseError: the check refuses them.
+    """
+    owner = family[-1][0].reference.owner
+    with server.database.writing() as connection:
+        if connection.execute(select(accounts.c.id).where(accounts.c.name == owner)).scalar() is None:
+            add_account(connection, owner, time.time())
+        account = account_id(connection, owner)
+        viewer = viewer_of_account(connection, account)
+    sources: dict[str, Callable[[], IO[bytes]]] = {}
+    folders = [folder for stored in family for folder in _folders(registry, stored, sources)]
+    uploads = server.publishing.uploads
+    upload = uploads.begin(viewer, Declaration(folders), time.time())
+    for sha256, (_, have) in upload.missing.items():
+        with sources[sha256]() as source:
+            receiving = uploads.receive(viewer, upload.id, sha256, have)
+            try:
+                source.seek(have)
+                while piece := source.read(PIECE):
+                    receiving.write(piece)
+                receiving.end()
+            finally:
+                receiving.close()
+    server.publishing.commit(uploads.find(viewer, upload.id), time.time())
+    server.publishing.check(upload.id, account)
+    upload = uploads.find(viewer, upload.id)
+    if upload.state != SEEN:
+        raise ReleaseError("it was not imported").with_notes(upload.problems)
+
+
+def _folders(
+    registry: Registry, stored: StoredRelease, sources: dict[str, Callable[[], IO[bytes]]]
+) -> Iterator[DeclaredFolder]:
+    """Declare a release with what was added to it later, and note where each file is read."""
+    entry, release, manifest = stored
+
+    def declared(path: str, sha256: str, size: int, part: str = "") -> DeclaredFile:
+        sources.setdefault(sha256, partial(registry.open, entry, f"{part}/{path}" if part else path))
+        return DeclaredFile(path, size, sha256)
+
+    own = [(MANIFEST, manifest), (CHECKSUM, checksum(manifest))]
+    files = [declared(path, digest(data), len(data)) for path, data in own]
+    files += [declared(file.path, file.sha256, file.size) for file in release.files]
+    yield DeclaredFolder(entry.reference, "", files)
+    added = {} if entry.yanked is None else {YANKED: {YANKED_FILE: yanked_file(entry.yanked)}}
+    if entry.signed:
+        added[SIGNATURE] = registry.signature(entry)
+    for part, contents in added.items():
+        some = [declared(name, digest(data), len(data), part) for name, data in contents.items()]
+        yield DeclaredFolder(entry.reference, part, some)

@@ -1,0 +1,70 @@
+"""A `base_url` with no model API behind it stops a run at once, with a message of its own for each mistake."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runner.exit_codes import ExitCode
+from runner.models.providers.wrong_server import is_web_page
+from tests.support.paths import ROOT
+from tests.support.processes import nip_run_here
+from tests.support.specs import spec_file
+
+USUAL_RETRIES = {"transient": {"attempts": 8, "first_wait": 0.5, "max_wait": 30.0}}
+
+
+@contextmanager
+def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The port of a server of this kind, and its process."""
+    words = [sys.executable, "-m", "tests.support.servers.not_an_api", kind]
+    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip(), process
+        finally:
+            process.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme", "message"),
+    [
+        ("page", "http", r"answers with a web page \(HTML\), and not as a model API"),
+        ("missing", "http", r"answers with a web page \(HTML\), and not as a model API"),
+        ("files", "http", r"answers with a web page \(HTML\), and not as a model API"),
+        ("redirect", "http", r"answered 308: a redirect to https://models\.example/v1/chat/completions"),
+        ("tls", "http", r"the server only accepts TLS; write https:// in place of http://"),
+        ("page", "https", r"the server does not use TLS; write http:// in place of https://"),
+        ("tls", "https", r"the server's TLS certificate is not trusted: self.signed certificate"),
+    ],
+)
+def test_a_wrong_server_stops_the_run_at_once_and_says_what_it_is(
+    tmp_path: Path, kind: str, scheme: str, message: str
+) -> None:
+    with serving(kind) as (port, process):
+        spec = spec_file(tmp_path, f"{scheme}://127.0.0.1:{port}/v1", size=2, retry=USUAL_RETRIES, fine_tune=None)
+        started = time.monotonic()
+        done = nip_run_here("run", spec, "-q", "--results", tmp_path / "results", cwd=tmp_path)
+        elapsed = time.monotonic() - started
+        process.communicate("")
+    said = re.sub(r"\s+", " ", done.stderr)
+    assert done.returncode == ExitCode.REFUSED, said
+    assert re.search(message, said), said
+    assert "models.m.base_url" in said
+    assert elapsed < 15
+
+
+def test_the_page_of_a_proxy_whose_server_fails_is_no_reason_to_stop() -> None:
+    page = b"<html>\r\n<head><title>502 Bad Gateway</title></head>"
+    assert [status for status in (200, 404, 405, 429, 500, 501, 502, 503) if is_web_page(page, status)] == [
+        200, 404, 405, 501,
+    ]  # fmt: skip
+    assert not is_web_page(b'{"choices": []}')

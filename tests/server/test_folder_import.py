@@ -1,0 +1,61 @@
+"""`nip-run serve` on a folder that `publish --to` filled refuses with the command that imports it, or imports it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.releases.reference import Kind
+from runner.transports.connect import connect
+from tests.support.processes import nip_run_here
+from tests.support.registries import bundle
+from tests.support.served import copy_of, run_bundle
+from tests.support.serving import serving
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A folder with a run, a dataset that was yanked, and a private dataset."""
+    hidden = copy_of(bundle("hidden", kind=Kind.DATASET), visibility="private")
+    taken_back = bundle("wrong", kind=Kind.DATASET)
+    with connect(str(tmp_path / "registry")) as registry:
+        registry.publish([run_bundle(tmp_path, size=3), taken_back, hidden], "Publish")
+        registry.yank(taken_back.release.reference, "a label is wrong")
+    return tmp_path / "registry"
+
+
+def test_a_folder_of_releases_is_refused_with_the_command_that_imports_it(filled: Path) -> None:
+    done = nip_run_here("serve", filled, "--port", "0", cwd=filled.parent)
+    assert done.returncode == 2
+    assert f"{filled} holds 3 releases that `publish --to` put there" in done.stderr
+    assert f"nip-run serve {filled} --import" in done.stderr
+
+
+def test_what_is_imported_is_served_as_it_was_published_and_served_again_without_the_option(filled: Path) -> None:
+    with connect(str(filled)) as registry:
+        before = {entry.reference: (entry.sha256, entry.yanked) for entry in registry.entries()}
+    with serving(filled, "--import", people=False) as served:
+        with served.registry() as registry:
+            entries = registry.entries()
+            assert [problem for entry in entries for problem in registry.wrong(entry)] == []
+        token = served.account("acme")
+        own = served.ask("/api/v1/releases", token=token).json["releases"]
+    public = {entry.reference: (entry.sha256, entry.yanked) for entry in entries}
+    assert public.items() <= before.items()
+    assert [reference.name for reference in before.keys() - public.keys()] == ["hidden"]
+    assert {one["folder"] for one in own} == {reference.folder for reference in before}
+    with serving(filled, people=False) as again:
+        assert len(again.ask("/api/v1/releases").json["releases"]) == 2
+
+
+def test_what_is_damaged_is_named_and_not_served_and_the_rest_is_imported(filled: Path) -> None:
+    (journal,) = filled.rglob("journal.jsonl")
+    journal.write_bytes(journal.read_bytes()[:-10] + b"0000000000")
+    done = nip_run_here("serve", filled, "--import", "--port", "0", cwd=filled.parent)
+    assert done.returncode == 1
+    assert "2 releases imported" in done.stderr
+    (problem,) = [line for line in done.stderr.splitlines() if line.startswith("run/acme/")]
+    assert "hash" in problem
+    again = nip_run_here("serve", filled, "--port", "0", cwd=filled.parent)
+    assert "holds 1 release that `publish --to` put there" in again.stderr

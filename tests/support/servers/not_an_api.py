@@ -1,0 +1,78 @@
+"""Servers that a `base_url` may name by mistake: web pages, a redirect, TLS.
+
+    python -m tests.support.servers.not_an_api KIND
+
+The first line on stdout is the port; each request that can be read is a further line. The server ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import ssl
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+PAGE = b"<!DOCTYPE html>\n<html><body>Welcome</body></html>"
+CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "tls" / "server.pem"
+
+
+class WebPage(BaseHTTPRequestHandler):
+    """Answers every request with a page, as single-page applications do."""
+
+    protocol_version = "HTTP/1.1"
+    status = 200
+
+    def do_POST(self) -> None:
+        print(self.path, flush=True)
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(self.status)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", str(len(PAGE)))
+        if 300 <= self.status < 400:
+            self.send_header("location", "https://models.example/v1/chat/completions")
+        self.end_headers()
+        self.wfile.write(PAGE)
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing on stderr."""
+
+
+class MissingPage(WebPage):
+    status = 404
+
+
+class Redirect(WebPage):
+    status = 308
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Python's own file server, which answers a POST with 501 and a page."""
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        print(code, flush=True)
+
+
+KINDS = {"page": WebPage, "missing": MissingPage, "redirect": Redirect, "files": Files, "tls": WebPage}
+
+
+class Server(ThreadingHTTPServer):
+    """A server whose failed handshakes are not printed."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: a client that speaks another protocol is what the tests are about."""
+
+
+def main() -> None:
+    server = Server(("127.0.0.1", 0), KINDS[sys.argv[1]])
+    if sys.argv[1] == "tls":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(CERTIFICATE)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    print(server.server_address[1], flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

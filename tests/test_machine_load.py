@@ -1,0 +1,130 @@
+"""No test depends on how fast the machine is: none waits for a fixed time, and none fails because something is slow.
+
+Wait for an event instead: `until` and `interrupt` in `tests/support/processes.py`, `held_after` of the servers, `steps`
+in `tests/support/limits.py`. Where time itself is the subject, hand in a clock, or use `run_in_virtual_time`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.paths import ROOT
+
+CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
+SHORT = 60.0
+"""A time limit below this many seconds is no hang guard."""
+
+NEVER_OVER = "a wait that is never over: the test ends it"
+POLLS = "polls, within the hang guard"
+ANY_MOMENT = "a kill or a signal at any moment: whatever has happened by then is right"
+PLAYED = "the delay of a server is what is played; nothing is asserted of the time"
+CPU_TIME = "CPU time where what it guards against takes minutes or more"
+
+EXCEPTIONS: dict[str, tuple[int, str]] = {
+    "tests/fixtures/v0_1_0/make.py": (4, "run by hand, with 0.1.0"),
+    "tests/models/test_batch_stopped.py": (1, ANY_MOMENT),
+    "tests/models/test_bodies.py": (1, "a time-out that is to be reached"),
+    "tests/models/test_budget.py": (1, NEVER_OVER),
+    "tests/models/test_connect.py": (1, NEVER_OVER),
+    "tests/protocols/test_confidence.py": (1, CPU_TIME),
+    "tests/registry/test_fetched.py": (1, ANY_MOMENT),
+    "tests/rollouts/test_stop.py": (2, NEVER_OVER),
+    "tests/runs/test_faults.py": (1, PLAYED),
+    "tests/runs/workers/test_ahead.py": (3, "virtual time"),
+    "tests/runs/workers/test_ray.py": (1, POLLS),
+    "tests/runs/workers/test_silence.py": (3, "looks are counted, not seconds"),
+    "tests/server/test_answers.py": (1, NEVER_OVER),
+    "tests/server/test_apart.py": (1, NEVER_OVER),
+    "tests/server/test_bodies.py": (1, NEVER_OVER),
+    "tests/server/test_connections.py": (2, "connections arrive in turn; what is asserted is waited for"),
+    "tests/server/test_pages.py": (2, "at least so long; and a kill at any moment"),
+    "tests/server/test_serve.py": (2, "a time-out of the server, marked slow; and a signal at any moment"),
+    "tests/storage/test_journal_writes.py": (1, CPU_TIME),
+    "tests/support/browsing.py": (1, POLLS),
+    "tests/support/hostile_git_servers.py": (2, PLAYED),
+    "tests/support/processes.py": (1, POLLS),
+    "tests/support/publishing.py": (1, "a reader that leaves time to the publishers"),
+    "tests/support/servers/batch.py": (1, PLAYED),
+    "tests/support/servers/frame.py": (1, PLAYED),
+    "tests/support/servers/misbehaving.py": (2, PLAYED),
+    "tests/test_redaction.py": (2, CPU_TIME),
+    "tests/training/test_fine_tune_command.py": (2, "polls, within the hang guard; and a kill at any moment"),
+    "tests/transports/test_git_publishers.py": (1, "a commit that must not come has time to"),
+    "tests/transports/test_shared_folder.py": (1, ANY_MOMENT),
+}
+"""How many places of a file are exceptions, and why no load of the machine makes them fail."""
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+
+
+def _number(value: ast.expr | None) -> float | None:
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) else None
+
+
+def _is_elapsed_time(value: ast.expr) -> bool:
+    """Whether a value is what a clock says less when something began."""
+    is_difference = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and isinstance(value.left, ast.Call)
+    return is_difference and _name(value.left.func) in CLOCKS  # type: ignore[attr-defined]
+
+
+def timing(code: ast.AST) -> Iterator[str]:
+    """Return what depends on the machine: fixed waits, limits on elapsed time, and short time limits."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.Compare):
+            values = [node.left, *node.comparators]
+            pairs = zip(values, node.ops, values[1:], strict=False)
+            if any(
+                _is_elapsed_time(low) and isinstance(op, (ast.Lt, ast.LtE)) and ast.unparse(high) != "HANG_SECONDS"
+                for low, op, high in pairs
+            ):
+                yield ast.unparse(node)
+        if not isinstance(node, ast.Call):
+            continue
+        name, first = _name(node.func), node.args[0] if node.args else None
+        if name == "sleep" and _number(first) != 0:
+            yield ast.unparse(node)
+        limits = [keyword.value for keyword in node.keywords if keyword.arg == "timeout"]
+        limits += node.args[1:2] if name == "wait_for" else []
+        limits += node.args[:1] if name in ("wait", "join", "timeout") else []
+        if any((seconds := _number(limit)) is not None and seconds < SHORT for limit in limits):
+            yield ast.unparse(node)
+
+
+def test_no_test_depends_on_how_busy_the_machine_is() -> None:
+    found = {
+        str(path.relative_to(ROOT)): list(timing(ast.parse(path.read_text("utf-8"))))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+    }
+    counts = {path: len(places) for path, places in found.items() if places}
+    allowed = {path: count for path, (count, _) in EXCEPTIONS.items()}
+    assert counts == allowed, [
+        (path, found.get(path)) for path in {**counts, **allowed} if counts.get(path) != allowed.get(path)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("time.sleep(0.5)", 1),
+        ("await asyncio.sleep(seconds)", 1),
+        ("await asyncio.sleep(0)", 0),
+        ("assert time.monotonic() - begun < 15", 1),
+        ("assert 1 < time.process_time() - begun <= limit", 1),
+        ("assert time.monotonic() - begun > 0.3", 0),
+        ("assert time.monotonic() - begun < HANG_SECONDS", 0),
+        ("await asyncio.wait_for(heard, 1)", 1),
+        ("await asyncio.wait_for(heard, HANG_SECONDS)", 0),
+        ("process.wait(10)", 1),
+        ("process.wait(HANG_SECONDS)", 0),
+        ("subprocess.run(words, timeout=5)", 1),
+        ("async with asyncio.timeout(2): pass", 1),
+    ],
+)
+def test_what_depends_on_the_machine_is_seen(code: str, count: int) -> None:
+    indented = "\n".join(["async def f():", *(f"    {line}" for line in code.splitlines())])
+    assert len(list(timing(ast.parse(indented)))) == count
