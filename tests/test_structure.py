@@ -187,6 +187,7 @@ HOMES = {
         "runner.documents.settled",
         "runner.documents.yaml_words",
         "runner.models.prices",
+        "runner.models.retirements",
         "runner.registry.clean_yaml",
         "runner.results.board_rows",
     },

@@ -259,7 +259,7 @@ class Experiment:
     )
     models: Mapping[str, ModelSettings] = option(
         "The model groups.",
-        example={"small": {"model": "gpt-4o-mini-2024-07-18"}},
+        example={"small": {"model": "gpt-6-luna"}},
         minProperties=1,
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )
