@@ -92,6 +92,15 @@ class Rollouts:
         minimum=0,
         maximum=1,
     )
+    max_unusable: float | None = option(
+        "Stop the run, with exit code 1, once more than this share of the answers cannot be used: refused, empty, or "
+        "in another format. Judged after 20 answers, over the new answers since the command started; each shard and "
+        "each part of a training run counts its own. The same command resumes. null: never.",
+        default=None,
+        example=0.5,
+        minimum=0,
+        maximum=1,
+    )
 
 
 MAX_PROCESSES = 1024
