@@ -30,7 +30,7 @@ def shutdowns() -> Mapping[str, date]:
 
 
 def shutdown_of(model: str) -> date | None:
-    """Return the date on which OpenAI shuts a model down; fine-tunes and dated snapshots follow their base model."""
+    """Return the shutdown date of a model at OpenAI; fine-tunes and dated snapshots follow their base model."""
     base = model.split(":")[1] if model.startswith("ft:") else model
     return shutdowns().get(base) or shutdowns().get(_SNAPSHOT.sub("", base))
 
@@ -57,7 +57,7 @@ def shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
 def shutdown_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each model that `shutdown_facts` recorded."""
     for model, day in facts.get("shutdowns", {}).items():
-        yield f"OpenAI shuts {model} down on {day}; after that, nobody can ask it anew"
+        yield f"OpenAI shuts {model} down on {day}; after that, calls to it fail"
 
 
 def retirement_warnings(groups: Mapping[str, ModelSettings], today: date | None = None) -> Iterator[str]:
@@ -68,6 +68,6 @@ def retirement_warnings(groups: Mapping[str, ModelSettings], today: date | None 
         days = None if shutdown is None else (shutdown - today).days
         if days is None or days > WARNING_DAYS:
             continue
-        what = f"shuts {settings.model} down on {shutdown}" if days > 0 else f"has shut {settings.model} down"
+        event = f"shuts {settings.model} down on {shutdown}" if days > 0 else f"has shut {settings.model} down"
         when = f"in {days} days" if days > 1 else "tomorrow" if days == 1 else f"on {shutdown}, so calls to it fail"
-        yield f"models.{group}: OpenAI {what} ({when}); choose another model, see {DEPRECATIONS}"
+        yield f"models.{group}: OpenAI {event} ({when}); choose another model, see {DEPRECATIONS}"

@@ -133,7 +133,7 @@ def _draft(
 
 
 def _shutdown(provider: str, model: str, address: object) -> dict[str, Any]:
-    """Return the date on which the model is shut down, if it is asked at OpenAI itself."""
+    """Return the fact of the model's shutdown date, if it is asked at OpenAI itself."""
     is_at_openai = provider == DEFAULT_PROVIDER and address is None
     return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from runner.errors import RunError
 from runner.hashing import tagged_hash
-from runner.models.providers.table import PROVIDERS
+from runner.models.providers.table import PROVIDERS, ProviderName
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import ModelSettings
 from runner.registry.links import trained_as_recorded
@@ -72,10 +72,11 @@ def facts_of(
 def _asked_models(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettings]:
     """Yield the agents' models, with what decides which server is asked."""
     for row in manifest.agents:
-        if row["provider"] in PROVIDERS:
+        provider = cast("ProviderName", row["provider"])
+        if provider in PROVIDERS:
             address = saved_value(folder, "models", row["model_group"], "base_url")
             address = tuple(address) if isinstance(address, list) else address
-            yield ModelSettings(provider=row["provider"], model=row["model"], base_url=address)
+            yield ModelSettings(provider=provider, model=row["model"], base_url=address)
 
 
 def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapoint]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from runner.text import in_one_line, shortened
 MIN_ANSWERS: Final = 20
 """Answers below which no share is judged."""
 WARNING_SHARE: Final = 0.5
-"""The warning appears if the share is above this with 99.5 % confidence: 16 of 20 answers, or 33 of 50."""
+"""The warning appears if the share is above this with 99.5 % confidence: 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576
 EXAMPLE_LENGTH: Final = 120
 
@@ -57,18 +57,18 @@ class AnswerJudge:
         """Count one new answer of a model; an answer from a cache or a replay costs nothing and is not counted."""
         if completion.from_cache:
             return AnswerCounts()
-        sample, why = request.sample, ""
+        sample, problem = request.sample, ""
         choices = completion.choices or (Choice(None, None),)
         for choice in choices:
             reason = self._agents[sample.agent].why_unusable(choice, sample.round)
             if reason is None:
                 return AnswerCounts(1)
-            why = why or reason
+            problem = problem or reason
         text = (choices[0].text or "").strip()
-        said = shortened(in_one_line(redacted(text)), EXAMPLE_LENGTH)
+        excerpt = shortened(in_one_line(redacted(text)), EXAMPLE_LENGTH)
         example = (
             f"{sample.agent} ({completion.model}) in round {sample.round} of {in_one_line(sample.datapoint)} answered "
-            f"'{said}': {shortened(in_one_line(redacted(why)), EXAMPLE_LENGTH)}; {self._advice(request, choices[0])}"
+            f"'{excerpt}': {shortened(in_one_line(redacted(problem)), EXAMPLE_LENGTH)}; {self._advice(request, choices[0])}"
         )
         return AnswerCounts(1, 1, example)
 

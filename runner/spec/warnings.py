@@ -24,7 +24,7 @@ MAX_ROUNDS_NAMED = 6
 
 
 def warnings_of(spec: Spec, *, today: date | None = None) -> list[str]:
-    """Return all warnings on a spec, in the order of `WARNINGS`, then those that depend on the date."""
+    """Return all warnings on a spec, in the order of `WARNINGS`, then the warnings that depend on the date."""
     retired = retirement_warnings(asked_groups(spec), today)
     return [*(line for warning in WARNINGS for line in warning(spec)), *retired]
 
@@ -32,8 +32,8 @@ def warnings_of(spec: Spec, *, today: date | None = None) -> list[str]:
 def asked_groups(spec: Spec) -> dict[str, ModelSettings]:
     """Return the model groups that a run of the spec asks: of a rejudged run, the judge's alone."""
     experiment, judge = spec.experiment, spec.protocol.verifier_name
-    asked = {judge: experiment.agents[judge]} if experiment.rejudge is not None else experiment.agents
-    return {agent.model: experiment.models[agent.model] for agent in asked.values()}
+    agents = {judge: experiment.agents[judge]} if experiment.rejudge is not None else experiment.agents
+    return {agent.model: experiment.models[agent.model] for agent in agents.values()}
 
 
 def _fixed_seeds(spec: Spec) -> Iterator[str]:

@@ -128,7 +128,7 @@ def test_the_dummy_provider_may_be_called_what_it_likes() -> None:
 def test_a_release_records_dates_that_do_not_depend_on_the_clock() -> None:
     facts = shutdown_facts([ModelSettings(model="gpt-4o"), ModelSettings(model="gpt-6-luna")])
     assert facts == {"shutdowns": {"gpt-4o": "2027-01-14"}}
-    assert list(shutdown_notes(facts)) == ["OpenAI shuts gpt-4o down on 2027-01-14; after that, nobody can ask it anew"]
+    assert list(shutdown_notes(facts)) == ["OpenAI shuts gpt-4o down on 2027-01-14; after that, calls to it fail"]
     assert shutdown_facts([ModelSettings(model="gpt-6-luna")]) == {}
 
 
