@@ -188,6 +188,7 @@ HOMES = {
         "runner.documents.scalars",
         "runner.documents.settled",
         "runner.documents.yaml_words",
+        "runner.models.retirements",
         "runner.registry.clean_yaml",
         "runner.results.board_rows",
     },

@@ -17,16 +17,14 @@ from runner.errors import (
     CallError,
     FolderGoneError,
     Interrupted,
-    ProviderRefusal,
     RunError,
-    ServerUnreachable,
 )
 from runner.models.layers.budget import Budget
 from runner.results.compared import Compared
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.until import Decision
-from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine
+from runner.rollouts.engine import AHEAD, MIN_AHEAD, STOPS_ALL, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import Finished, InOrder
 from runner.rollouts.plan import Plan
@@ -49,7 +47,7 @@ from runner.storage.atomic import read_json
 from runner.storage.log_lines import first_record
 from runner.text import counted
 
-_BEYOND_THE_LAST = (Stopped, BudgetExhausted, ProviderRefusal, ServerUnreachable)
+_BEYOND_THE_LAST = (Stopped, BudgetExhausted, *STOPS_ALL)
 """What ends games that had begun before the run was decided, and matters to nobody then."""
 
 
