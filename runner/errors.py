@@ -14,6 +14,7 @@ The tree; an exception without an exit code has that of the one above it:
     │   ├── NewerFormatError            a file was written by a newer nip-run
     │   ├── MergeError                  the parts of a run cannot be made one: carries all that is wrong at once
     │   ├── ServerUnreachable           a server did not answer call after call
+    │   ├── TooManyUnusable             more answers cannot be used than rollouts.max_unusable allows
     │   ├── ReleaseError                what a registry holds is damaged, or is not what it says
     │   │   ├── NotPublished                it has no such release
     │   │   └── TakenError                  the name and version are another release's, for ever
@@ -234,6 +235,10 @@ class MergeError(RunError):
 
 class ServerUnreachable(RunError):
     """A server that is asked for completions is down."""
+
+
+class TooManyUnusable(RunError):
+    """More answers cannot be used than `rollouts.max_unusable` allows; the same command resumes."""
 
 
 class ReleaseError(RunError):

@@ -53,6 +53,7 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/test_redaction.py": (2, CPU_TIME),
     "tests/training/test_fine_tune_command.py": (2, "polls, within the hang guard; and a kill at any moment"),
     "tests/transports/test_git_publishers.py": (1, "a commit that must not come has time to"),
+    "tests/transports/test_pace.py": (1, PLAYED),
     "tests/transports/test_shared_folder.py": (1, ANY_MOMENT),
 }
 """How many places of a file are exceptions, and why no load of the machine makes them fail."""

@@ -102,7 +102,7 @@ HOMES = {
         "runner.training.selection",
     },
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
-    "openai": {"runner.models.providers.openai"},
+    "openai": {"runner.models.providers.openai", "runner.models.providers.wrong_server"},
     "orjson": {
         "runner.datasets.apart",
         "runner.datasets.explode",
@@ -188,6 +188,7 @@ HOMES = {
         "runner.documents.scalars",
         "runner.documents.settled",
         "runner.documents.yaml_words",
+        "runner.models.retirements",
         "runner.registry.clean_yaml",
         "runner.results.board_rows",
     },

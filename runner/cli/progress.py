@@ -243,9 +243,9 @@ class Part(NamedTuple):
     text: str
 
 
-NAME_RANK = 6
-ERROR_RANK = 3
-"""Parts behind this rank leave room for the start of the last error."""
+NAME_RANK = 8
+ERROR_RANK = 4
+"""Parts behind this rank leave room for the start of the last error; cost, calls in flight and retries do not."""
 
 
 def composed(name: str, count: str, parts: Sequence[Part], width: int, error: str = "") -> str:
@@ -301,23 +301,24 @@ class Shown:
 
     def _parts(self, progress: Progress) -> tuple[str, list[Part], str]:
         now = self.clock()
-        elapsed = Part(1, duration(now - self._begun))
+        elapsed = Part(4, duration(now - self._begun))
         if not progress.total:
-            return progress.stage or "starting", [Part(5, self.point), elapsed], ""
+            return progress.stage or "starting", [Part(7, self.point), elapsed], ""
         per_second = self._rate(progress, now)
         return (
             f"{progress.jobs}/{progress.total} {progress.of}",
             [
-                Part(5, self.point),
-                Part(5, progress.stage),
+                Part(7, self.point),
+                Part(7, progress.stage),
                 elapsed,
-                Part(2, _left(progress, per_second)),
-                Part(3, _accuracy(progress)),
-                Part(4, f"{flying} in flight" if (flying := progress.in_flight()) else ""),
-                Part(8, _counted(progress.failures, "failed call")),
-                Part(9, _counted(progress.repeats, "repeat")),
-                Part(10, _per_time(per_second)),
-                Part(14 if progress.cost_usd is None else 11, _cost(progress)),
+                Part(1, _cost(progress)),
+                Part(2, f"{progress.in_flight()} in flight"),
+                Part(3, _retries(progress)),
+                Part(5, _left(progress, per_second)),
+                Part(6, _accuracy(progress)),
+                Part(10, _counted(progress.failures, "failed call")),
+                Part(11, _counted(progress.repeats, "repeat")),
+                Part(9, _per_time(per_second)),
                 Part(12, _counted(progress.calls, "call")),
                 Part(13, _tokens(progress)),
             ],
@@ -367,9 +368,13 @@ def _accuracy(progress: Progress) -> str:
 
 
 def _cost(progress: Progress) -> str:
-    if not progress.calls:
-        return ""
     return "cost unknown" if progress.cost_usd is None else f"${progress.cost_usd:.2f}"
+
+
+def _retries(progress: Progress) -> str:
+    """Return how many calls were repeated: after a failure, or since the answer could not be used."""
+    retries = progress.failures + progress.repeats
+    return f"{retries:,} {'retry' if retries == 1 else 'retries'}"
 
 
 def _tokens(progress: Progress) -> str:

@@ -66,7 +66,7 @@ COMMANDS: Mapping[str, Command] = {
     "rejudge": Command(
         "have the debates of a run judged by another judge; no other agent is asked", play.rejudge,
         "runner.cli.rejudge",
-        "rejudge RUN '+models.judge={model: gpt-4o}' agents.verifier.model=judge",
+        "rejudge RUN '+models.judge={model: gpt-6-sol}' agents.verifier.model=judge",
         "rejudge last votes=5 --verdict each",
         "rejudge RUN 'sweep={prompts: [terse, careful], votes: [1, 5]}'",
     ),
@@ -173,7 +173,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "history": Command(
         "show the training and benchmark sessions of an agent, in order", registry.history, "runner.cli.history",
-        "history verifier", "history ft:gpt-4o-mini:nip:1 --from DIR",
+        "history verifier", "history qwen3-4b-nip-1 --from DIR",
     ),
     "serve": Command(
         "run a registry for others over HTTP", server.serve, "runner.cli.serve",

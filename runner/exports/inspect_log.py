@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -180,6 +181,7 @@ class _Log:
                 total.setdefault(name, Counter()).update(_usage(made))
         facts = game.facts
         lost = rollout.outcome == Outcome.TRANSPORT_FAILED
+        turns = game.turns()
         score = {
             "value": 1.0 if rollout.correct else 0.0,
             "answer": game.verdict,
@@ -189,7 +191,7 @@ class _Log:
         return {
             "id": point.id,
             "epoch": rollout.job.number + 1,
-            "input": orjson.dumps(self._source.columns(rollout)).decode(),
+            "input": self._input(game),
             "target": game.label,
             "messages": self._messages(game),
             "output": {"model": self._output_model(), "choices": []},
@@ -212,6 +214,14 @@ class _Log:
             "events": [],
             "model_usage": {name: _usage(made) for name, made in by_model.items()},
             "role_usage": {name: _usage(made) for name, made in by_role.items()},
+            **(
+                {
+                    "started_at": _time(turns[0].start_ms),
+                    "completed_at": _time(max(turn.end_ms for turn in turns)),
+                }
+                if turns
+                else {}
+            ),
             "total_time": sum(call.latency_ms or 0.0 for call in calls) / 1000,
             "uuid": rollout.job.rollout_id,
             **({"error": _error(rollout.error or "lost in transport")} if lost else {}),
@@ -224,7 +234,18 @@ class _Log:
     def _messages(self, game: Game) -> list[dict[str, Any]]:
         if self._subject is not None:
             return [_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
-        return [{"id": f"m{index}", "source": "generate", **message} for index, message in enumerate(game.said())]
+        openings = [(seat, game.chat(seat)[:1]) for seat in game.cast]
+        prompts = [
+            {"role": line.message["role"], "content": line.message["content"], "metadata": {"agent": seat}}
+            for seat, lines in openings
+            for line in lines
+        ]
+        task = {"role": "user", "content": self._input(game), "source": "input"}
+        said = ({"source": "generate", **message} for message in game.said())
+        return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *said))]
+
+    def _input(self, game: Game) -> str:
+        return orjson.dumps(self._source.columns(game.rollout)).decode()
 
     def summary(self, sample: dict[str, Any]) -> dict[str, Any]:
         keys = ("id", "epoch", "target", "metadata", "scores", "model_usage", "role_usage", "total_time", "uuid")
@@ -244,6 +265,10 @@ def _usage(calls: Iterable[Call]) -> dict[str, int]:
     usage = dict(zip(_TOKENS, (prompt, completion, prompt + completion, cached), strict=True))
     later = {name: sum(getattr(c, field) for c in made) for name, field in _LATER_TOKENS.items()}
     return usage | {name: tokens for name, tokens in later.items() if tokens}
+
+
+def _time(milliseconds: float) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _error(message: str) -> dict[str, str]:

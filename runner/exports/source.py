@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -29,6 +30,24 @@ class Line(NamedTuple):
     model: str | None
 
 
+CLOCK_SKEW_MS = 60_000
+"""How far a server's clock may be behind; an answer that is older than its run comes from a cache or a replay."""
+
+
+def started_ms(manifest: Manifest) -> float:
+    """Return when a run began, in milliseconds since 1970."""
+    return datetime.fromisoformat(manifest.started_at).timestamp() * 1000
+
+
+class Turn(NamedTuple):
+    """An answer in a game: what was asked, and when, in milliseconds since 1970."""
+
+    call: Call
+    messages: Sequence[ChatMessage]
+    start_ms: float
+    end_ms: float
+
+
 @dataclass(frozen=True)
 class Game:
     """A rollout, what was asked in it, and who played it."""
@@ -39,6 +58,23 @@ class Game:
     """The agents by seat, each with the model that played there in this game."""
     judged: str | None = None
     """The agent who judges what others have said in another run; it has not said its own earlier messages."""
+    started_ms: float = 0.0
+    """When the run began."""
+    created_ms: Mapping[SampleKey, float] = field(default_factory=dict)
+    """When servers created the answers, if they say so."""
+
+    def turns(self) -> list[Turn]:
+        """Return every answer with its times: the server's, or else as if each came right after the one before."""
+        asked = {(r.sample.round, r.sample.agent, r.sample.attempt, r.sample.vote): r for r in self.requests}
+        turns: list[Turn] = []
+        for call in self.rollout.calls:
+            request = asked.get((call.round, call.agent, call.attempt, call.vote))
+            if not call.is_answer or request is None:
+                continue
+            previous = turns[-1].end_ms if turns else self.started_ms
+            start = self.created_ms.get(request.sample, previous)
+            turns.append(Turn(call, request.messages, start, start + (call.latency_ms or 0.0)))
+        return turns
 
     def chat(self, agent: str) -> list[Line]:
         """The last chat that was sent for an agent, with the answer that counted: the agent's whole game.
@@ -280,10 +316,13 @@ class Source:
     def games(self) -> Iterator[Game]:
         """Every finished game in the order of the plan, those that were lost in transport too."""
         judged = None if self.manifest.rejudge_of is None else self.plan.spec.protocol.verifier_name
+        began = started_ms(self.manifest)
         with closing(Reconstructor(self.folder, self.plan)) as found:
             for rollouts, requests in found.with_requests():
+                times = {request.sample: found.created_ms(request.sample) for request in requests}
+                created = {sample: time for sample, time in times.items() if time and time >= began - CLOCK_SKEW_MS}
                 for rollout in rollouts:
-                    yield Game(rollout, requests, self._casts[bool(rollout.job.swapped)], judged)
+                    yield Game(rollout, requests, self._casts[bool(rollout.job.swapped)], judged, began, created)
 
 
 def generation_options(settings: ModelSettings) -> dict[str, Any]:

@@ -100,8 +100,8 @@ def _either(price: float | None, fallback: float) -> float:
 class FineTuneStep:
     """One fine-tuning that a model has gone through."""
 
-    model: str = option("The model that came out.", example="ft:gpt-4o-mini:nip:1")
-    from_model: str = option("The model that went in.", example="gpt-4o-mini-2024-07-18")
+    model: str = option("The model that came out.", example="qwen3-4b-nip-1")
+    from_model: str = option("The model that went in.", example="Qwen/Qwen3-4B")
     run_id: str = option("The training run.", example="nip-ei-0123456789")
     iteration: int = option("Its iteration, from 0.", example=0, minimum=0)
     method: Literal["sft", "dpo"] = option("Supervised, or by preferences.", example="sft")
@@ -130,7 +130,7 @@ class ModelSettings:
     model: str | None = option(
         "The model's name, as the server knows it. `openai` needs one.",
         default=None,
-        example="gpt-4o-mini-2024-07-18",
+        example="gpt-6-luna",
         minLength=1,
     )
     from_run: str | None = option(
@@ -148,15 +148,15 @@ class ModelSettings:
     base_model: str | None = option(
         "The model it was fine-tuned from, for the tables; null: itself.",
         default=None,
-        example="gpt-4o-mini-2024-07-18",
+        example="Qwen/Qwen3-4B",
     )
     lineage: tuple[FineTuneStep, ...] = option(
         "Fine-tuning lineage, oldest first; written by training runs.",
         default=(),
         example=[
             {
-                "model": "ft:gpt-4o-mini:nip:1",
-                "from_model": "gpt-4o-mini-2024-07-18",
+                "model": "qwen3-4b-nip-1",
+                "from_model": "Qwen/Qwen3-4B",
                 "run_id": "nip-ei-0123456789",
                 "iteration": 0,
                 "method": "sft",

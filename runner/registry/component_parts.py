@@ -14,6 +14,7 @@ from runner.documents.fields import changed, from_plain, schema, to_plain
 from runner.documents.layers import load_layers
 from runner.errors import Problem, ReleaseError, SpecError, UsageError
 from runner.hashing import tagged_hash
+from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.registry.component_files import Made
 from runner.registry.draft import Naming
@@ -219,6 +220,7 @@ def _model_facts(settings: ModelSettings) -> dict[str, Any]:
         "model": settings.name,
         "base_model": settings.base_model or settings.name,
         "trainings": len(settings.lineage),
+        **shutdown_facts([settings]),
     }
 
 

@@ -15,6 +15,7 @@ from runner.documents.layered import Layered
 from runner.documents.plain import KeyPath
 from runner.errors import NipRunError, ReleaseError
 from runner.hashing import tagged_hash
+from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED
 from runner.protocols.load import find_protocol
 from runner.registry.component_files import Made, protocol_file, template_files
@@ -28,6 +29,7 @@ from runner.releases.reference import Kind, is_reference
 from runner.results.beginning import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
 from runner.spec.load import Spec, load_specs, read_written
+from runner.spec.warnings import asked_groups
 from runner.training.plan import plan_of
 from runner.training.weights import is_path, without_path
 
@@ -96,6 +98,7 @@ def _facts(specs: list[Spec], called: Mapping[str, str]) -> dict[str, Any]:
             if settings.model in first.models
         },
         "points": len(specs),
+        **shutdown_facts(group for spec in specs for group in asked_groups(spec).values()),
         "datapoints": sorted({len(one.dataset.datapoints) for one in specs}),
     }
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.documents.dump import dump
+from runner.models.providers.table import DEFAULT_PROVIDER
+from runner.models.retirements import shutdown_facts
+from runner.models.settings import ModelSettings
 from runner.registry.draft import Draft, Naming
 from runner.registry.links import (
     EFFORT,
@@ -118,6 +121,7 @@ def _draft(
             "effort": took["own"],
             "continues": took["continues"],
             "trained": [dict(group)],
+            **_shutdown(group["provider"], last["model"], began.get("base_url")),
         },
     )
     texts = {
@@ -126,6 +130,12 @@ def _draft(
         "README.md": _readme(release, said, took).encode(),
     }
     return Draft(release, {**texts, **files}, (*notes, *left_out))
+
+
+def _shutdown(provider: str, model: str, address: object) -> dict[str, Any]:
+    """Return the fact of the model's shutdown date, if it is asked at OpenAI itself."""
+    is_at_openai = provider == DEFAULT_PROVIDER and address is None
+    return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
 
 
 def _settings(began: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:

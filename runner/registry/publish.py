@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from runner.errors import NotPublished, ReleaseError, UsageError
+from runner.models.retirements import shutdown_notes
 from runner.registry.checks import Outcome, Subject, checked, not_pinned
 from runner.registry.clean import clean
 from runner.registry.draft import Draft
@@ -112,9 +113,10 @@ def _found(link: Link, registry: Registry | None, kind: Kind) -> Link:
 
 
 def _marked(draft: Draft) -> Draft:
-    """With whether it is pinned, which anybody sees."""
-    release = draft.release
-    return replace(draft, release=replace(release, facts={**release.facts, "pinned": not any(not_pinned(release))}))
+    """Return the draft with the fact whether it is pinned, and with notes about models that are shut down."""
+    release, notes = draft.release, (*draft.notes, *shutdown_notes(draft.release.facts))
+    marked = replace(release, facts={**release.facts, "pinned": not any(not_pinned(release))})
+    return replace(draft, release=marked, notes=notes)
 
 
 def _by_hash(draft: Draft, made: Sequence[Ready]) -> Draft:

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.models.keys import OPENAI
 from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
+from runner.models.retirements import shutdown_notes
 from runner.registry.kinship import made_from_in_words
 from runner.registry.markdown import cell, code, plain, prose
 from runner.registry.run_data import accuracy_of
@@ -120,6 +121,8 @@ def _commands(release: Release, manifest: Manifest, spec: Mapping[str, Any], *, 
         f"To play it anew contacts the servers of the table above and no other, and {_cost(manifest)}. Change any "
         "hyperparameter in `parameters.yaml` before; `environment.lock` has the packages that it was played with."
     )
+    for note in shutdown_notes(release.facts):
+        said += f" {plain(note)}."
     return "\n".join(("```sh", *lines, "```", "", said))
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
 from runner.errors import RunError
 from runner.hashing import tagged_hash
+from runner.models.providers.table import PROVIDERS, ProviderName
+from runner.models.retirements import shutdown_facts
+from runner.models.settings import ModelSettings
 from runner.registry.links import trained_as_recorded
 from runner.registry.run_data import accuracy_of
 from runner.releases.manifest import Source
@@ -50,6 +53,7 @@ def facts_of(
     """Plain JSON; the keys are those of every run's release."""
     hashes = sorted(point.content_sha256 for point in points)
     return {
+        **shutdown_facts(_asked_models(folder, manifest)),
         **{name: getattr(manifest, name) for name in _FACTS},
         "task": None if manifest.is_training_run else task_of(folder, points).sha256,
         "status": manifest.status.value,
@@ -64,6 +68,16 @@ def facts_of(
         "trained": trained_as_recorded(folder),
         "datapoints_sha256": hashes if len(hashes) <= MOST_DATAPOINTS else None,
     }
+
+
+def _asked_models(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettings]:
+    """Yield the agents' models, with what decides which server is asked."""
+    for row in manifest.agents:
+        provider = cast("ProviderName", row["provider"])
+        if provider in PROVIDERS:
+            address = saved_value(folder, "models", row["model_group"], "base_url")
+            address = tuple(address) if isinstance(address, list) else address
+            yield ModelSettings(provider=provider, model=row["model"], base_url=address)
 
 
 def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapoint]) -> dict[str, str]:

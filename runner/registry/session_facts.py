@@ -158,6 +158,9 @@ def check_types(facts: Mapping[str, Any]) -> None:
     models: Mapping[str, Any] = typed(facts, "models", dict) or {}
     for agent in models:
         typed(models, agent, str)
+    shutdowns: Mapping[str, Any] = typed(facts, "shutdowns", dict) or {}
+    for model in shutdowns:
+        typed(shutdowns, model, str)
     accuracy: Mapping[str, Any] = typed(facts, "accuracy", dict) or {}
     for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters"):
         value = typed(accuracy, name, int, float)

@@ -24,6 +24,7 @@ from runner.errors import (
     ProviderRefusal,
     RefusedError,
     ServerUnreachable,
+    TooManyUnusable,
     TransientError,
 )
 from runner.models.base import LATER_CLASSES, Complete, Completion, Request, Usage
@@ -53,7 +54,7 @@ REFUSED_SECONDS = 0.5
 UNREACHABLE_SECONDS = 30.0
 """The same once a server was given up: another one may be at work on answers that are billed."""
 
-_STOPS_ALL = (ProviderRefusal, ServerUnreachable)
+STOPS_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
 """What keeps all games from going on, where calls in flight may still come in."""
 
 FAILURES: tuple[tuple[type[NipRunError], Outcome], ...] = (
@@ -142,7 +143,7 @@ class Engine:
         tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
         try:
             await _all_or_first_failure(tasks)
-        except _STOPS_ALL as error:
+        except STOPS_ALL as error:
             await self._let_come_in(tasks, error)
             raise
         finally:
@@ -196,7 +197,7 @@ class Engine:
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
             await _all_unless_fatal(others)
-        except _STOPS_ALL as error:
+        except STOPS_ALL as error:
             await self._let_come_in(others, error)
             raise
         finally:
@@ -292,7 +293,7 @@ class Engine:
         """Wait for all speakers of a round, or all votes on a verdict; what stops the whole run stops the wait."""
         try:
             await _all_unless_fatal(tasks)
-        except _STOPS_ALL as error:
+        except STOPS_ALL as error:
             await self._let_come_in(tasks, error)
             raise
         finally:

@@ -21,6 +21,7 @@ MUTABLE_KEYS = (
     "rollouts.concurrency",
     "rollouts.max_calls",
     "rollouts.max_transport_failed",
+    "rollouts.max_unusable",
     "execution",
     "until",
     "dataset.limit",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from runner.errors import CallError
+from runner.errors import CallError, TooManyUnusable
 from runner.models.base import LATER_CLASSES, Completion, Request
 from runner.models.costs import CallCosts
 from runner.models.tally import Tally
@@ -16,6 +16,7 @@ from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.troubles import Trouble, Troubles
+from runner.runs.unusable import AnswerCounts
 
 log = logging.getLogger("nip_run.accounting")
 
@@ -113,6 +114,9 @@ class Accounting:
         self._copied: Counter[str] = Counter()
         self._troubles = Troubles(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
+        self._max_unusable = plan.spec.experiment.rollouts.max_unusable
+        self._new_answers = AnswerCounts()
+        self._has_warned = False
 
     def answered(self, request: Request, completion: Completion) -> None:
         """Count an answer for those who watch, as it comes in."""
@@ -129,6 +133,31 @@ class Accounting:
         self.progress.answers += answers
         self.progress.repeats += repeats
         self._watch(self.progress)
+
+    def count_new(self, counts: AnswerCounts) -> None:
+        """Count new answers, and warn once if many of them cannot be used."""
+        self._new_answers = self._new_answers.plus(counts)
+        if self._new_answers.is_alarming and not self._has_warned:
+            self._has_warned = True
+            self.warn(
+                f"unusable answers of {self._plan.identity}",
+                f"warning: {self._new_answers}; for example, {self._new_answers.example}. To stop such a run by "
+                "itself, set rollouts.max_unusable (a share)",
+            )
+
+    def check_unusable(self) -> None:
+        """See that the share of unusable answers is within the spec's limit.
+
+        Raises:
+            TooManyUnusable: it is not.
+        """
+        if self._new_answers.exceeds(self._max_unusable):
+            raise TooManyUnusable(
+                f"stopped: {self._new_answers}, more than rollouts.max_unusable ({self._max_unusable:g}) allows\n"
+                f"For example, {self._new_answers.example}.\n"
+                "Everything so far is saved, and the same command resumes. Set rollouts.max_unusable higher to go on "
+                "regardless."
+            )
 
     def failed(self, error: CallError) -> None:
         """Count a failed attempt."""

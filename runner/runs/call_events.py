@@ -16,6 +16,7 @@ from runner.rollouts.rollout import Call
 from runner.rollouts.stop import Stop
 from runner.runs.accounting import Accounting
 from runner.runs.server_notes import ServerNotes
+from runner.runs.unusable import AnswerJudge
 from runner.storage.journal import Journal
 
 
@@ -50,6 +51,7 @@ class RunCallEvents(CallEvents):
     """Where new answers are kept for other runs."""
     budgeted: bool
     """Whether a budget has reserved what each call may cost."""
+    judge: AnswerJudge
 
     def sending(self, request: Request) -> None:
         self.stop.check()
@@ -71,6 +73,7 @@ class RunCallEvents(CallEvents):
         self.server_notes.unlike(group, server, calls, said)
 
     def recorded(self, request: Request, completion: Completion) -> None:
+        self.accounting.count_new(self.judge.judge(request, completion))
         if self.cache is None:
             return
         try:
@@ -90,3 +93,4 @@ class RunCallEvents(CallEvents):
     def answered(self, request: Request, completion: Completion) -> None:
         self.server_notes.answered(request, completion)
         self.accounting.answered(request, completion)
+        self.accounting.check_unusable()  # now that the call is settled

@@ -17,9 +17,7 @@ from runner.errors import (
     CallError,
     FolderGoneError,
     Interrupted,
-    ProviderRefusal,
     RunError,
-    ServerUnreachable,
 )
 from runner.models.layers.budget import Budget
 from runner.results.compared import Compared
@@ -27,7 +25,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.tables import COLUMNS
 from runner.results.until import Decision
-from runner.rollouts.engine import AHEAD, MIN_AHEAD, Engine
+from runner.rollouts.engine import AHEAD, MIN_AHEAD, STOPS_ALL, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import Finished, InOrder
 from runner.rollouts.plan import Plan
@@ -49,7 +47,7 @@ from runner.runs.wiring import Wired, Wiring
 from runner.storage.log_lines import first_record
 from runner.text import counted
 
-_BEYOND_THE_LAST = (Stopped, BudgetExhausted, ProviderRefusal, ServerUnreachable)
+_BEYOND_THE_LAST = (Stopped, BudgetExhausted, *STOPS_ALL)
 """What ends games that had begun before the run was decided, and matters to nobody then."""
 
 

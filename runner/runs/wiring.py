@@ -44,6 +44,7 @@ from runner.runs.call_events import RunCallEvents
 from runner.runs.server_notes import ServerNotes
 from runner.runs.shared import Shared
 from runner.runs.spending import count_lost
+from runner.runs.unusable import AnswerJudge
 from runner.runs.which import ReplayOf
 from runner.storage.journal import Journal
 from runner.storage.log_lines import NOT_BOUND
@@ -112,6 +113,7 @@ class Wiring:
                 ServerNotes(self.costs.groups, self.notes, self.accounting.tell),
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
+                judge=AnswerJudge(self.plan),
             )  # fmt: skip
             batches = self._batches(journal, recorded, events)
             connection = self._connect(replayed, cache, events, batches, recorded.answered)

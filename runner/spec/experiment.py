@@ -92,6 +92,15 @@ class Rollouts:
         minimum=0,
         maximum=1,
     )
+    max_unusable: float | None = option(
+        "Stop the run, with exit code 1, once more than this share of the answers cannot be used: refused, empty, or "
+        "in another format. Judged after 20 answers, over the new answers since the command started; each shard and "
+        "each part of a training run counts its own. The same command resumes. null: never.",
+        default=None,
+        example=0.5,
+        minimum=0,
+        maximum=1,
+    )
 
 
 MAX_PROCESSES = 1024
@@ -259,7 +268,7 @@ class Experiment:
     )
     models: Mapping[str, ModelSettings] = option(
         "The model groups.",
-        example={"small": {"model": "gpt-4o-mini-2024-07-18"}},
+        example={"small": {"model": "gpt-6-luna"}},
         minProperties=1,
         propertyNames={"pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$"},
     )

@@ -167,8 +167,8 @@ class TrainerSettings:
 class TrainedModel:
     """A model that a training run has come to."""
 
-    model: str = option("Its name.", example="ft:gpt-4o-mini:nip:1")
-    base_model: str = option("What it began as.", example="gpt-4o-mini-2024-07-18")
+    model: str = option("Its name.", example="qwen3-4b-nip-1")
+    base_model: str = option("What it began as.", example="Qwen/Qwen3-4B")
     lineage: tuple[FineTuneStep, ...] = option("Fine-tuning lineage, oldest first.", default=())
 
 
@@ -180,7 +180,7 @@ class RerunTests:
     models: tuple[Mapping[str, TrainedModel], ...] = option(
         "The models after each iteration, by group; written when the spec is loaded.",
         default=(),
-        example=[{"verifier": {"model": "ft:gpt-4o-mini:nip:1", "base_model": "gpt-4o-mini-2024-07-18"}}],
+        example=[{"verifier": {"model": "qwen3-4b-nip-1", "base_model": "Qwen/Qwen3-4B"}}],
     )
 
 

@@ -6,7 +6,10 @@ A new warning is a function of a spec, in a list at the end: `WARNINGS`, or `CHE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import date
 
+from runner.models.retirements import retirement_warnings
+from runner.models.settings import ModelSettings
 from runner.prompts.templates import LAST_ROUND, SUFFIX
 from runner.protocols.protocol import Protocol
 from runner.protocols.schedule import rounds_without_waste, unheard
@@ -23,9 +26,17 @@ MAX_ROUNDS_NAMED = 6
 """A warning names at most this many of the rounds that are wasted."""
 
 
-def warnings_of(spec: Spec) -> list[str]:
-    """All warnings on a spec, in the order of `WARNINGS`."""
-    return [line for warning in WARNINGS for line in warning(spec)]
+def warnings_of(spec: Spec, *, today: date | None = None) -> list[str]:
+    """Return all warnings on a spec, in the order of `WARNINGS`, then the warnings that depend on the date."""
+    retired = retirement_warnings(asked_groups(spec), today)
+    return [*(line for warning in WARNINGS for line in warning(spec)), *retired]
+
+
+def asked_groups(spec: Spec) -> dict[str, ModelSettings]:
+    """Return the model groups that a run of the spec asks: of a rejudged run, the judge's alone."""
+    experiment, judge = spec.experiment, spec.protocol.verifier_name
+    agents = {judge: experiment.agents[judge]} if experiment.rejudge is not None else experiment.agents
+    return {agent.model: experiment.models[agent.model] for agent in agents.values()}
 
 
 def check_warnings_of(spec: Spec) -> list[str]:

@@ -36,16 +36,15 @@ def shown(width: int, seconds: float = 30.0, name: str = "quickstart", point: st
 
 def test_a_wide_terminal_has_all_of_it() -> None:
     assert shown(240, point="point 2 of 6", stage="iteration 1 of 3: games") == (
-        "quickstart 45/96 rollouts, point 2 of 6, iteration 1 of 3: games, 0:30, 0:34 left, accuracy 0.47 (n=45), "
-        "12 in flight, 3 failed calls, 7 repeats, 1.5/s, $0.25, 338 calls, 100.0k tokens; error: 429 Rate\\nlimit"
+        "quickstart 45/96 rollouts, point 2 of 6, iteration 1 of 3: games, 0:30, $0.25, 12 in flight, 10 retries, "
+        "0:34 left, accuracy 0.47 (n=45), 3 failed calls, 7 repeats, 1.5/s, 338 calls, 100.0k tokens; "
+        "error: 429 Rate\\nlimit"
     )
 
 
 def test_the_count_is_never_cut_and_the_least_important_go_first() -> None:
-    assert shown(79, last_error="") == (
-        "quickstart 45/96 rollouts, 0:30, 0:34 left, accuracy 0.47 (n=45), 12 in flight"
-    )
-    assert shown(60, last_error="") == "45/96 rollouts, 0:30, 0:34 left, accuracy 0.47 (n=45), 1.5/s"
+    assert shown(79, last_error="") == ("quickstart 45/96 rollouts, 0:30, $0.25, 12 in flight, 10 retries, 0:34 left")
+    assert shown(60, last_error="") == "45/96 rollouts, 0:30, $0.25, 12 in flight, 10 retries, 1.5/s"
     for width in range(14, 240):
         for error in ("", "429 Rate limit reached; try again in 20 s"):
             line = shown(width, last_error=error)
@@ -56,7 +55,37 @@ def test_the_count_is_never_cut_and_the_least_important_go_first() -> None:
 
 def test_the_last_error_has_room_at_80_columns() -> None:
     line = shown(79, last_error="429 Rate limit reached for tiny; try again in 20 s")
-    assert line == "45/96 rollouts, 0:30, 0:34 left, accuracy 0.47 (n=45); error: 429 Rate limit..."
+    assert line == "45/96 rollouts, 0:30, $0.25, 12 in flight, 10 retries; error: 429 Rate limit..."
+
+
+@pytest.mark.parametrize("error", ["", "x" * 500])
+@pytest.mark.parametrize("usd", [0.0, 0.25, 98_765.43, None])
+@pytest.mark.parametrize("jobs", [1, 123_456])
+def test_cost_calls_in_flight_and_retries_are_always_there_at_80_columns(
+    error: str, usd: float | None, jobs: int
+) -> None:
+    line = shown(
+        79, jobs=jobs, total=jobs, failures=70_000, repeats=4_321, last_error=error, in_flight=lambda: 12_345,
+        answers=Tally(usd or 0.0, 0, 338), priced=usd is not None,
+    )  # fmt: skip
+    cost = "cost unknown" if usd is None else f"${usd:.2f}"
+    assert f"{jobs}/{jobs} rollouts" in line
+    for part in (f"{cost}, ", "12345 in flight, ", "74,321 retries"):
+        assert part in line
+    assert len(line) <= 79
+
+
+def test_before_the_first_call_the_line_has_them_too() -> None:
+    line = shown(79, jobs=0, judged=0, failures=0, repeats=0, answers=Tally(), in_flight=lambda: 0)
+    assert line.startswith("quickstart 0/96 rollouts, 0:30, $0.00, 0 in flight, 0 retries")
+
+
+def test_narrow_terminals_keep_the_count_then_the_cost_then_calls_in_flight_then_retries() -> None:
+    kept = [[part in shown(width) for part in ("$0.25", "12 in flight", "10 retries")] for width in range(14, 60)]
+    assert sorted(kept) == kept
+    assert [True, False, False] in kept
+    assert [True, True, False] in kept
+    assert kept[-1] == [True, True, True]
 
 
 def test_the_last_error_is_gone_some_seconds_after_the_last_failure() -> None:

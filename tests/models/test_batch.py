@@ -7,6 +7,7 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from runner.models.providers.openai_body import request_body
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 from runner.prompts.chat import ChatMessage
+from tests.support.fine_tuning import QUICK
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import (
     ended,
@@ -169,7 +171,7 @@ def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, l
 
 
 def test_a_batch_whose_creation_was_not_answered_is_not_paid_for_twice(tmp_path: Path, live: Path) -> None:
-    with providing(drop_creates=1) as provider:
+    with providing(batch_creates=["after_drop"]) as provider:
         result = played(batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
@@ -275,18 +277,25 @@ def request(index: int) -> Request:
 
 
 def asked(
-    provider: Provider, count: int, earlier: list[BatchRecord] | None = None
+    provider: Provider, count: int, earlier: list[BatchRecord] | None = None, tries: int = 1
 ) -> tuple[list[Completion | BaseException], list[BatchRecord]]:
-    """`count` requests at once through one model, and the records that it noted."""
+    """`count` requests at once through one model, each up to `tries` times, and the records that it noted."""
     notes: list[BatchRecord] = []
 
     async def note(record: BatchRecord) -> None:
         notes.append(record)
 
     async def go() -> list[Completion | BaseException]:
-        model = BatchModel(settings(provider), "m", note, earlier or ())
+        model = BatchModel(settings(provider), "m", note, earlier or (), waits=QUICK)
+
+        async def complete(index: int) -> Completion:
+            for _ in range(tries - 1):
+                with suppress(TransientError):
+                    return await model.complete(request(index))
+            return await model.complete(request(index))
+
         try:
-            found = asyncio.gather(*(model.complete(request(i)) for i in range(count)), return_exceptions=True)
+            found = asyncio.gather(*map(complete, range(count)), return_exceptions=True)
             return await asyncio.wait_for(found, HANG_SECONDS)
         finally:
             await model.close()
@@ -329,6 +338,37 @@ def test_a_batch_whose_id_was_never_noted_is_found_by_its_metadata(tmp_path: Pat
     assert more == []
     assert stats["batches"] == 1
     assert stats["lists"] == 1
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        # A lost answer, a clear refusal, a lost answer: the batch appears in a listing only then.
+        {"batch_creates": ["after_drop", "busy", "after_error"], "batch_hidden": 6},
+        {"batch_creates": ["after_error", "error", "busy"], "batch_hidden": 6},
+        {"batch_creates": ["after_html"], "batch_hidden": 3},
+        {"batch_creates": ["busy", "after_empty"]},
+        {"batch_creates": ["after_drop"], "batch_lists": ["empty", "list", "html", "error", "drop", "unfinished"]},
+        {"batch_creates": ["error", "after_drop"], "batch_lists": ["error"] * 5},
+    ],
+)
+def test_one_batch_is_created_whatever_is_lost_in_a_sequence(tmp_path: Path, faults: dict[str, Any]) -> None:
+    with providing(**faults) as provider:
+        found, notes = asked(provider, 4, tries=6)
+        stats = provider.stats()
+    assert all(isinstance(completion, Completion) for completion in found)
+    assert stats["batch_sizes"] == [4]
+    assert [note.batch for note in notes if note.batch is not None] == ["batch_0"]
+
+
+def test_a_batch_that_no_listing_had_after_a_kill_is_found_before_its_lines_are_sent_again(tmp_path: Path) -> None:
+    with providing(batch_creates=["after_drop"], batch_hidden=10) as provider:
+        _, notes = asked(provider, 3)  # the process ends without having found its batch
+        found, more = asked(provider, 3, earlier=notes)
+        stats = provider.stats()
+    assert [note.batch for note in (*notes, *more)] == [None]
+    assert all(isinstance(completion, Completion) for completion in found)
+    assert stats["batch_sizes"] == [3]
 
 
 def test_an_intent_that_was_never_sent_is_sent_anew(tmp_path: Path) -> None:

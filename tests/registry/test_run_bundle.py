@@ -66,6 +66,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return played(spec, folder / "results", "seed=9").folder.path
 
 
+def test_a_release_records_when_its_models_are_shut_down(run: Path, tmp_path: Path) -> None:
+    """The dummy played the run; here its folder says that OpenAI did."""
+    assert "shutdowns" not in draft(run).release.facts
+    copy = tmp_path / "results" / "runs" / run.name
+    shutil.copytree(run, copy)
+    spec = yaml.safe_load((copy / "spec.yaml").read_text())
+    spec["models"]["m"] |= {"provider": "openai", "model": "gpt-4o"}
+    (copy / "spec.yaml").write_text(yaml.safe_dump(spec))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    for agent in manifest["agents"]:
+        agent |= {"provider": "openai", "model": "gpt-4o"}
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    made = draft(copy)
+    assert made.release.facts["shutdowns"] == {"gpt-4o": "2027-01-14"}
+    assert b"2027" in read(made, "README.md").partition(b"OpenAI shuts")[2]
+
+
 @pytest.mark.full
 def test_notes_are_in_no_release_and_change_none(run: Path) -> None:
     before = draft(run)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from runner.training.backends.connect import backend_for
 from runner.training.backends.openai import OpenAiBackend, suffix_of
 from tests.support.fine_tuning import EXAMPLE, QUICK, Killed, backend_at, begun, job_in, to_its_end, unexpected
 from tests.support.hang_guard import HANG_SECONDS
+from tests.support.processes import until
 from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
 
 
@@ -230,6 +233,87 @@ def test_a_lost_answer_leaves_one_job(
     assert len(jobs) == 6
     assert handle == {"job": jobs[-1]["id"]}
     assert notes == [{"file": jobs[-1]["training_file"]}, {**handle, "file": jobs[-1]["training_file"]}]
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        # The listings lag, so only a look before the third creation finds the job.
+        {"creates": ["after_drop", "busy", ""], "hidden": 6},
+        {"creates": ["after_drop", "busy", "after_error", "busy"], "hidden": 8},
+        {"creates": ["after_drop"], "lists": ["empty", "unfinished", "list", "html"]},
+        {"creates": ["after_drop"], "lists": ["unfinished"], "echoes_metadata": False},
+        {"creates": ["after_error", "busy", "error"], "hidden": 7},
+        {"creates": ["busy", "after_drop", "busy"], "hidden": 6},
+        {"creates": ["error", "busy", "after_html"], "hidden": 4},
+        {"creates": ["drop", "late", "busy"], "hidden": 6, "hang": 1.5},
+        {"creates": ["after_empty", "busy", "after_drop"], "hidden": 6},
+        {"creates": ["after_html", "busy"], "hidden": 6, "lists": ["", "error", "", "drop"]},
+    ],
+)
+def test_one_job_is_created_whatever_is_lost_in_a_sequence(
+    server: FineTuner, tmp_path: Path, faults: dict[str, Any]
+) -> None:
+    _others(server, tmp_path)
+    server.change(**faults)
+    policy = replace(QUICK, attempts=12)
+    handle = backend_at(server, model={"timeout": 0.7}, policy=policy).submit(job_in(tmp_path), [], lambda note: None)
+    assert [job["id"] for job in server.jobs()][5:] == [handle["job"]]
+
+
+def test_a_listing_that_cannot_be_read_never_leads_to_a_second_job(server: FineTuner, tmp_path: Path) -> None:
+    server.change(creates=["after_drop"], lists=["empty", "unfinished", "list", "html", "error"])
+    with pytest.raises(RunError, match="Run the same command again"):
+        backend_at(server).submit(job_in(tmp_path), [], lambda note: None)
+    assert len(server.jobs()) == 1
+
+
+@pytest.mark.parametrize("fault", ["after_drop", "late"])
+def test_a_killed_process_leaves_one_job_although_listings_lag(server: FineTuner, tmp_path: Path, fault: str) -> None:
+    """SIGKILL arrives while the backend waits for the answer, or before it looks for the job."""
+    server.change(creates=[fault, "busy"], hidden=7, hang=60.0)
+    notes = tmp_path / "notes.jsonl"
+    process = subprocess.Popen([sys.executable, "-c", SUBMIT, server.base_url, str(tmp_path), str(notes)])
+    until(lambda: len(server.jobs()) == 1)
+    process.kill()
+    process.wait()
+    known: list[Mapping[str, Any]] = [json.loads(line) for line in notes.read_text().splitlines()]
+    assert [list(note) for note in known] == [["file"]]
+    handle = backend_at(server).submit(job_in(tmp_path), known, known.append)
+    assert [job["id"] for job in server.jobs()] == [handle["job"]]
+
+
+SUBMIT = """
+import json, pathlib, sys, time
+from runner.models.policy import TransientPolicy
+from runner.models.settings import ModelSettings
+from runner.spec.trainers import TrainerSettings
+from runner.training.backends.connect import backend_for
+from tests.support.fine_tuning import job_in
+
+url, folder, notes = sys.argv[1:]
+
+def keep(note):
+    with open(notes, "a") as file:
+        file.write(json.dumps(dict(note)) + "\\n")
+
+backend = backend_for(
+    "m", TrainerSettings(backend="openai"), ModelSettings(model="tiny", base_url=url, timeout=60.0),
+    policy=TransientPolicy(), sleep=lambda seconds: time.sleep(60),
+)
+backend.submit(job_in(pathlib.Path(folder)), [], keep)
+"""
+
+
+def test_a_job_on_a_file_that_expired_is_found_by_its_key(server: FineTuner, tmp_path: Path) -> None:
+    """The process that created it was killed, and the provider has deleted the file since."""
+    _others(server, tmp_path)
+    job, known = job_in(tmp_path), list[Mapping[str, Any]]()
+    handle = backend_at(server).submit(job, [], known.append)
+    again = backend_at(server).submit(job, [{"file": "file-gone"}], lambda note: None)
+    assert again == handle
+    assert len(server.jobs()) == 6
 
 
 def _others(server: FineTuner, folder: Path) -> None:

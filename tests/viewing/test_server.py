@@ -83,7 +83,7 @@ def test_the_token_is_in_a_file_that_only_the_user_can_read(played: Path, tmp_pa
         assert not command.is_file() or found[1] not in command.read_text()
     finally:
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG_SECONDS)
     assert found[1] not in page + out + err
     assert not path.parent.exists()
 

@@ -46,7 +46,7 @@ def differences(said: dict[str, Any], wanted: dict[str, MlflowRun]) -> list[str]
             metrics.setdefault(point.key, []).append([point.step, point.value])
         tags = {**run.tags, "mlflow.runName": run.name}
         files = {name: hashlib.sha256(path.read_bytes()).hexdigest() for path, name in run.artifacts}
-        held = {name: value for name, value in one["tags"].items() if name != f"{TAG}files"}
+        held = {name: value for name, value in one["tags"].items() if name not in (f"{TAG}files", f"{TAG}traces")}
         sides = {
             "params": (one["params"], dict(run.params)),
             "metrics": (one["metrics"], {key: sorted(points) for key, points in metrics.items()}),

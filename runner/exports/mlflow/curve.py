@@ -9,6 +9,7 @@ from typing import Any
 from runner.exports.metric_kinds import exported_name
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import Point
+from runner.exports.source import CLOCK_SKEW_MS, started_ms
 from runner.models.journal_index import FollowedIndex
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -72,8 +73,11 @@ class Curve:
         if self._jobs is None:
             self._jobs = played_jobs(self._folder, self.plan)
         waiting, self._waiting = self._waiting, []
-        for job, rollouts, _ in self._reconstructor.of_jobs(chain(waiting, self._jobs)):
-            if not self._add(rollouts, is_over=manifest.status == Status.DONE):
+        for job, rollouts, answered in self._reconstructor.of_jobs(chain(waiting, self._jobs)):
+            times = (self._reconstructor.created_ms(one.request.sample) for one in answered)
+            began = started_ms(manifest) - CLOCK_SKEW_MS
+            ended = max((round(time) for time in times if time and time >= began), default=None)
+            if not self._add(rollouts, ended, is_over=manifest.status == Status.DONE):
                 self._waiting = [job]
                 break
         return self.points
@@ -84,7 +88,7 @@ class Curve:
         chosen = self.plan.debates is not None and self.plan.debates.stopped is not None
         return (stops or chosen) and manifest.status not in PLAYED
 
-    def _add(self, rollouts: Sequence[Rollout], *, is_over: bool) -> bool:
+    def _add(self, rollouts: Sequence[Rollout], ended_ms: int | None, *, is_over: bool) -> bool:
         """Count a game, or all branches of a tree; whether it is finished."""
         lost = any(one.outcome == Outcome.TRANSPORT_FAILED for one in rollouts)
         if not rollouts or (lost and not is_over):
@@ -93,7 +97,7 @@ class Curve:
             self._metrics.add(rollout)
             self._games += rollout.outcome != Outcome.TRANSPORT_FAILED
         if self._games and is_step(self._games) and (not self.points or self.points[-1].step < self._games):
-            self.points.extend(self._now())
+            self.points.extend(point._replace(time_ms=ended_ms) for point in self._now())
         return True
 
     def _now(self) -> Iterator[Point]:

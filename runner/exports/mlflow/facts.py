@@ -103,6 +103,8 @@ def data_of(manifest: Manifest, plan: Plan, context: str) -> Data:
         "source_sha256": manifest.dataset_source_sha256,
         "selection": manifest.dataset_selection,
         "source": (manifest.sources or {}).get("dataset"),
+        "path": plan.spec.experiment.dataset.path,
+        "split": plan.spec.experiment.dataset.split,
     }
     columns = ("id", "label", *dataset.columns)
     return Data(manifest.benchmark, manifest.dataset_sha256, context, facts, columns, len(dataset.datapoints))

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Self
 
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
-from runner.exports.mlflow.facts import common, counts_of, data_of, tags_of
+from runner.exports.mlflow.facts import TAG, common, counts_of, data_of, tags_of
 from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import MlflowRun, Point, as_written
+from runner.exports.mlflow.record import GameTrace, MlflowRun, Point, TurnSpan, as_written, milliseconds, run_key
+from runner.exports.source import Source
+from runner.hashing import tagged_hash
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import shown_value
+from runner.rollouts.rollout import Outcome
 from runner.storage.atomic import read_json
 
 COUNTS = (
     "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
     "transport_failed", "cost_usd", "cost_usd_at_most",
 )  # fmt: skip
+
+MAX_TRACES = 5_000
+"""Of a longer run the first games have traces, two requests each; `tables/` has all of them."""
 
 
 class Games:
@@ -46,15 +53,46 @@ class Games:
         if manifest.status in (Status.DONE, Status.INCOMPLETE) and self._folder.metrics.is_file():
             summary = read_json(self._folder.metrics)
         if manifest.status == Status.DONE and summary:
-            points = _joined(points, list(_at_the_end(manifest, summary, self._fitted)))
+            ended = None if manifest.finished_at is None else milliseconds(manifest.finished_at)
+            end = (point._replace(time_ms=ended) for point in _at_the_end(manifest, summary, self._fitted))
+            points = _joined(points, list(end))
         context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"
         return MlflowRun(
             **common(self._folder, manifest, curve.plan, self._fitted, parent, journal=self._journal),
             metrics=points,
             tags=tags_of(manifest, curve.plan, self._folder, self._fitted, _note(manifest, summary)),
             inputs=(data_of(manifest, curve.plan, context),),
+            traces=self._traces if manifest.status == Status.DONE and curve.plan.shape is None else tuple,
             notes=tuple(self._fitted.notes),
         )
+
+    def _traces(self) -> Iterator[GameTrace]:
+        """Yield a trace for each game, with a span for each turn."""
+        source = Source.of(self._folder)
+        key, fitted = run_key(source.manifest), self._fitted
+        for game in islice(source.games(), MAX_TRACES):
+            rollout = game.rollout
+            outcome = {"outcome": rollout.outcome.value, "verdict": game.verdict, "correct": rollout.correct}
+            facts = {"rollout_id": rollout.job.rollout_id, "datapoint": rollout.job.datapoint.id, **outcome}
+            spans = [
+                TurnSpan(
+                    f"round {turn.call.round}: {turn.call.agent}",
+                    round(turn.start_ms * 1e6),
+                    round(turn.end_ms * 1e6),
+                    fitted.json({"model": turn.call.model, "messages": turn.messages}),
+                    fitted.json({"content": turn.call.raw_message, "error": turn.call.error}),
+                )
+                for turn in game.turns()
+            ]
+            yield GameTrace(
+                tagged_hash("mlflow trace", [key, rollout.job.rollout_id])[:32],
+                fitted.text(rollout.job.rollout_id),
+                fitted.json({**source.columns(rollout), "label": rollout.job.datapoint.label}),
+                fitted.json({**outcome, "rewards": dict(rollout.rewards)}),
+                {TAG + name: fitted.tag(name, value) for name, value in facts.items() if value is not None},
+                rollout.outcome == Outcome.TRANSPORT_FAILED,
+                spans,
+            )
 
     def _curve_of(self, manifest: Manifest) -> Curve:
         """The curve so far; a new one where the run is to play other games than it was, as one that goes on may."""

@@ -68,6 +68,10 @@ class Fitted:
         """A text without any secret."""
         return self._redactor.text(text)
 
+    def json(self, value: Any) -> str:
+        """A value as JSON without any secret."""
+        return self.text(orjson.dumps(value).decode())
+
     def holds_secret(self, data: bytes) -> bool:
         """Whether a secret stands in a file."""
         return self._redactor.first(data) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +33,30 @@ class Point(NamedTuple):
     key: str
     step: int
     value: float
+    time_ms: int | None = None
+    """When it was known; None: when the run began."""
+
+
+class TurnSpan(NamedTuple):
+    """An answer in a game, as a span: texts of JSON, and times in nanoseconds since 1970."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    inputs: str
+    outputs: str
+
+
+class GameTrace(NamedTuple):
+    """A game as MLflow shows it; `key` is 32 hexadecimal digits that no other game has."""
+
+    key: str
+    name: str
+    inputs: str
+    outputs: str
+    tags: Mapping[str, str]
+    is_lost: bool
+    spans: Sequence[TurnSpan]
 
 
 @dataclass(frozen=True)
@@ -76,8 +100,8 @@ class MlflowRun:
     name: str
     status: RunStatus
     started_ms: int
-    """When it began; also the time of every point: the journal keeps none, and MLflow takes a point that is sent again
-    with the same time for the one that it has."""
+    """When it began, and the time of points without one. A point has the same time whenever it is sent: MLflow takes
+    one that is sent again for the one that it has."""
     ended_ms: int | None
     params: Mapping[str, str]
     metrics: Sequence[Point]
@@ -87,6 +111,8 @@ class MlflowRun:
     """The keys of the trained models that play in it."""
     models: Sequence[Model] = ()
     artifacts: Sequence[Artifact] = ()
+    traces: Callable[[], Iterable[GameTrace]] = tuple
+    """Yields a trace for each game of a finished run, in the plan's order."""
     parent: str | None = None
     """The key of the training run that it is a part of."""
     notes: Sequence[str] = field(default_factory=tuple)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import random
 import time
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +34,7 @@ from runner.exports.mlflow.limits import (
     sent_bytes,
     shown_columns,
 )
-from runner.exports.mlflow.record import Data, MlflowRun, Model, Point
+from runner.exports.mlflow.record import Data, GameTrace, MlflowRun, Model, Point, TurnSpan
 from runner.hashing import file_hash
 from runner.text import counted
 
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 PARENT, NAME = "mlflow.parentRunId", "mlflow.runName"
 FILES_TAG = f"{TAG}files"
 """The tag that says which content of each artifact is there, by the start of its hash."""
+TRACES_TAG = f"{TAG}traces"
+"""The tag that says how many games have their trace."""
+TRACES_AT_ONCE, MAX_PREVIEW = 50, 1_000
 ATTEMPTS = 8
 """To make what another process makes as well."""
 
@@ -105,6 +109,7 @@ class Sender:
             self._inputs(run, held, sent)
             self._models(run, held, sent)
             self._artifacts(run, held, sent)
+            self._traces(run, held, sent)
             self._tags(run, held, sent)
             self._end(run, sent)
         return sent
@@ -203,7 +208,7 @@ class Sender:
             )
         missing = [point for point in run.metrics if point.step not in known.get(point.key, {})]
         for batch in batches(missing, MAX_METRICS, lambda one: sent_bytes(one.key)):
-            metrics = [Metric(point.key, point.value, run.started_ms, point.step) for point in batch]
+            metrics = [Metric(point.key, point.value, point.time_ms or run.started_ms, point.step) for point in batch]
             self._client.log_batch(sent.run_id, metrics=metrics)
             for point in batch:
                 known.setdefault(point.key, {})[point.step] = point.value
@@ -276,6 +281,42 @@ class Sender:
                 known[name] = sha256
                 self._client.set_tag(sent.run_id, FILES_TAG, text)
 
+    def _traces(self, run: MlflowRun, held: Run, sent: Sent) -> None:
+        """Send the traces of games that the run has none of; a tag counts those it has, and one sent again is one."""
+        from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
+        from mlflow.tracing.client import TracingClient
+
+        client = TracingClient(self.uri)
+        known = int(held.data.tags.get(TRACES_TAG, "0"))
+        for number, trace in enumerate(run.traces(), 1):
+            if number <= known:
+                continue
+            spans = list(_spans(trace, run.started_ms))
+            start, end = spans[0]["start_time_unix_nano"], spans[0]["end_time_unix_nano"]
+            info = TraceInfo(
+                f"tr-{trace.key}",
+                TraceLocation.from_experiment_id(self.experiment_id),
+                start // 1_000_000,
+                TraceState.ERROR if trace.is_lost else TraceState.OK,
+                request_preview=trace.inputs[:MAX_PREVIEW],
+                response_preview=trace.outputs[:MAX_PREVIEW],
+                client_request_id=trace.name,
+                execution_duration=(end - start) // 1_000_000,
+                trace_metadata={"mlflow.sourceRun": sent.run_id},
+                tags={**trace.tags, "mlflow.traceName": trace.name},
+            )
+            try:
+                client.start_trace(info)
+                client.log_spans(self.experiment_id, [Span.from_dict(span) for span in spans])
+            except NotImplementedError as error:
+                sent.notes.append(f"no traces: {error}")
+                return
+            sent.counts["trace"] += 1
+            if number % TRACES_AT_ONCE == 0:
+                self._client.set_tag(sent.run_id, TRACES_TAG, str(number))
+        if sent.counts["trace"]:
+            self._client.set_tag(sent.run_id, TRACES_TAG, str(known + sent.counts["trace"]))
+
     def _tags(self, run: MlflowRun, held: Run, sent: Sent) -> None:
         from mlflow.entities import RunTag
 
@@ -310,6 +351,33 @@ class Sent:
 def _is_other(point: Point, known: Mapping[str, Mapping[int, float]]) -> bool:
     held = known.get(point.key, {}).get(point.step)
     return held is not None and abs(held - point.value) > 1e-9 * max(1.0, abs(point.value))
+
+
+def _spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:
+    """The spans of a game as MLflow's own dictionaries: the game's, then one for each turn below it."""
+    first = min((span.start_ns for span in trace.spans), default=started_ms * 1_000_000)
+    last = max((span.end_ns for span in trace.spans), default=first)
+    game = TurnSpan(trace.name, first, last, trace.inputs, trace.outputs)
+    for number, span in enumerate((game, *trace.spans)):
+        yield {
+            "trace_id": _base64(trace.key),
+            "span_id": _base64(f"{number + 1:016x}"),
+            "parent_span_id": _base64(f"{1:016x}") if number else "",
+            "name": span.name,
+            "start_time_unix_nano": span.start_ns,
+            "end_time_unix_nano": span.end_ns,
+            "status": {"code": "STATUS_CODE_ERROR" if trace.is_lost and not number else "STATUS_CODE_OK"},
+            "attributes": {
+                "mlflow.traceRequestId": orjson.dumps(f"tr-{trace.key}").decode(),
+                "mlflow.spanType": '"CHAT_MODEL"' if number else '"CHAIN"',
+                "mlflow.spanInputs": span.inputs,
+                "mlflow.spanOutputs": span.outputs,
+            },
+        }
+
+
+def _base64(digits: str) -> str:
+    return b64encode(bytes.fromhex(digits)).decode()
 
 
 def _dataset(data: Data, fitted: Fitted) -> Any:

@@ -4,15 +4,19 @@ Calls gather until no more come, then go out together as one file; games wait at
 takes as many batches as its longest game has turns. A batch's id is in the journal before the first look at it,
 and what will be sent is there before it is sent, so a killed run finds the batches it has paid for. A run that is
 asked to stop sends none of what has gathered.
+
+If the answer to a creation is lost, the batch may exist. Before its lines are sent again, in this process or the next,
+complete listings of the account's batches must lack it. Uploads cost nothing: one whose answer was lost is repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any, Final, TypeVar
@@ -23,6 +27,7 @@ from runner.aio import cancel_all
 from runner.errors import NipRunError, ProviderRefusal, RunError, ServerUnreachable, TransientError
 from runner.hashing import tagged_hash
 from runner.models.base import Completion, Request
+from runner.models.layers.waits import own_wait
 from runner.models.policy import TransientPolicy
 from runner.models.providers.batch_results import BatchResults
 from runner.models.providers.openai import (
@@ -37,6 +42,7 @@ from runner.models.providers.openai import (
 )
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
+from runner.models.providers.openai_listing import SETTLING_LISTINGS, list_all, may_have_worked, with_id
 from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
 
@@ -122,6 +128,9 @@ class BatchModel:
         self._lines: dict[str, _Sent] = {}
         self._failure: BaseException | None = None
         self._opened: list[BatchResults] = []
+        self._uncertain: dict[str, Sequence[str]] = {}
+        """The lines of batches that may exist although no listing had them, by intent."""
+        self._jitter = random.Random()
 
     async def complete(self, request: Request) -> Completion:
         """Wait for this call's line in some batch.
@@ -187,28 +196,52 @@ class BatchModel:
 
     async def _send(self, lines: dict[str, _Waiting]) -> None:
         self._before_sending()
+        await self._take_found(lines)
+        if not lines:
+            return
         intent = uuid.uuid4().hex
         record = BatchRecord(self._group, intent, tuple(lines))
         await self._write(record)
         data = b"".join(waiting.line for waiting in lines.values())
         try:
             uploading = self._client.files.create(file=(f"{intent}.jsonl", data), purpose="batch")
-            file = await within(self._settings, uploading, len(data))
-            self._before_sending()  # the upload may have taken minutes, and costs nothing yet
-            creating = self._client.batches.create(
-                input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={METADATA: intent}
-            )
-            batch_id = (await within(self._settings, creating)).id
+            file = with_id(await within(self._settings, uploading, len(data)))
         except CLIENT_ERRORS as error:
-            # An answer that was lost may have been a yes: a batch is not sent twice before we have looked.
-            ours = map_client_error(error, self._settings, self._group)
-            found = await self._find({intent}) if isinstance(ours, TransientError) else {}
+            raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
+        self._before_sending()  # the upload may have taken minutes, and costs nothing yet
+        creating = self._client.batches.create(
+            input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={METADATA: intent}
+        )
+        try:
+            batch_id: str = with_id(await within(self._settings, creating)).id
+        except (*CLIENT_ERRORS, TransientError) as error:
+            is_ours = isinstance(error, TransientError)
+            ours = error if is_ours else map_client_error(error, self._settings, self._group)
+            found = {}
+            if may_have_worked(error):
+                self._uncertain[intent] = record.lines
+                found = await self._find({intent}, SETTLING_LISTINGS)
             if intent not in found:
                 raise ours from without_secret_cause(error)
+            del self._uncertain[intent]
             batch_id = found[intent]
         await self._write(replace(record, batch=batch_id))
         log.info("%s: batch %s with %d calls", self._group, batch_id, len(lines))
         self._watch(_Sent(batch_id, waiting=lines))
+
+    async def _take_found(self, lines: dict[str, _Waiting]) -> None:
+        """Take lines out that are in a batch whose creation was not answered, once a listing has that batch."""
+        intents = {intent for intent, names in self._uncertain.items() if not lines.keys().isdisjoint(names)}
+        for intent, batch_id in (await self._find(intents) if intents else {}).items():
+            names = self._uncertain.pop(intent)
+            await self._write(BatchRecord(self._group, intent, tuple(names), batch_id))
+            sent = _Sent(batch_id)
+            self._lines.update(dict.fromkeys(names, sent))
+            for waiting in (lines, self._pending):
+                for name in waiting.keys() & set(names):
+                    sent.waiting[name] = waiting.pop(name)
+                    self._lines.pop(name, None)
+            self._watch(sent)
 
     def _watch(self, sent: _Sent) -> None:
         task = asyncio.create_task(self._poll(sent))
@@ -346,36 +379,46 @@ class BatchModel:
         lines = {record.intent: record.lines for record in self._earlier}
         batches = {record.intent: record.batch for record in self._earlier if record.batch is not None}
         unknown = lines.keys() - batches.keys()
-        batches.update(await self._find(unknown) if unknown else {})
+        batches.update(await self._find(unknown, SETTLING_LISTINGS) if unknown else {})
+        self._uncertain.update((intent, lines[intent]) for intent in unknown - batches.keys())
         for intent, names in lines.items():
             if intent in batches:
                 sent = _Sent(batches[intent], from_earlier_process=True)
                 self._lines.update(dict.fromkeys(names, sent))
                 self._watch(sent)
 
-    async def _find(self, intents: set[str]) -> dict[str, str]:
-        """The ids of the batches that were made for these intents, by the metadata they carry."""
-        for attempt in range(1, FIND_ATTEMPTS + 1):
+    async def _find(self, intents: set[str], listings: int = 1) -> dict[str, str]:
+        """Return the ids of the batches with these intents in their metadata; look at so many listings for all."""
+        found: dict[str, str] = {}
+        for listing in range(1, listings + 1):
+            for batch in (await self._list_batches()).values():
+                metadata = getattr(batch, "metadata", None)
+                intent = metadata.get(METADATA) if isinstance(metadata, dict) else None
+                if intent in intents:
+                    found.setdefault(intent, batch.id)
+            if found.keys() == intents:
+                break
+            if listing < listings:
+                await asyncio.sleep(own_wait(self._waits, listing, self._jitter))
+        return found
+
+    async def _list_batches(self) -> dict[str, Any]:
+        """Return all batches of the account by id; a listing that fails is repeated.
+
+        Raises:
+            TransientError: no listing was complete.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
             try:
-                return await within(self._settings, self._listed(intents))
-            except CLIENT_ERRORS as error:
-                ours = map_client_error(error, self._settings, self._group)
+                return await within(self._settings, list_all(self._client.batches.list(limit=100)))
+            except (*CLIENT_ERRORS, TransientError) as error:
+                is_ours = isinstance(error, TransientError)
+                ours = error if is_ours else map_client_error(error, self._settings, self._group)
                 if not isinstance(ours, TransientError) or attempt == FIND_ATTEMPTS:
                     raise ours from without_secret_cause(error)
                 await asyncio.sleep(self._settings.batch_poll)
-        return {}
-
-    async def _listed(self, intents: set[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        seen: set[str] = set()
-        async for batch in self._client.batches.list(limit=100):
-            if batch.id in seen:  # a server without pages gives the same ones for ever
-                break
-            seen.add(batch.id)
-            intent = (batch.metadata or {}).get(METADATA, "")
-            if intent in intents:
-                found.setdefault(intent, batch.id)
-        return found
 
     async def close(self) -> None:
         """Stop waiting; the batches go on at the provider, and the next process finds them."""

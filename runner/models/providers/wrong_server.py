@@ -40,7 +40,9 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"the server's TLS certificate is not trusted: {cause.verify_message or 'it cannot be verified'}"
+            reason = getattr(cause, "verify_message", "")  # aiohttp's own subclass has none, but its cause has
+            if reason:
+                return f"the server's TLS certificate is not trusted: {reason}"
         cause = cause.__cause__ or cause.__context__
     if not await _answers(address, with_tls=not is_tls):
         return None

@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal, ServerUnreachable
-from runner.rollouts.engine import REFUSED_SECONDS, UNREACHABLE_SECONDS
+from runner.errors import BudgetExhausted, NipRunError, ProviderRefusal
+from runner.rollouts.engine import REFUSED_SECONDS, STOPS_ALL, UNREACHABLE_SECONDS
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
 from runner.rollouts.rollout import Rollout
@@ -87,7 +87,7 @@ class Leasing:
             await self._until_over()
             await self._drain()
             is_whole = True
-        except (ProviderRefusal, ServerUnreachable) as error:
+        except STOPS_ALL as error:
             await self._let_come_in(error)
             raise
         finally:
@@ -107,6 +107,7 @@ class Leasing:
         while True:
             self._moved.clear()
             self._raise_failure()
+            self._held.accounting.check_unusable()
             self._news.tell_stop()
             self._lease()
             is_done = self._book.is_empty or self._begins_nothing

@@ -18,6 +18,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.making import MadeGame
+from runner.runs.unusable import AnswerCounts
 from runner.runs.workers.failures import Failure
 from runner.storage.log_lines import Unnumbered
 
@@ -230,6 +231,8 @@ class Counted(NamedTuple):
     from_cache: bool
     answers: Tally
     repeats: int
+    new_answers: AnswerCounts
+    """New answers of models so far, of all groups."""
 
 
 class ServerDown(NamedTuple):

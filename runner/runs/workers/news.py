@@ -67,6 +67,7 @@ class News:
         self._held.accounting.answered_elsewhere(
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
+        self._held.accounting.count_new(message.new_answers)
         if message.group not in self._answered:
             self._answered.add(message.group)
             for place in self._places:

@@ -27,6 +27,7 @@ from runner.rollouts.stop import Stop
 from runner.runs.making import MadeGame, WorkersMaker, fine_tune_of
 from runner.runs.reconstruct import engine_of
 from runner.runs.spending import run_costs
+from runner.runs.unusable import AnswerJudge
 from runner.runs.wiring import labels_for_toys, parameters_hash, replayed_run
 from runner.runs.workers import messages
 from runner.runs.workers.ahead import PermitsAhead
@@ -98,7 +99,7 @@ class _Begun:
         failed_calls = FailedCalls(self._earlier)
         self._events = RemoteEvents(
             link, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, link), self._cache,
-            start.budgeted,
+            start.budgeted, AnswerJudge(plan),
         )  # fmt: skip
         self._maker = WorkersMaker(plan, start.run_id, costs) if start.makes else None
         if fine_tune_of(plan) is not None and self._maker is None:

@@ -24,6 +24,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.stop import Stop
 from runner.runs.call_events import failed_attempt, failure_record
 from runner.runs.server_notes import ServerNotes
+from runner.runs.unusable import AnswerCounts, AnswerJudge
 from runner.runs.workers.failures import Failure
 from runner.runs.workers.keys import game_of_job, game_of_sample
 from runner.runs.workers.link import Link
@@ -235,6 +236,8 @@ class RemoteEvents(CallEvents):
     notes: RemoteNotes
     cache: Cache | None
     budgeted: bool
+    judge: AnswerJudge
+    _new_answers: AnswerCounts = AnswerCounts()
     _counted: dict[tuple[str, bool], tuple[Tally, int]] = field(default_factory=dict)
 
     def sending(self, request: Request) -> None:
@@ -254,6 +257,7 @@ class RemoteEvents(CallEvents):
         self.writer.send(Unlike(group, server, calls, said))
 
     def recorded(self, request: Request, completion: Completion) -> None:
+        self._new_answers = self._new_answers.plus(self.judge.judge(request, completion))
         if self.cache is None:
             return
         try:
@@ -280,7 +284,8 @@ class RemoteEvents(CallEvents):
         """Tell what was counted since the last time."""
         counted, self._counted = self._counted, {}
         for (group, from_cache), (answers, repeats) in counted.items():
-            self.writer.send(Counted(group, from_cache, answers, repeats))
+            new_answers, self._new_answers = self._new_answers, AnswerCounts()
+            self.writer.send(Counted(group, from_cache, answers, repeats, new_answers))
 
 
 class RemoteLog(logging.Handler):

@@ -1,7 +1,9 @@
 """Fine-tuning jobs of OpenAI, or of a server with the same API.
 
-A job is made from an uploaded file, and the file's id is noted before the job is asked for. So whatever happens in
-between (a lost answer, a killed process), the job is found again among all jobs by the file it is trained on.
+A job costs money, so it is created once. The backend notes the id of the uploaded file before it creates the job.
+After any attempt that may have worked (a lost answer, a 5xx, a killed process), it lists the account's jobs before
+every further attempt, and creates a job only if complete listings lack it. A job is recognized by the key in its
+metadata, or by its file if the server drops metadata. Uploads cost nothing: one whose answer was lost is repeated.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from runner.models.providers.openai import (
     without_secret_cause,
 )
 from runner.models.providers.openai_errors import error_detail, where
+from runner.models.providers.openai_listing import SETTLING_LISTINGS, list_all, may_have_worked, with_id
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted
 from runner.spec.trainers import TrainerSettings
@@ -39,9 +42,6 @@ METADATA_KEY: Final = "nip_run"
 MAX_SERVER_WAIT: Final = 900.0
 """Seconds that one call waits at most because the server asks for it; a longer wait stops the run."""
 PAGE_SIZE: Final = 100
-SETTLING_LISTINGS: Final = 3
-"""How often a job that may have been created is looked for before it is created again: lists lag behind."""
-MAX_LISTED: Final = 100_000
 MAX_SEED: Final = 2**31
 MAX_SUFFIX: Final = 64
 
@@ -64,7 +64,8 @@ T = TypeVar("T")
 class _Submission:
     """How far a submission has come, and the jobs of earlier ones, which it must not take for its own."""
 
-    file: str | None = None
+    files: list[str] = field(default_factory=list)
+    """The files of its attempts, the current one last."""
     job: str | None = None
     earlier_jobs: set[str] = field(default_factory=set)
 
@@ -79,10 +80,12 @@ class _Submission:
         return submission
 
     def restart(self, file: str) -> None:
-        """With another file, of which there will be another job."""
+        """Go on with another file; if there was a job, the file is for another job."""
         if self.job is not None:
             self.earlier_jobs.add(self.job)
-        self.file, self.job = file, None
+            self.files.clear()
+        self.files.append(file)
+        self.job = None
 
 
 class OpenAiBackend:
@@ -110,18 +113,18 @@ class OpenAiBackend:
         if noted.job is not None:
             return {"job": noted.job}
         noted.earlier_jobs.update(str(note["job"]) for note in job.replaces if "job" in note)
-        taken_up = noted.file is not None
-        if noted.file is None:
-            noted.file = self._upload(job, keep)
+        is_resumed = bool(noted.files)
+        if not is_resumed:
+            noted.restart(self._upload(job, keep))
         try:
-            found = self._find_or_create(job, noted.file, noted.earlier_jobs, unsure=taken_up)
+            found = self._find_or_create(job, noted, is_uncertain=is_resumed)
         except _FileRefused:
-            if not taken_up:
+            if not is_resumed:
                 raise
             # The provider keeps files only so long, and this one is from an earlier process.
-            noted.file = self._upload(job, keep)
-            found = self._find_or_create(job, noted.file, noted.earlier_jobs, unsure=False)
-        keep({"job": found, "file": noted.file})
+            noted.restart(self._upload(job, keep))
+            found = self._find_or_create(job, noted, is_uncertain=True)
+        keep({"job": found, "file": noted.files[-1]})
         return {"job": found}
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
@@ -194,7 +197,7 @@ class OpenAiBackend:
         return run_sync(once)
 
     def _upload(self, job: FineTuneJob, keep: KeepNote) -> str:
-        """Upload the dataset. A file that was uploaded twice, because an answer was lost, is trained on once."""
+        """Upload the dataset; a file that is uploaded twice, because an answer was lost, is trained on once."""
         name = f"nip-{job.method}-{tagged_hash('fine-tune', job.key)[:12]}.jsonl"
         if not job.dataset.is_file():
             raise RunError(f"cannot read {job.dataset}, the dataset of {job.group}")
@@ -203,57 +206,45 @@ class OpenAiBackend:
             with job.dataset.open("rb") as data:
                 size = job.dataset.stat().st_size
                 made = self._ask(lambda client: client.files.create(file=(name, data), purpose="fine-tune"), size)
-                return str(_with_id(made).id)
+                return str(with_id(made).id)
 
         made = self._retrying(once, f"upload {job.dataset}", job)
         keep({"file": made})
         return made
 
-    def _find_or_create(self, job: FineTuneJob, file: str, earlier_jobs: set[str], *, unsure: bool) -> str:
-        """The job on this file: looked for first wherever it may have been created without our knowing."""
-        body = self._body(job, file)
+    def _find_or_create(self, job: FineTuneJob, submission: _Submission, *, is_uncertain: bool) -> str:
+        """Return the id of the job; look for it before every creation if an attempt so far may have created it."""
+        body = self._body(job, submission.files[-1])
 
         def once() -> str:
-            nonlocal unsure
-            if unsure and (found := self._find(job, file, earlier_jobs)) is not None:
+            nonlocal is_uncertain
+            if is_uncertain and (found := self._find(job, submission)) is not None:
                 return found
-            unsure = True
+            was_uncertain, is_uncertain = is_uncertain, True
             try:
-                return str(_with_id(self._ask(lambda client: client.fine_tuning.jobs.create(**body))).id)
+                return str(with_id(self._ask(lambda client: client.fine_tuning.jobs.create(**body))).id)
             except CLIENT_ERRORS as error:
-                status = getattr(error, "status_code", None) or 0
-                unsure = not 400 <= status < 500 or status in (408, 409)
+                # A refusal of this attempt says nothing about an earlier one, whose answer was lost.
+                is_uncertain = was_uncertain or may_have_worked(error)
                 raise
 
         return self._retrying(once, f"create a fine-tuning job on {job.base_model}", job)
 
-    def _find(self, job: FineTuneJob, file: str, earlier_jobs: set[str]) -> str | None:
+    def _find(self, job: FineTuneJob, submission: _Submission) -> str | None:
+        """Return the id of the job if it exists; None only if several complete listings lack it."""
         for listing in range(1, SETTLING_LISTINGS + 1):
-            for name, one in self._listed().items():
-                metadata = getattr(one, "metadata", None)
+            jobs = self._ask(lambda client: list_all(client.fine_tuning.jobs.list(limit=PAGE_SIZE)))
+            for name, candidate in jobs.items():
+                metadata = getattr(candidate, "metadata", None)
                 mark = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
-                if one.training_file == file and mark in (None, _mark(job)) and name not in earlier_jobs:
+                is_ours = mark == _mark(job) or (
+                    mark is None and getattr(candidate, "training_file", None) in submission.files
+                )
+                if is_ours and name not in submission.earlier_jobs:
                     return name
             if listing < SETTLING_LISTINGS:
                 self._sleep(own_wait(self._policy, listing, self._jitter))
         return None
-
-    def _listed(self) -> dict[str, Any]:
-        """All jobs of the account, by id."""
-
-        async def listed(client: Client) -> dict[str, Any]:
-            jobs: dict[str, Any] = {}
-            async for one in client.fine_tuning.jobs.list(limit=PAGE_SIZE):
-                # A server without pages gives the same one for ever.
-                if _with_id(one).id in jobs or len(jobs) >= MAX_LISTED:
-                    break
-                jobs[one.id] = one
-            return jobs
-
-        try:
-            return self._ask(listed)
-        except (AttributeError, TypeError) as error:  # the client takes any answer for a list
-            raise TransientError(f"{where(self._model, self._group)} sent no list of jobs") from error
 
     def _body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
         """What a job is asked for by; hyperparameters that the spec does not set are left to the provider."""
@@ -273,7 +264,7 @@ class OpenAiBackend:
 
     def _retrieve(self, name: str) -> Any:
         def once() -> Any:
-            found = _with_id(self._ask(lambda client: client.fine_tuning.jobs.retrieve(name)))
+            found = with_id(self._ask(lambda client: client.fine_tuning.jobs.retrieve(name)))
             if not isinstance(found.status, str):
                 raise TransientError(f"{where(self._model, self._group)} sent a job without a status")
             return found
@@ -348,20 +339,6 @@ def _mark(job: FineTuneJob) -> str:
 def suffix_of(text: str) -> str:
     """A text as the suffix of a model's name: at most 64 of the characters that every name may have."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:MAX_SUFFIX].strip("-_.")
-
-
-def _with_id(found: Any) -> Any:
-    """An object of the API, as one.
-
-    Raises:
-        TransientError: the server sent something else.
-    """
-    name = getattr(found, "id", None)
-    if not isinstance(name, str) or not name:
-        raise TransientError(
-            f"the server sent {escape_controls(redacted(str(found)))[:80]!r} where an object with an id was due"
-        )
-    return found
 
 
 def _mentions(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:

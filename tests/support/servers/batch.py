@@ -15,7 +15,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,32 @@ from tests.support.servers.frame import (
 
 UNBILLED = {"rate_limit": 429, "rate_limit_wait": 429, "server_error": 500}
 BILLED = ("drop", "half_body", "malformed", "hang")
+
+FAULTS = {
+    "error": error(500, "The server had an error"),
+    "busy": error(429, "This fine-tune request has been rate-limited.", "rate_limit_exceeded"),
+    "daily": error(429, "You have reached the maximum of 8 fine-tuning requests per day.", "daily_rate_limit_exceeded"),
+    "broke": error(429, "You exceeded your current quota, check your billing details.", "insufficient_quota"),
+    "forbidden": error(403, "Your organization may no longer create fine-tuning jobs.", "training_not_available"),
+    "unauthorized": error(401, "Incorrect API key provided", "invalid_api_key"),
+    "unknown_model": error(404, "The model does not exist", "model_not_found"),
+    "policy": error(400, "Refused by policy", "content_policy_violation"),
+    "too_large": error(413, "Too large"),
+    "no_route": error(404, "Not Found"),
+    "drop": DROPPED,
+    "html": Answer(body=b"<html>Bad gateway</html>", content_type="text/html"),
+    "empty": answered({}),
+    "list": answered([]),
+    "unfinished": answered({"object": "list", "data": [], "has_more": True}),
+}
+"""Answers instead of the thing."""
+WORKS = {
+    "after_drop": FAULTS["drop"],
+    "after_error": FAULTS["error"],
+    "after_html": FAULTS["html"],
+    "after_empty": FAULTS["empty"],
+}
+"""Faults of an answer alone: the thing is done. So it is for `late`, which is answered after `hang` seconds."""
 
 
 @dataclass
@@ -63,8 +89,14 @@ class Options(frame.Options):
     """Lines that expired are in neither file."""
     invalid_batches: int = 0
     """So many batches fail validation."""
-    drop_creates: int = 0
-    """So many times the connection is dropped after a batch was created."""
+    batch_creates: list[str] = field(default_factory=list)
+    """What happens to the next creations of batches, one each: "" (works), a key of FAULTS or WORKS, or `late`."""
+    batch_lists: list[str] = field(default_factory=list)
+    """The same for the next listings of batches."""
+    batch_hidden: int = 0
+    """A new batch is missing from the next so many listings."""
+    asks_to_wait: str | None = None
+    """Retry-After of `busy` and `daily`."""
     forgotten: bool = False
     """No batch that was asked for by its id is known."""
     broken_outputs: int = 0
@@ -98,8 +130,8 @@ class Server(frame.Server):
         self.routes = {
             "POST /v1/files": self.upload,
             "GET /v1/files/{}/content": self._content,
-            "POST /v1/batches": self._create,
-            "GET /v1/batches": self._list,
+            "POST /v1/batches": lambda request: self.faulty(self.options.batch_creates, lambda: self._create(request)),
+            "GET /v1/batches": lambda request: self.faulty(self.options.batch_lists, lambda: self._list(request)),
             "GET /v1/batches/{}": self._look,
         }
 
@@ -160,6 +192,17 @@ class Server(frame.Server):
 
     # Files and batches
 
+    def faulty(self, faults: list[str], answer: Callable[[], Answer]) -> Answer:
+        """Answer, or do what the next fault of the list says; the connection is kept where the result is true."""
+        fault = faults.pop(0) if faults else ""
+        if fault in FAULTS:
+            wait = self.options.asks_to_wait if fault in ("busy", "daily") else None
+            return FAULTS[fault]._replace(headers={} if wait is None else {"retry-after": wait})
+        done = answer()
+        if fault == "late":
+            return done._replace(wait=self.options.hang)
+        return WORKS.get(fault, done)
+
     def upload(self, request: Request) -> Answer:
         self.counts["files"] += 1
         name = f"file-{len(self.files)}"
@@ -184,6 +227,7 @@ class Server(frame.Server):
         batch = {
             "id": f"batch_{len(self.batches)}", "lines": lines, "metadata": asked.get("metadata"), "ends": None,
             "at": asyncio.get_running_loop().time(), "input": asked["input_file_id"],
+            "hidden": self.options.batch_hidden,
         }  # fmt: skip
         if self.options.invalid_batches > 0:
             self.options.invalid_batches -= 1
@@ -191,14 +235,15 @@ class Server(frame.Server):
                 {"code": "invalid_json_line", "line": 1, "message": "This line is not parseable", "param": None}
             ]}}  # fmt: skip
         self.batches[batch["id"]] = batch
-        if self.options.drop_creates > 0:
-            self.options.drop_creates -= 1
-            return DROPPED
         return answered(self._shown(batch))
 
     def _list(self, request: Request) -> Answer:
         self.counts["lists"] += 1
-        shown = [self._shown(batch) for batch in reversed(self.batches.values())]
+        shown = []
+        for batch in reversed(self.batches.values()):
+            batch["hidden"] -= 1
+            if batch["hidden"] < 0:
+                shown.append(self._shown(batch))
         return answered({"object": "list", "data": shown, "has_more": False})
 
     def _look(self, request: Request, name: str) -> Answer:

@@ -17,35 +17,15 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from tests.support.servers import batch
+from tests.support.servers.batch import FAULTS, WORKS
 from tests.support.servers.completions import ACCEPT, REJECT
-from tests.support.servers.frame import COMPLETIONS, DROPPED, Answer, Request, answered, error, run_server
-
-FAULTS = {
-    "error": error(500, "The server had an error"),
-    "busy": error(429, "This fine-tune request has been rate-limited.", "rate_limit_exceeded"),
-    "daily": error(429, "You have reached the maximum of 8 fine-tuning requests per day.", "daily_rate_limit_exceeded"),
-    "broke": error(429, "You exceeded your current quota, check your billing details.", "insufficient_quota"),
-    "forbidden": error(403, "Your organization may no longer create fine-tuning jobs.", "training_not_available"),
-    "unauthorized": error(401, "Incorrect API key provided", "invalid_api_key"),
-    "unknown_model": error(404, "The model does not exist", "model_not_found"),
-    "policy": error(400, "Refused by policy", "content_policy_violation"),
-    "too_large": error(413, "Too large"),
-    "no_route": error(404, "Not Found"),
-    "drop": DROPPED,
-    "html": Answer(body=b"<html>Bad gateway</html>", content_type="text/html"),
-    "empty": answered({}),
-    "list": answered([]),
-}
-"""Answers instead of the thing."""
-WORKS = {"after_drop": FAULTS["drop"], "after_error": FAULTS["error"], "after_html": FAULTS["html"]}
-"""Faults of an answer alone: the thing is done. So it is for `late`, which is answered after `hang` seconds."""
+from tests.support.servers.frame import COMPLETIONS, Answer, Request, answered, error, run_server
 
 RIGHT = re.compile(r"returns? x \+ (\d+)")
 
@@ -64,8 +44,6 @@ class Options(batch.Options):
     """The same for the next looks at a job."""
     lists: list[str] = field(default_factory=list)
     """The same for the next lists of jobs."""
-    asks_to_wait: str | None = None
-    """Retry-After of `busy` and `daily`."""
     hidden: int = 0
     """A new job is in none of the next so many lists."""
     echoes_metadata: bool = True
@@ -128,14 +106,14 @@ class Server(batch.Server):
             "/set": self._set,
         }
         self.routes |= {
-            "POST /v1/files": lambda request: self._faulty(self.options.uploads, lambda: self.upload(request)),
-            "POST /v1/fine_tuning/jobs": lambda request: self._faulty(
+            "POST /v1/files": lambda request: self.faulty(self.options.uploads, lambda: self.upload(request)),
+            "POST /v1/fine_tuning/jobs": lambda request: self.faulty(
                 self.options.creates, lambda: self._create_job(request.json())
             ),
-            "GET /v1/fine_tuning/jobs": lambda request: self._faulty(
+            "GET /v1/fine_tuning/jobs": lambda request: self.faulty(
                 self.options.lists, lambda: self._list_jobs(request)
             ),
-            "GET /v1/fine_tuning/jobs/{}": lambda request, name: self._faulty(
+            "GET /v1/fine_tuning/jobs/{}": lambda request, name: self.faulty(
                 self.options.looks, lambda: self._look_at_job(name)
             ),
             "GET /v1/models": self._list_models,
@@ -178,17 +156,6 @@ class Server(batch.Server):
         names = [*self.options.base_models, *sorted(self._trained())]
         data = [{"id": name, "object": "model", "created": 1, "owned_by": "loopback"} for name in names]
         return answered({"object": "list", "data": data})
-
-    def _faulty(self, faults: list[str], answer: Callable[[], Answer]) -> Answer:
-        """Answer, or do what the next fault of the list says; the connection is kept where the result is true."""
-        fault = faults.pop(0) if faults else ""
-        if fault in FAULTS:
-            wait = self.options.asks_to_wait if fault in ("busy", "daily") else None
-            return FAULTS[fault]._replace(headers={} if wait is None else {"retry-after": wait})
-        done = answer()
-        if fault == "late":
-            return done._replace(wait=self.options.hang)
-        return WORKS.get(fault, done)
 
     def _create_job(self, asked: dict[str, Any]) -> Answer:
         file, model = asked["training_file"], asked["model"]

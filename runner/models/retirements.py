@@ -1,0 +1,73 @@
+"""Models that OpenAI shuts down: the dates, from `retirements.yaml`, and warnings about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from runner.models.settings import ModelSettings
+
+WARNING_DAYS: Final = 60
+"""Warnings begin this many days before the shutdown."""
+DEPRECATIONS: Final = "https://developers.openai.com/api/docs/deprecations"
+_HOST: Final = "api.openai.com"
+_SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{4})\Z")
+
+
+@cache
+def shutdowns() -> Mapping[str, date]:
+    """Return the table: the date for each model that has one."""
+    text = resources.files("runner.models").joinpath("retirements.yaml").read_text("utf-8")
+    rows: dict[date, list[str]] = yaml.safe_load(text)["shutdowns"]
+    return {model: day for day, models in rows.items() for model in models}
+
+
+def shutdown_of(model: str) -> date | None:
+    """Return the shutdown date of a model at OpenAI; fine-tunes and dated snapshots follow their base model."""
+    base = model.split(":")[1] if model.startswith("ft:") else model
+    return shutdowns().get(base) or shutdowns().get(_SNAPSHOT.sub("", base))
+
+
+def shutdown_of_group(settings: ModelSettings) -> date | None:
+    """Return the date for a model group; None at any server but OpenAI's own, which may serve the name for ever.
+
+    Azure's deployments have names that users choose, and dates of their own.
+    """
+    hosts = (_HOST if address is None else urlsplit(address).hostname or "" for address in settings.addresses)
+    is_at_openai = settings.traits.remote and any(host == _HOST or host.endswith(f".{_HOST}") for host in hosts)
+    return shutdown_of(settings.model) if is_at_openai and settings.model is not None else None
+
+
+def shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
+    """Return what a release records: each model that OpenAI shuts down, with the date; nothing if there is none.
+
+    It does not depend on today's date, so a release has the same bytes whenever it is built.
+    """
+    dates = {settings.name: str(day) for settings in models if (day := shutdown_of_group(settings)) is not None}
+    return {"shutdowns": dict(sorted(dates.items()))} if dates else {}
+
+
+def shutdown_notes(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each model that `shutdown_facts` recorded."""
+    for model, day in facts.get("shutdowns", {}).items():
+        yield f"OpenAI shuts {model} down on {day}; after that, calls to it fail"
+
+
+def retirement_warnings(groups: Mapping[str, ModelSettings], today: date | None = None) -> Iterator[str]:
+    """Yield a warning for each group whose model is shut down by `today`, or within `WARNING_DAYS` days."""
+    today = today or datetime.now(UTC).date()
+    for group, settings in groups.items():
+        shutdown = shutdown_of_group(settings)
+        days = None if shutdown is None else (shutdown - today).days
+        if days is None or days > WARNING_DAYS:
+            continue
+        event = f"shuts {settings.model} down on {shutdown}" if days > 0 else f"has shut {settings.model} down"
+        when = f"in {days} days" if days > 1 else "tomorrow" if days == 1 else f"on {shutdown}, so calls to it fail"
+        yield f"models.{group}: OpenAI {event} ({when}); choose another model, see {DEPRECATIONS}"

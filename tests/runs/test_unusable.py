@@ -1,0 +1,133 @@
+"""Unusable answers while a run is played: one warning with an example, and the limit `rollouts.max_unusable`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.errors import TooManyUnusable
+from runner.runs.unusable import MIN_ANSWERS, AnswerCounts
+from runner.spec.load import load_spec
+from runner.training.plan import plan_of
+from tests.support.processes import nip_run_here
+from tests.support.runs import journal_records, only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
+
+BAD = "No \x1b[31mverdict\u202e from me.\nAsk\tagain. Decision: undecided " + "x" * 300
+CONCURRENCY = 4
+
+
+def spec(folder: Path, server: Loopback, **changes: Any) -> Path:
+    """A spec of 40 games of one verdict each, with one answer to each."""
+    rollouts = {"concurrency": CONCURRENCY, **changes.pop("rollouts", {})}
+    return spec_file(
+        folder, server.base_url, size=40, protocol={"use": "solo_verifier", "max_message_rounds": None},
+        prompts="prompts/code_validation/solo_verifier", agents={"prover": None}, rollouts=rollouts,
+        **{"retry": {"invalid_response": {"attempts": 1}}, **changes},
+    )  # fmt: skip
+
+
+def answers_in(folder: Path) -> int:
+    run = only_run(folder / "results")
+    return sum(record["kind"] == "call" for record in journal_records(run))
+
+
+@pytest.mark.parametrize(
+    ("unusable", "answers", "is_alarming"),
+    [(19, 19, False), (20, 20, True), (16, 20, True), (15, 20, False), (33, 50, False), (35, 50, True),
+     (501, 1000, False), (600, 1000, True), (0, 1000, False)],
+)  # fmt: skip
+def test_a_share_is_alarming_once_it_is_surely_above_a_half(unusable: int, answers: int, is_alarming: bool) -> None:
+    assert AnswerCounts(answers, unusable).is_alarming is is_alarming
+
+
+def test_a_share_at_the_limit_is_allowed_and_so_is_anything_before_20_answers() -> None:
+    assert not AnswerCounts(20, 10).exceeds(0.5)
+    assert AnswerCounts(20, 11).exceeds(0.5)
+    assert AnswerCounts(20, 1).exceeds(0.0)
+    assert not AnswerCounts(19, 19).exceeds(0.0)
+    assert not AnswerCounts(20, 20).exceeds(None)
+    assert not AnswerCounts(20, 20).exceeds(1.0)
+
+
+@pytest.mark.parametrize("execution", [{}, {"processes": 2}])
+def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
+    tmp_path: Path, execution: dict[str, int]
+) -> None:
+    with serving(text=BAD) as server:
+        spec(tmp_path, server, rollouts={"max_unusable": 0.5}, execution=execution)
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
+        assert done.returncode == 1, done.stderr
+        assert "more than rollouts.max_unusable (0.5) allows" in done.stderr
+        assert "the same command resumes" in done.stderr
+        first = server.requests
+        # Workers tell their counts a moment later, and calls in flight come in.
+        assert MIN_ANSWERS <= first <= MIN_ANSWERS + (40 if execution else 2 * CONCURRENCY)
+        assert answers_in(tmp_path) == first, "every answer that was paid for is saved"
+        if execution:
+            return
+        again = nip_run_here("spec.yaml", "-q", cwd=tmp_path)  # it still applies: to the next answers
+        assert again.returncode in (0, 1)
+        server.change(text=None)
+        assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+        assert server.requests == 40
+    manifest = json.loads((only_run(tmp_path / "results") / "manifest.json").read_text())
+    assert manifest["status"] == "done"
+
+
+def test_a_run_whose_server_was_mended_is_not_stopped_by_the_answers_before(tmp_path: Path) -> None:
+    with serving(text=BAD) as server:
+        path = spec(tmp_path, server, rollouts={"max_unusable": 0.1})
+        with pytest.raises(TooManyUnusable, match=r"of \d+ answers since this command started cannot be used"):
+            played(path, tmp_path / "results")
+        server.change(text=None)
+        assert played(path, tmp_path / "results").manifest.status == "done"
+        assert server.requests == 40
+
+
+def test_a_run_with_few_unusable_answers_goes_on(tmp_path: Path) -> None:
+    with serving(faults={"bad_decision": 0.2}, max_faults=1000) as server:
+        path = spec(tmp_path, server, rollouts={"max_unusable": 0.5})
+        assert played(path, tmp_path / "results").manifest.status == "done"
+
+
+def test_a_replay_costs_nothing_and_is_never_stopped(tmp_path: Path) -> None:
+    with serving(text=BAD) as server:
+        path = spec(tmp_path, server)
+        run = played(path, tmp_path / "results").folder.path
+    again = nip_run_here("spec.yaml", "-q", "--replay", str(run), "rollouts.max_unusable=0", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+
+
+def test_each_repeat_counts_where_answers_are_asked_for_again(tmp_path: Path) -> None:
+    with serving(text=BAD) as server:
+        path = spec(tmp_path, server, rollouts={"max_unusable": 0.5}, retry={"invalid_response": {"attempts": 3}})
+        with pytest.raises(TooManyUnusable):
+            played(path, tmp_path / "results")
+        assert MIN_ANSWERS <= server.requests <= MIN_ANSWERS + 2 * CONCURRENCY
+
+
+def test_many_unusable_answers_are_warned_of_once_with_an_example_and_advice(tmp_path: Path) -> None:
+    with serving(text=BAD) as server:
+        spec(tmp_path, server)
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "warning: 20 of 20 answers" in line]
+    assert "verifier (tiny) in round 0 of " in line
+    assert "answered 'No \\x1b[31mverdict\\u202e from me.\\nAsk\\tagain. Decision: undecided xxx" in line
+    assert "x" * 150 not in line
+    assert "check that the template of verifier asks for the format that is parsed" in line
+    assert "rollouts.max_unusable" in line
+    assert done.stderr.count("answers since this command started") == 1
+
+
+def test_the_limit_is_no_part_of_a_runs_identity(tmp_path: Path) -> None:
+    with serving() as server:
+        path = spec(tmp_path, server)
+    ids = {plan_of(load_spec(path, words)).run_id for words in ([], ["rollouts.max_unusable=0.5"])}
+    assert len(ids) == 1
