@@ -184,12 +184,15 @@ class RunError(NipRunError):
 class TemplateFailedError(RunError):
     """A prompt template fails when it is rendered. `line` counts from 1; None where the failure has no line."""
 
-    def __init__(self, template: str, reason: str, line: int | None) -> None:
-        super().__init__(f"template {template!r} {reason}")
-        self.template, self.reason, self.line = template, reason, line
+    template = ""
+    reason = ""
+    line: int | None = None
 
-    def __reduce__(self) -> tuple[type[TemplateFailedError], tuple[str, str, int | None]]:
-        return type(self), (self.template, self.reason, self.line)
+    @classmethod
+    def of_template(cls, template: str, reason: str, line: int | None) -> Self:
+        error = cls(f"template {template!r} {reason}")
+        error.template, error.reason, error.line = template, reason, line
+        return error
 
 
 class RunDirectoryError(RunError):

@@ -43,7 +43,7 @@ def check_templates(plan: Plan) -> None:
 
 
 def _rendered_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
-    """Each template of an agent with the rounds in which its text may differ: only `questions_left` changes with them."""
+    """The templates of an agent with the rounds that change their text: only `questions_left` depends on the round."""
     protocol, prompts = plan.spec.protocol, plan.spec.prompts
     used = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
     rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]

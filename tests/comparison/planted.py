@@ -40,6 +40,7 @@ def other_system(number: int) -> str:
 def planted(path: Path, results: Path, run_id: str, verdict: Verdict, *overrides: str) -> str:
     """Play a spec, plant the verdicts, and put the run on the board."""
     folder = played(path, results, *overrides, run_id=run_id).folder
+    folder.unseal()
     plant(folder.table("rollouts"), verdict)
     with duckdb.connect(":memory:") as connection:
         sql = f"SELECT avg(correct::INT) FROM read_parquet('{folder.table('rollouts')}')"

@@ -195,6 +195,7 @@ def test_tables_of_earlier_versions_and_of_this_one_are_read_together(tmp_path: 
     """Earlier versions wrote columns of JSON with Parquet's JSON type."""
     results = tmp_path / "results"
     first, second = (played(SPEC, results, "dataset.limit=2", f"seed={seed}") for seed in (1, 2))
+    (first.path / "SHA256SUMS").unlink()  # earlier versions wrote none
     for name, columns in COLUMNS.items():
         path, old = first.path / f"{name}.parquet", tmp_path / "old.parquet"
         casts = ", ".join(f"{column}::{kind} AS {column}" for column, kind in columns.items())

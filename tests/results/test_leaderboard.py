@@ -177,6 +177,9 @@ def test_an_append_that_fails_leaves_the_old_board(results: Path) -> None:
     Results(results).board.append(folders(results)[0])
     before = (results / FILE).read_bytes()
     folders(results)[1].table("rollouts").write_bytes(b"not parquet")
+    with pytest.raises(RunError, match="nip-run verify"):
+        Results(results).board.append(folders(results)[1])
+    folders(results)[1].unseal()
     with pytest.raises((LeaderboardError, UsageError)):
         Results(results).board.append(folders(results)[1])
     assert (results / FILE).read_bytes() == before
