@@ -60,16 +60,16 @@ class AnswerJudge:
         sample, problem = request.sample, ""
         choices = completion.choices or (Choice(None, None),)
         for choice in choices:
-            reason = self._agents[sample.agent].why_unusable(choice, sample.round)
-            if reason is None:
+            unusable = self._agents[sample.agent].why_unusable(choice, sample.round)
+            if unusable is None:
                 return AnswerCounts(1)
-            problem = problem or reason
+            problem = problem or unusable
         text = (choices[0].text or "").strip()
         excerpt = shortened(in_one_line(redacted(text)), EXAMPLE_LENGTH)
+        reason = shortened(in_one_line(redacted(problem)), EXAMPLE_LENGTH)
         example = (
             f"{sample.agent} ({completion.model}) in round {sample.round} of {in_one_line(sample.datapoint)} answered "
-            f"'{excerpt}': {shortened(in_one_line(redacted(problem)), EXAMPLE_LENGTH)}; "
-            f"{self._advice(request, choices[0])}"
+            f"'{excerpt}': {reason}; {self._advice(request, choices[0])}"
         )
         return AnswerCounts(1, 1, example)
 

@@ -267,6 +267,7 @@ ADDED = (
     "    columns: 1000\n    seconds: 60.0\n    memory: 2147483648\n",
     "max_sweep_points: 1000\n",
     "  max_transport_failed: 0.0\n",
+    "  max_unusable: null\n",
     "    chat_format: openai\n",
     "    headers: null\n    session_id: null\n",
     "    answer_words: null\n",
