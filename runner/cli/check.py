@@ -45,9 +45,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE
+    costs = [_estimates(point.plan.all_games()) for point in points]  # which renders every template
     show_warnings(points, check_warnings_of)
     shown: Protocol | None = None
-    for point in points:
+    for point, cost in zip(points, costs, strict=True):
         spec, games = point.spec, point.plan.all_games()
         reruns = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
         datapoints = games[0].spec.dataset.datapoints if reruns else point.plan.games.points
@@ -65,7 +66,7 @@ def execute(args: argparse.Namespace) -> int:
         title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
         if spec.experiment.until is not None:
             title = f"at most, since `until` may stop it sooner; {title}"
-        print_table(columns, [_row(estimate) for estimate in _estimates(games)], title=title)
+        print_table(columns, [_row(estimate) for estimate in cost], title=title)
     return ExitCode.DONE
 
 

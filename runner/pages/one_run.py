@@ -27,7 +27,6 @@ from runner.results.notes import Notes
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import saved_plan
 from runner.runs.troubles import FILE, troubles_of
-from runner.storage.atomic import read_json
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
     Raises:
         RunError: the file is damaged.
     """
-    found: Mapping[str, Any] | None = read_json(folder.metrics) if folder.metrics.is_file() else None
+    found: Mapping[str, Any] | None = folder.read_metrics() if folder.metrics.is_file() else None
     return found
 
 

@@ -129,7 +129,9 @@ class SandboxedTemplate:
 
     def _failure(self, error: Exception) -> TemplateFailedError:
         refused = isinstance(error, SecurityError)
-        return TemplateFailedError.of_template(self._name, f"{'' if refused else 'fails: '}{error}", _failing_line(error))
+        return TemplateFailedError.of_template(
+            self._name, f"{'' if refused else 'fails: '}{error}", _failing_line(error)
+        )
 
 
 def _failing_line(error: Exception) -> int | None:

@@ -36,7 +36,6 @@ from runner.spec.from_run import Source
 from runner.spec.origin import DATA
 from runner.spec.rejudged import DEBATES
 from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
-from runner.storage.atomic import read_json
 from runner.storage.files import open_to_read, read_bounded
 from runner.training.trainer_files import missing_lines
 
@@ -58,7 +57,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     """
     manifest = with_sources(folder.manifest(), naming.sources)
     spec = Source(folder.path).spec
-    metrics = read_json(folder.metrics) if folder.metrics.is_file() else {}
+    metrics = folder.read_metrics() if folder.metrics.is_file() else {}
     points = datapoints_of(folder)
     release = Release(
         kind=Kind.RUN,
@@ -92,7 +91,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
 
 
 def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
-    metrics = read_json(folder.metrics) if folder.metrics.is_file() else {}
+    metrics = folder.read_metrics() if folder.metrics.is_file() else {}
     return readme.readme(release, folder.manifest(), Source(folder.path).spec, metrics, has_rows=has_rows)
 
 

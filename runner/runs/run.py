@@ -36,7 +36,7 @@ from runner.runs.spending import spending
 from runner.runs.troubles import troubles_of
 from runner.runs.which import ReplayOf
 from runner.spec.load import Spec
-from runner.storage.atomic import atomic_write, read_json
+from runner.storage.atomic import atomic_write
 from runner.storage.files import read_bounded
 from runner.text import counted
 
@@ -126,7 +126,7 @@ def opened(
     if _is_finished(plan, folder, manifest, replay):
         if plan.shard is None:
             results.board.append_missing(folder)
-        metrics = read_json(folder.metrics)
+        metrics = folder.read_metrics()
         return RunResult(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
     if part is None and manifest.parent_run_id is not None:
         raise RunDirectoryError(

@@ -105,7 +105,8 @@ def rows(path: Path, *without: str) -> tuple[list[tuple[str, Any]], list[tuple[A
             assert connection.execute(f"SELECT count({name}) FROM read_parquet('{path}')").fetchall() == [(0,)]
         left_out = f"EXCLUDE ({', '.join([*without, *since])})" if without or since else ""
         found = connection.execute(f"SELECT * {left_out} FROM read_parquet('{path}')")
-        columns = [(name, str(kind)) for name, kind, *_ in found.description or ()]
+        # 0.1.0 wrote columns of JSON with Parquet's JSON type, which some readers refuse.
+        columns = [(name, str(kind).replace("JSON", "VARCHAR")) for name, kind, *_ in found.description or ()]
         return columns, found.fetchall()
 
 

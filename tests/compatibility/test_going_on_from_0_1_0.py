@@ -286,7 +286,7 @@ def answers(run: Path) -> list[dict[str, Any]]:
 
 
 TRAINING_DIFFERS = {
-    "manifest.json", ".lock", "begin.lock", "trainer.lock", "README.txt", "run.log",
+    "manifest.json", "SHA256SUMS", ".lock", "begin.lock", "trainer.lock", "README.txt", "run.log",
     "environment.lock",
 }  # fmt: skip
 """What may differ: what a part that begins now records of how it began; the times of manifests; who held a lock, and

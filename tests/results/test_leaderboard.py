@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.errors import LeaderboardError, ProviderRefusal, UsageError
+from runner.errors import LeaderboardError, ProviderRefusal, RunError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.leaderboard import FILE, LOCK
 from runner.results.manifest import Status

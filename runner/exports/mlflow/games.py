@@ -16,7 +16,6 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import shown_value
 from runner.rollouts.rollout import Outcome
-from runner.storage.atomic import read_json
 
 COUNTS = (
     "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
@@ -51,7 +50,7 @@ class Games:
         points = list(curve.read(manifest)) if self._folder.journal.is_file() else []
         summary: Mapping[str, Any] = {}
         if manifest.status in (Status.DONE, Status.INCOMPLETE) and self._folder.metrics.is_file():
-            summary = read_json(self._folder.metrics)
+            summary = self._folder.read_metrics()
         if manifest.status == Status.DONE and summary:
             ended = None if manifest.finished_at is None else milliseconds(manifest.finished_at)
             end = (point._replace(time_ms=ended) for point in _at_the_end(manifest, summary, self._fitted))

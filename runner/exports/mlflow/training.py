@@ -15,7 +15,6 @@ from runner.results.manifest import Manifest
 from runner.results.metric_rows import shown_value
 from runner.runs.reconstruct import saved_plan
 from runner.spec.trainers import TrainingSettings
-from runner.storage.atomic import read_json
 from runner.training.games import check_part
 from runner.training.stage_log import read_stages
 from runner.training.stages import Became, DatasetsBuilt, GamesPlayed, PartRecord, Stages, Switched, TestPlayed
@@ -59,7 +58,7 @@ def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[Poi
     for prefix, kind in kinds:
         for record in {one.iteration: one for one in stages.all(kind)}.values():
             part = check_part(folder, record)
-            for row in read_json(part.metrics)["metrics"]:
+            for row in part.read_metrics()["metrics"]:
                 is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, "accuracy")
                 yield from value_points(row, record.iteration, fitted, "" if is_curve else prefix)
                 if is_curve:
@@ -141,7 +140,7 @@ def _models(
 
 
 def _accuracy(part: RunFolder) -> Mapping[str, Any]:
-    rows: Sequence[Mapping[str, Any]] = read_json(part.metrics)["metrics"]
+    rows: Sequence[Mapping[str, Any]] = part.read_metrics()["metrics"]
     return next(row for row in rows if (row["agent"], row["metric"]) == (None, "accuracy"))
 
 

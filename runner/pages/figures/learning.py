@@ -12,7 +12,6 @@ from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.systems import System, grouped, pooled
 from runner.results.folder import RunFolder
 from runner.results.tasks import METRIC
-from runner.storage.atomic import read_json
 from runner.text import comma_join, counted
 from runner.training.report import progress
 
@@ -53,7 +52,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
 
 def _tests(folder: RunFolder) -> dict[int, Mapping[str, Any]]:
     """The tests of a training run that are finished, by the iteration that they stand before."""
-    metrics = read_json(folder.metrics) if folder.metrics.is_file() else progress(folder)
+    metrics = folder.read_metrics() if folder.metrics.is_file() else progress(folder)
     return {test["iteration"]: test for test in metrics["tests"]}
 
 

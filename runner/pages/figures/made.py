@@ -25,7 +25,6 @@ from runner.results.results import Results
 from runner.results.tasks import METRIC
 from runner.rollouts.rollout import Outcome
 from runner.runs.result import RunResult
-from runner.storage.atomic import read_json
 from runner.text import comma_join, did_you_mean
 
 LONE = "solo_verifier"
@@ -200,7 +199,7 @@ def _rounds(folders: Sequence[RunFolder], _: str) -> Figure:
 
 def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
     [system] = _one(systems_of(folders), "outcomes")
-    told = [read_json(folder.metrics)["outcomes"] for folder in system.folders]
+    told = [folder.read_metrics()["outcomes"] for folder in system.folders]
     sums = {outcome.value: sum(one.get(outcome.value, 0) for one in told) for outcome in Outcome}
     rows = [{**system.facts(), "outcome": name, "games": games} for name, games in sums.items()]
     shown = [Estimate(name, games) for name, games in sums.items()]

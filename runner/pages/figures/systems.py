@@ -15,7 +15,6 @@ from runner.results.pooled_numbers import pooled_curves, pooled_numbers
 from runner.results.results import Results
 from runner.results.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.statistics.numbers import Number
-from runner.storage.atomic import read_json
 from runner.text import comma_join, counted
 
 BY_PLAYS = ("always_failed", "majority_accuracy")
@@ -145,7 +144,7 @@ def _estimate(system: System, metric: str, row: Mapping[str, Any]) -> tuple[Esti
 def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
     """A metric of one run's `metrics.json`; that of an agent is AGENT.METRIC."""
     agent, _, name = metric.rpartition(".")
-    rows: Iterable[Mapping[str, Any]] = read_json(folder.metrics)["metrics"]
+    rows: Iterable[Mapping[str, Any]] = folder.read_metrics()["metrics"]
     return next((row for row in rows if (row["agent"] or "", row["metric"]) == (agent, name)), None)
 
 
@@ -188,8 +187,8 @@ def results_of(system: System) -> Results:
 def curves_of(system: System) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """The reliability curves of a system, by the kind of its confidences; empty where it has none."""
     if len(system.folders) == 1:
-        found: Mapping[str, Sequence[Mapping[str, Any]]] = read_json(system.folders[0].metrics).get(
-            "reliability_curves", {}
+        found: Mapping[str, Sequence[Mapping[str, Any]]] = (
+            system.folders[0].read_metrics().get("reliability_curves", {})
         )
         return found
     return {
