@@ -47,8 +47,8 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
     if not await _answers(address, with_tls=not is_tls):
         return None
     if is_tls:
-        return "the server does not use TLS; write http:// in place of https://"
-    return "the server only accepts TLS; write https:// in place of http://"
+        return "the server does not use TLS; write http:// instead of https://"
+    return "the server only accepts TLS; write https:// instead of http://"
 
 
 async def _answers(address: str, *, with_tls: bool) -> bool:
