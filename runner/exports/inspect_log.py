@@ -228,12 +228,12 @@ class _Log:
         if self._subject is not None:
             return [_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
         openings = [(seat, game.chat(seat)[:1]) for seat in game.cast]
-        prompts = [
+        prompts: list[dict[str, Any]] = [
             {"role": line.message["role"], "content": line.message["content"], "metadata": {"agent": seat}}
             for seat, lines in openings
             for line in lines
         ]
-        task = {"role": "user", "content": self._input(game), "source": "input"}
+        task: dict[str, Any] = {"role": "user", "content": self._input(game), "source": "input"}
         said = ({"source": "generate", **message} for message in game.said())
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *said))]
 

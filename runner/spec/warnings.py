@@ -28,7 +28,7 @@ def warnings_of(spec: Spec) -> list[str]:
 
 
 def check_warnings_of(spec: Spec) -> list[str]:
-    """Return all warnings on a spec, with those about this machine and about a small dataset, which `run` does not repeat."""
+    """Return all warnings on a spec, also those that only `check` shows."""
     return [line for warning in (*WARNINGS, *CHECK_WARNINGS) for line in warning(spec)]
 
 
