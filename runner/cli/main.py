@@ -41,7 +41,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-v", "--verbose", action="count", default=0, help="say more; -v -v: tracebacks too")
 
 
-_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)$")
+_CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)\Z")
 """argparse's message about a word that is not a choice of an argument."""
 
 
