@@ -42,7 +42,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)\Z")
-"""What argparse says of a word that is none of an argument's choices."""
+"""argparse's message about a word that is not a choice of an argument."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -70,7 +70,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _hint(message: str, options: Collection[str]) -> str | None:
-    """What to write in the place of an unknown word, such as `--seed=3` for the override `seed=3`."""
+    """Return what to write instead of an unknown word, such as `--seed=3` for the override `seed=3`."""
     if (choice := _CHOICE.search(message)) is not None:
         return did_you_mean(choice[1], (known.strip("' ") for known in choice[2].split(","))).removeprefix("; ") or None
     words = message.split()

@@ -1,4 +1,4 @@
-"""Find the line in which a CSV file is ragged or a quote is not closed.
+"""Find the line of a CSV file that is ragged or has an unclosed quote.
 
 DuckDB takes a ragged file for one with a single column, or looks further down for a header and skips what is above it.
 It takes a file with an unclosed quote for one that does not quote at all.

@@ -137,9 +137,9 @@ def _wrong_encoding(path: Path) -> Problem | None:
             line.decode()
         except UnicodeDecodeError as error:
             if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-                encoding, shown = "UTF-16", ""
+                encoding, hint = "UTF-16", ""
             else:
-                encoding, shown = (
+                encoding, hint = (
                     "WINDOWS-1252",
                     f"; in Windows-1252 the text is {_in_windows_1252(line, error.start)!r}",
                 )
@@ -147,7 +147,7 @@ def _wrong_encoding(path: Path) -> Problem | None:
             return Problem(
                 Place(str(path), number, error.start + 1),
                 "dataset.path",
-                f"line {number} ({place}), byte {error.start + 1}: {line[error.start]:#04x} is not UTF-8{shown}. Save "
+                f"line {number} ({place}), byte {error.start + 1}: {line[error.start]:#04x} is not UTF-8{hint}. Save "
                 f"the file as UTF-8, for example: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}",
             )
     return None

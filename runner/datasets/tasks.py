@@ -99,8 +99,8 @@ def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, A
     made = {*own, *task.get("without", ())}
     picked = [f"source.{quoted(name)} AS {quoted(our)}" for name, our in names.items() if our not in made]
     # The file's own names work too, unless SQL, which ignores case, would take one for another column.
-    taken = {name.casefold() for name in (*names.values(), *made)}
-    renamed = [name for our, name in task["columns"].items() if our not in made and name.casefold() not in taken]
+    reserved = {name.casefold() for name in (*names.values(), *made)}
+    renamed = [name for our, name in task["columns"].items() if our not in made and name.casefold() not in reserved]
     picked += [f"source.{quoted(name)}" for name in renamed]
     if own:
         # A view, so that a row's long texts are not there once for each of its datapoints.

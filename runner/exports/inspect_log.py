@@ -19,7 +19,7 @@ import orjson
 
 from runner.errors import RunError
 from runner.exports.metric_kinds import exported_name
-from runner.exports.source import Game, Line, Source, generation_options
+from runner.exports.source import Game, Line, Source, dataset_path, generation_options
 from runner.exports.writing import ExportOptions, Written
 from runner.results.manifest import AgentRow
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
@@ -97,6 +97,7 @@ class _Log:
         manifest, spec = self._source.manifest, self._source.plan.spec
         settings = spec.experiment.models[self._subject["model_group"]] if self._subject else None
         config = {} if settings is None else generation_options(settings)
+        path = dataset_path(manifest, self._source.plan)
         points = [point.id for point in spec.dataset.datapoints]
         return {
             "eval_id": manifest.run_id,
@@ -107,7 +108,8 @@ class _Log:
             "task_version": 0,
             "task_args": {"protocol": manifest.protocol, "seed": manifest.seed},
             "dataset": {
-                "name": Path(spec.experiment.dataset.path).name,
+                "name": Path(path).name,
+                "location": path,
                 "samples": len(points),
                 "sample_ids": points,
                 "shuffled": spec.experiment.dataset.shuffle,
@@ -181,7 +183,6 @@ class _Log:
                 total.setdefault(name, Counter()).update(_usage(made))
         facts = game.facts
         lost = rollout.outcome == Outcome.TRANSPORT_FAILED
-        turns = game.turns()
         score = {
             "value": 1.0 if rollout.correct else 0.0,
             "answer": game.verdict,
@@ -214,14 +215,7 @@ class _Log:
             "events": [],
             "model_usage": {name: _usage(made) for name, made in by_model.items()},
             "role_usage": {name: _usage(made) for name, made in by_role.items()},
-            **(
-                {
-                    "started_at": _time(turns[0].start_ms),
-                    "completed_at": _time(max(turn.end_ms for turn in turns)),
-                }
-                if turns
-                else {}
-            ),
+            **_times(game),
             "total_time": sum(call.latency_ms or 0.0 for call in calls) / 1000,
             "uuid": rollout.job.rollout_id,
             **({"error": _error(rollout.error or "lost in transport")} if lost else {}),
@@ -267,8 +261,14 @@ def _usage(calls: Iterable[Call]) -> dict[str, int]:
     return usage | {name: tokens for name, tokens in later.items() if tokens}
 
 
-def _time(milliseconds: float) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+def _times(game: Game) -> dict[str, str]:
+    turns = game.turns()
+    if not turns:
+        return {}
+    times = {"started_at": turns[0].start_ms, "completed_at": max(turn.end_ms for turn in turns)}
+    return {
+        name: datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds") for name, ms in times.items()
+    }
 
 
 def _error(message: str) -> dict[str, str]:

@@ -39,8 +39,15 @@ def started_ms(manifest: Manifest) -> float:
     return datetime.fromisoformat(manifest.started_at).timestamp() * 1000
 
 
+def dataset_path(manifest: Manifest, plan: Plan) -> str:
+    """Return where the run found its dataset: a path in its repository, or a Hub dataset; else the run's own copy."""
+    source = (manifest.sources or {}).get("dataset") or {}
+    path = source.get("path")
+    return str((source.get("repository") if path in (None, ".") else path) or plan.spec.experiment.dataset.path)
+
+
 class Turn(NamedTuple):
-    """An answer in a game: what was asked, and when, in milliseconds since 1970."""
+    """An answer in a game, with its chat and its times in milliseconds since 1970."""
 
     call: Call
     messages: Sequence[ChatMessage]
@@ -59,16 +66,16 @@ class Game:
     judged: str | None = None
     """The agent who judges what others have said in another run; it has not said its own earlier messages."""
     started_ms: float = 0.0
-    """When the run began."""
+    """Start of the run."""
     created_ms: Mapping[SampleKey, float] = field(default_factory=dict)
-    """When servers created the answers, if they say so."""
+    """Times of the answers, if their servers sent them."""
 
     def turns(self) -> list[Turn]:
         """Return every answer with its times: the server's, or else as if each came right after the one before."""
-        asked = {(r.sample.round, r.sample.agent, r.sample.attempt, r.sample.vote): r for r in self.requests}
+        requests = {(r.sample.round, r.sample.agent, r.sample.attempt, r.sample.vote): r for r in self.requests}
         turns: list[Turn] = []
         for call in self.rollout.calls:
-            request = asked.get((call.round, call.agent, call.attempt, call.vote))
+            request = requests.get((call.round, call.agent, call.attempt, call.vote))
             if not call.is_answer or request is None:
                 continue
             previous = turns[-1].end_ms if turns else self.started_ms

@@ -150,7 +150,7 @@ class CallRecord:
 
     @property
     def created_ms(self) -> float | None:
-        """When the server created the answer, in milliseconds since 1970, or None if it did not say."""
+        """Time at which the server created the answer, in milliseconds since 1970; None if it did not say."""
         body = self.completion.body
         created = None if body is None or body.is_deep else orjson.loads(body.json).get("created")
         return 1000.0 * created if isinstance(created, int | float) else None

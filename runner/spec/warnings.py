@@ -40,7 +40,7 @@ def asked_groups(spec: Spec) -> dict[str, ModelSettings]:
 
 
 def check_warnings_of(spec: Spec) -> list[str]:
-    """All warnings on a spec, with those about this machine and about a small dataset, which `run` does not repeat."""
+    """Return all warnings on a spec, also those that only `check` shows."""
     return [line for warning in (*WARNINGS, *CHECK_WARNINGS) for line in warning(spec)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,28 @@ def test_a_log_of_inspect_has_a_sample_for_each_rollout(result: RunResult, tmp_p
     assert all("Decision: " in sample["messages"][-1]["content"] for sample in samples)
     used = sum(usage["output_tokens"] for usage in header["stats"]["role_usage"].values())
     assert used == result.manifest.completion_tokens
+
+
+def test_a_sample_of_inspect_has_prompts_the_task_and_times(result: RunResult, tmp_path: Path) -> None:
+    assert export(result, tmp_path, "inspect") == 0
+    (path,) = tmp_path.glob("*.eval")
+    with zipfile.ZipFile(path) as archive:
+        header = json.loads(archive.read("header.json"))
+        samples = [json.loads(archive.read(name)) for name in archive.namelist() if name.startswith("samples/")]
+    assert {role: model["model"] for role, model in header["eval"]["model_roles"].items()} == {
+        "prover": "dummy", "verifier": "dummy",
+    }  # fmt: skip
+    started = datetime.fromisoformat(RunFolder(result.path).manifest().started_at)
+    for sample in samples:
+        by_role = {
+            role: [m for m in sample["messages"] if m["role"] == role] for role in ("system", "user", "assistant")
+        }
+        asked = {message["metadata"]["agent"] for message in by_role["assistant"]}
+        assert {message["metadata"]["agent"] for message in by_role["system"]} == asked
+        assert [message["content"] for message in by_role["user"]] == [sample["input"]]
+        assert sum(map(len, by_role.values())) == len(sample["messages"])
+        assert len({message["id"] for message in sample["messages"]}) == len(sample["messages"])
+        assert started <= datetime.fromisoformat(sample["started_at"]) <= datetime.fromisoformat(sample["completed_at"])
 
 
 def test_scout_gets_each_agents_chat_and_the_whole_game(result: RunResult, tmp_path: Path) -> None:

@@ -19,13 +19,17 @@ from runner.exports.mlflow.curve import is_step
 from runner.exports.mlflow.games import Games
 from runner.exports.mlflow.limits import Fitted, batches, sent_bytes
 from runner.exports.mlflow.record import MlflowRun, Point
+from runner.exports.mlflow.sending import _spans
 from runner.exports.mlflow.training import training_record
 from runner.redaction import REMOVED, Redactor
 from runner.results.folder import RunFolder
 from runner.results.results import Results
 from runner.runs.result import RunResult
+from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
 SECRET = "correct-horse-battery-staple"
@@ -167,6 +171,7 @@ def test_a_run_whose_files_hold_what_they_should_not_is_refused_in_words(
 ) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
+    (path / "SHA256SUMS").unlink()
     (path / file).write_text(json.dumps({**json.loads((path / file).read_text()), key: value}))
     with pytest.raises(RunError, match=said):
         record_of(path)
@@ -232,3 +237,71 @@ def test_what_is_for_a_server_is_for_no_file(
     results = str(result.path.parent.parent)
     assert main(["export", result.run_id, *words, "--format", "inspect", "--results", results]) == 2
     assert "--format" in capsys.readouterr().err
+
+
+def live_run(folder: Path) -> RunFolder:
+    """A run that began in the hour in which its server says that it created all answers."""
+    with serving() as server:
+        spec = spec_file(folder, server.base_url, size=2)
+        path = played(spec, folder / "results").path
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "started_at": "2026-09-21T13:00:00Z"}))
+    return RunFolder(path)
+
+
+CREATED_MS = 1_790_000_000_000
+
+
+def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_path: Path) -> None:
+    folder = live_run(tmp_path)
+    with Games(folder, journal=False) as games:
+        record = games.record()
+        traces = list(record.traces())
+        assert [trace.key for trace in games.record().traces()] == [trace.key for trace in traces]
+    answers = parquet_rows(folder.table("completions"))
+    expected = Counter(row["rollout_id"] for row in answers)
+    assert {trace.name: len(trace.spans) for trace in traces} == expected
+    assert len({trace.key for trace in traces}) == 2
+    for trace in traces:
+        first, *_ = trace.spans
+        assert first.name == "round 0: verifier"
+        assert first.start_ns == CREATED_MS * 1_000_000 <= first.end_ns
+        assert json.loads(first.inputs)["messages"][0]["content"].startswith("You are the verifier")
+        assert json.loads(trace.outputs)["verdict"] in {"accept", "reject", None}
+    assert {point.time_ms for point in record.metrics if point.step == 1} == {CREATED_MS}
+
+
+def test_spans_are_below_their_game_and_within_its_time(result: RunResult) -> None:
+    with Games(RunFolder(result.path), journal=False) as games:
+        record = games.record()
+        trace = next(iter(record.traces()))
+    game, *turns = _spans(trace, record.started_ms)
+    assert len(turns) == len(trace.spans) > 0
+    assert {turn["parent_span_id"] for turn in turns} == {game["span_id"]}
+    assert len({span["span_id"] for span in (game, *turns)}) == 1 + len(turns)
+    assert game["start_time_unix_nano"] == record.started_ms * 1_000_000
+    assert all(turn["end_time_unix_nano"] <= game["end_time_unix_nano"] for turn in turns)
+
+
+def test_a_run_that_can_go_on_has_no_traces_yet(result: RunResult, tmp_path: Path) -> None:
+    path = tmp_path / "runs" / result.run_id
+    shutil.copytree(result.path, path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "status": "interrupted"}))
+    assert list(record_of(path).traces()) == []
+
+
+def test_a_secret_of_this_machine_is_in_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = live_run(tmp_path)
+    text = next(row["raw_message"] for row in parquet_rows(folder.table("completions")))
+    monkeypatch.setenv("ACME_API_KEY", text[:30])
+    with Games(folder, journal=False) as games:
+        traces = list(games.record().traces())
+    assert text[:30] not in repr(traces)
+    assert REMOVED in repr(traces)
+
+
+def test_a_dataset_has_the_path_and_split_that_the_run_was_played_with(result: RunResult) -> None:
+    (data,) = record_of(result.path).inputs
+    assert data.facts["path"].endswith("specs/data/code_validation.jsonl")
+    assert data.facts["split"] == "test"

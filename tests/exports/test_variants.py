@@ -71,7 +71,7 @@ def test_a_log_names_who_played_and_counts_by_model(blocks: RunResult, tmp_path:
     calls = table(blocks.path, "completions")
     answered = {(r["rollout_id"], r["agent"]): r["model"] for r in calls}
     for sample in samples(path):
-        for message in (one for one in sample["messages"] if one["role"] == "assistant"):
+        for message in (message for message in sample["messages"] if message["role"] == "assistant"):
             assert message["model"] == answered[sample["uuid"], message["metadata"]["agent"]]
     stats, roles = header(path)["stats"], header(path)["eval"]["model_roles"]
     tokens = {name: usage["output_tokens"] for name, usage in stats["role_usage"].items()}

@@ -41,8 +41,8 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         ("missing", "http", r"answers with a web page \(HTML\), and not as a model API"),
         ("files", "http", r"answers with a web page \(HTML\), and not as a model API"),
         ("redirect", "http", r"answered 308: a redirect to https://models\.example/v1/chat/completions"),
-        ("tls", "http", r"the server only accepts TLS; write https:// in place of http://"),
-        ("page", "https", r"the server does not use TLS; write http:// in place of https://"),
+        ("tls", "http", r"the server only accepts TLS; write https:// instead of http://"),
+        ("page", "https", r"the server does not use TLS; write http:// instead of https://"),
         ("tls", "https", r"the server's TLS certificate is not trusted: self.signed certificate"),
     ],
 )

@@ -35,7 +35,6 @@ METRICS, TABLE, MESSAGES = "metrics.json", "rollouts.parquet", "messages.parquet
         (METRICS, ("show", "last")),
         (TABLE, ("show", "last", "--wrong")),
         (TABLE, ("leaderboard", "--rebuild")),
-        (TABLE, ("export", "last", "--format", "scout", "--out", "out")),
         (METRICS, ("report", "last", "-o", "report.html")),
         (METRICS, ("export", "last", "--format", "inspect", "--out", "out")),
         (METRICS, ("plot", "outcomes", "last", "-o", "plot.svg")),

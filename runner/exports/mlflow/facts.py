@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import STATUSES, Artifact, Data, flat_params, milliseconds, model_key, run_key
+from runner.exports.source import dataset_path
 from runner.results.folder import RunFolder
 from runner.results.inputs import resolved_spec
 from runner.results.manifest import Manifest, Status
@@ -103,8 +104,8 @@ def data_of(manifest: Manifest, plan: Plan, context: str) -> Data:
         "source_sha256": manifest.dataset_source_sha256,
         "selection": manifest.dataset_selection,
         "source": (manifest.sources or {}).get("dataset"),
-        "path": plan.spec.experiment.dataset.path,
-        "split": plan.spec.experiment.dataset.split,
+        "path": dataset_path(manifest, plan),
+        "split": (manifest.dataset_selection or {}).get("split"),
     }
     columns = ("id", "label", *dataset.columns)
     return Data(manifest.benchmark, manifest.dataset_sha256, context, facts, columns, len(dataset.datapoints))

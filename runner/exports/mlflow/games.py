@@ -23,7 +23,7 @@ COUNTS = (
 )  # fmt: skip
 
 MAX_TRACES = 5_000
-"""Of a longer run the first games have traces, two requests each; `tables/` has all of them."""
+"""Only the first games of a longer run have traces, since each takes two requests; `tables/` has all games."""
 
 
 class Games:

@@ -34,7 +34,7 @@ class Point(NamedTuple):
     step: int
     value: float
     time_ms: int | None = None
-    """When it was known; None: when the run began."""
+    """Time of the measurement; None means the start of the run."""
 
 
 class TurnSpan(NamedTuple):

@@ -50,7 +50,7 @@ from runner.models.providers.openai_http import (
     UnsendableError,
 )
 from runner.models.providers.openai_wire import read_completion
-from runner.models.providers.wrong_server import MAX_WEB_PAGES, find_wrong_scheme, is_web_page, may_be_wrong_scheme
+from runner.models.providers.wrong_server import MAX_WEB_PAGES, find_wrong_scheme, is_web_page
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted, remember
 
@@ -236,6 +236,14 @@ async def close_client(client: Client) -> None:
 def _since(started: float) -> float:
     """Milliseconds, to a tenth: so many of their digits stand beside each answer."""
     return round((time.perf_counter() - started) * 1000, 1)
+
+
+def may_be_wrong_scheme(error: Exception, address: str) -> bool:
+    """Return whether a failed call is what happens if https:// and http:// are confused."""
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code == HTTPStatus.BAD_REQUEST and b"https" in error.response.content.lower()
+    is_connected = not isinstance(error.__cause__, NoConnectionError)
+    return isinstance(error, openai.APIConnectionError) and (is_connected or address.startswith("https:"))
 
 
 class OpenAiModel:

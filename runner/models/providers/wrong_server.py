@@ -7,10 +7,6 @@ import ssl
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-import openai
-
-from runner.models.providers.openai_http import NoConnectionError
-
 PROBE_SECONDS = 3.0
 MAX_WEB_PAGES = 3
 """A server whose first answers are this many web pages is refused; a proxy may send one while the server starts."""
@@ -21,14 +17,6 @@ def is_web_page(content: bytes, status: int = HTTPStatus.OK) -> bool:
     """Return whether an answer is a page of HTML, and not the page of a proxy whose server has failed."""
     is_html = content[:200].lstrip().lower().startswith((b"<!doctype html", b"<html"))
     return is_html and (status < 300 or status in _NOT_TRANSIENT)
-
-
-def may_be_wrong_scheme(error: Exception, address: str) -> bool:
-    """Return whether a failed call is what happens if https:// and http:// are confused."""
-    if isinstance(error, openai.APIStatusError):
-        return error.status_code == HTTPStatus.BAD_REQUEST and b"https" in error.response.content.lower()
-    is_connected = not isinstance(error.__cause__, NoConnectionError)
-    return isinstance(error, openai.APIConnectionError) and (is_connected or address.startswith("https:"))
 
 
 async def find_wrong_scheme(error: Exception, address: str) -> str | None:
@@ -47,8 +35,8 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
     if not await _answers(address, with_tls=not is_tls):
         return None
     if is_tls:
-        return "the server does not use TLS; write http:// in place of https://"
-    return "the server only accepts TLS; write https:// in place of http://"
+        return "the server does not use TLS; write http:// instead of https://"
+    return "the server only accepts TLS; write https:// instead of http://"
 
 
 async def _answers(address: str, *, with_tls: bool) -> bool:

@@ -28,9 +28,9 @@ def few_groups(spec: Spec) -> Iterator[str]:
     """Warn if the dataset has too few independent groups to measure anything."""
     groups = len({point.group for point in spec.dataset.datapoints})
     if groups < MIN_GROUPS:
-        what = "datapoint" if spec.dataset.group_by is None else "group"
+        unit = "datapoint" if spec.dataset.group_by is None else "group"
         yield (
-            f"the dataset has only {counted(groups, what)}: intervals need at least {MIN_GROUPS} independent {what}s; "
+            f"the dataset has only {counted(groups, unit)}: intervals need at least {MIN_GROUPS} independent {unit}s; "
             "add some, or raise dataset.limit"
         )
 
@@ -42,8 +42,8 @@ def unused_columns(spec: Spec) -> Iterator[str]:
     """
     dataset, settings = spec.dataset, spec.experiment.dataset
     used = {name for names in spec.prompts.variables.values() for name in names}
-    used |= {"split", dataset.group_by or "split", *re.findall(r"\w+", settings.filter or "")}
-    used |= {ours for ours, theirs in settings.columns.items() if theirs in used}
+    used |= {"split", dataset.group_by or "", *re.findall(r"\w+", settings.filter or "")}
+    used |= {name for name, file_name in settings.columns.items() if file_name in used}
     unused = [
         name
         for name in dataset.columns
