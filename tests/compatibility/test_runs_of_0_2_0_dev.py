@@ -1,0 +1,373 @@
+"""The files of 0.2.0.dev0 are read, resumed, published and served by the current code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.compatibility.old import called, contents, holds, journal, read_json
+from tests.fixtures.v0_1_0.make import KILLED_FAULTS
+from tests.support.servers.chat_client import serving
+from tests.support.serving import serving as serving_registry
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "v0_2_0_dev"
+MADE = read_json(FIXTURES / "made.json")
+RUNS, EXPECTED = MADE["runs"], MADE["expected"]
+RELEASES = EXPECTED["releases"]
+"""The SHA-256 of each release of the registry."""
+LEFT = ("killed", "parts", "broken", "waiting", "exhausted", "refused", "incomplete")
+"""Runs that are not finished."""
+FINISHED = [name for name in RUNS if name not in LEFT]
+VERIFIED = [name for name in FINISHED if name != "replayed"]
+"""Already 0.2.0.dev0 finds another hash for the spec of a run with `provider: replay`."""
+
+
+def unpacked(folder: Path, *names: str) -> Path:
+    """Copy the fixtures to a folder: the specs, the cache, and these archives."""
+    shutil.copytree(FIXTURES / "specs", folder / "specs")
+    for name in ("cache.sqlite", "nip-run.lock"):
+        shutil.copyfile(FIXTURES / name, folder / name)
+    for name in names:
+        with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The results and the registry, for tests that only read. In the end no run has changed."""
+    folder = unpacked(tmp_path_factory.mktemp("dev"), "results", "registry")
+    before = contents(folder / "results" / "runs")
+    yield folder
+    assert contents(folder / "results" / "runs") == before
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The results, for tests that write."""
+    return unpacked(tmp_path, "results")
+
+
+def run_folder(folder: Path, name: str, results: str = "results") -> Path:
+    return folder / results / "runs" / str(RUNS[name])
+
+
+def same_rows(new: Path, old: Path, table: str, *without: str) -> bool:
+    """Whether two tables have the same rows in the columns of the old one."""
+    with duckdb.connect(":memory:") as connection:
+        paths = [str(run / f"{table}.parquet") for run in (old, new)]
+        described = connection.execute(f"DESCRIBE SELECT * FROM '{paths[0]}'").fetchall()
+        columns = ", ".join(f'"{name}"' for name, *_ in described if name not in without)
+        first, second = (connection.execute(f"SELECT {columns} FROM '{path}'").fetchall() for path in paths)
+        return (len(first) > 0 or table != "rollouts") and first == second
+
+
+# Results
+
+
+def test_every_run_is_listed_in_its_state(shared: Path) -> None:
+    listed = called("runs", "--json", cwd=shared)
+    assert listed.err.splitlines() == [
+        f"{RUNS['parts']} is played in shards: 1 of 2 are done; nip-run merge {RUNS['parts']}"
+    ]
+    rows = {row["run_id"]: row for row in listed.json}
+    assert rows.keys() == EXPECTED["runs"].keys()
+    assert {name: holds(rows[name], row) for name, row in EXPECTED["runs"].items()} == dict.fromkeys(rows, True)
+    states = {row["status"] for row in rows.values()}
+    assert states == {"done", "failed", "incomplete", "interrupted"}
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("name", ["malt", "judged", "served", "debate", "composed", "trees", *FINISHED])
+def test_a_finished_run_is_shown_with_the_metrics_it_recorded(shared: Path, name: str) -> None:
+    run = run_folder(shared, name)
+    shown = called("show", RUNS[name], "--json", cwd=shared).json
+    assert holds(shown["manifest"], read_json(run / "manifest.json"))
+    assert holds(shown["metrics"], read_json(run / "metrics.json"))
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", [name for name in LEFT if name != "parts"])
+def test_an_unfinished_run_is_shown(shared: Path, name: str) -> None:
+    shown = called("show", RUNS[name], cwd=shared)
+    assert shown.code == 0
+    assert RUNS[name] in shown.out
+
+
+def test_a_transcript_is_shown_as_it_was(shared: Path) -> None:
+    shown = called("show", RUNS["debate"], "test1", "--json", cwd=shared).json
+    assert EXPECTED["transcript"]["transcript"]
+    assert holds(shown, EXPECTED["transcript"])
+
+
+def test_notes_are_listed(shared: Path) -> None:
+    assert "The expert gives up too early" in called("notes", RUNS["nip"], cwd=shared).out
+
+
+def test_runs_are_compared(shared: Path) -> None:
+    for pair in (("nip", "served"), ("judged", "debate"), ("solo", "nip")):
+        compared = called("compare", *(RUNS[name] for name in pair), cwd=shared)
+        assert compared.code == 0, compared.err
+        assert compared.out
+
+
+def test_reports_are_written(shared: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    names = ("debate", "judged", "served", "malt", "killed")
+    written = called("report", *(RUNS[name] for name in names), "-o", str(page), cwd=shared)
+    assert written.code == 0, written.err
+    text = page.read_text("utf-8")
+    assert all(RUNS[name] in text for name in names)
+
+
+def test_sql_reads_the_board_and_all_tables(shared: Path) -> None:
+    board = called("sql", "SELECT run_id, status FROM runs", "--json", cwd=shared).json
+    done = {name for name, row in EXPECTED["runs"].items() if row["status"] == "done"}
+    assert {row["run_id"] for row in board if row["status"] == "done"} == done
+    for table in ("rollouts", "messages", "completions"):
+        files = [str(path) for path in sorted((shared / "results" / "runs").glob(f"*/{table}.parquet"))]
+        (count,) = duckdb.sql(f"SELECT count(*) FROM read_parquet({files}, union_by_name=true)").fetchall()[0]
+        ((row),) = called("sql", f"SELECT count(*) AS n FROM {table}", "--json", cwd=shared).json
+        assert row["n"] == count > 100, table
+
+
+def test_the_leaderboard_lists_the_runs(shared: Path) -> None:
+    rows = called("leaderboard", "--json", cwd=shared).json
+    assert {RUNS[name] for name in ("nip", "debate", "solo", "served", "composed")} <= {row["run_id"] for row in rows}
+
+
+@pytest.mark.full
+def test_a_rebuilt_leaderboard_has_the_same_accuracies(folder: Path) -> None:
+    question = "SELECT run_id, status, accuracy, ci_low, ci_high, n FROM leaderboard ORDER BY run_id"
+    before = called("sql", question, "--json", cwd=folder).json
+    (folder / "results" / "leaderboard.duckdb").unlink()
+    assert called("leaderboard", "--rebuild", cwd=folder).code == 0
+    after = called("sql", question, "--json", cwd=folder).json
+    assert len(before) > 20
+    assert {row["run_id"]: row for row in after}.items() >= {row["run_id"]: row for row in before}.items()
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", ["debate", "malt", "judged-each", "batched", "until", "whole", *VERIFIED])
+def test_verify_finds_nothing_wrong(shared: Path, name: str) -> None:
+    checked = called("verify", RUNS[name], cwd=shared)
+    assert checked.code == 0, checked.out
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("format_", ["inspect", "scout", "every-eval-ever"])
+def test_runs_are_exported(shared: Path, tmp_path: Path, format_: str) -> None:
+    words = {"every-eval-ever": ("--subject", "verifier", "--organization", "acme", "--relationship", "other")}
+    done = called(
+        "export",
+        RUNS["debate"],
+        "--format",
+        format_,
+        *words.get(format_, ()),
+        "--out",
+        str(tmp_path / "out"),
+        cwd=shared,
+    )
+    assert done.code == 0, done.err
+    assert any(path.is_file() for path in (tmp_path / "out").rglob("*"))
+
+
+def test_every_spec_makes_the_run_that_it_made(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIP_RUN_STORE", str(shared / "store"))
+    installed = called("install", "--from", "registry", "-q", cwd=shared)
+    assert installed.code == 0, installed.err
+    specs = list(dict.fromkeys(row["spec"] for row in EXPECTED["check"]))
+    checked = called("check", "--json", *specs, cwd=shared).json
+    assert len(specs) > 25
+    assert holds(
+        [{name: row[name] for name in ("spec", "run_id", "identity", "point")} for row in checked], EXPECTED["check"]
+    )
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", ["served", "malt", "judged", "whole", *FINISHED])
+def test_a_finished_run_is_shown_by_its_folder_and_not_played(folder: Path, name: str) -> None:
+    before = contents(folder)
+    (row,) = called("run", f"results/runs/{RUNS[name]}", "--json", cwd=folder).json
+    assert (row["run_id"], row["was_finished"]) == (RUNS[name], True)
+    assert contents(folder) == before
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["served", "debate", "trees", "solo", "merlin_arthur", "lost", "batched"])
+def test_a_replay_gives_the_same_rows_without_a_call(folder: Path, name: str) -> None:
+    source = f"results/runs/{RUNS[name]}"
+    words = ("--replay", source, "--results", "again", "fine_tune=null")
+    (row,) = called("run", f"specs/{name}.yaml", "--json", *words, cwd=folder).json
+    for table in ("rollouts", "messages"):
+        assert same_rows(folder / row["folder"], folder / source, table, "run_id")
+
+
+def test_the_cache_answers_every_request_again(folder: Path) -> None:
+    """No server listens at the address in the spec, so that every answer comes from the cache."""
+    (row,) = called("run", "specs/served.yaml", "--json", "--results", "again", cwd=folder).json
+    assert row["cost_usd"] == 0
+    for table in ("rollouts", "messages"):
+        assert same_rows(folder / row["folder"], run_folder(folder, "served"), table, "run_id")
+
+
+# Unfinished runs
+
+
+def resumed(folder: Path, name: str, *words: str, **options: Any) -> dict[str, Any]:
+    """Resume a run at a loopback server and return its row, with the number of requests."""
+    with serving(**options) as server:
+        group = f"models.m.base_url={server.base_url}"
+        found = called("run", f"specs/{name}.yaml", "--json", group, *words, cwd=folder).json
+        row: dict[str, Any] = found[0]
+        return {**row, "requests": server.requests}
+
+
+def test_a_killed_run_is_resumed_with_the_same_rows(folder: Path) -> None:
+    unpacked_after(folder)
+    run, after = run_folder(folder, "killed"), run_folder(folder, "killed", "after")
+    recorded = (run / "journal.jsonl").read_bytes()
+    assert (run / ".in_flight").is_file()
+    row = resumed(folder, "killed", "rollouts.concurrency=1", faults=KILLED_FAULTS)
+    assert (row["run_id"], row["requests"]) == (RUNS["killed"], MADE["requests"]["killed"])
+    assert (run / "journal.jsonl").read_bytes().startswith(recorded)
+    assert same_rows(run, after, "rollouts", "error")
+    assert same_rows(run, after, "messages")
+    assert len(journal(run)) == len(journal(after))
+
+
+def unpacked_after(folder: Path) -> None:
+    """Add the runs as 0.2.0.dev0 resumed them."""
+    with tarfile.open(FIXTURES / "after.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+
+
+@pytest.mark.full
+def test_a_run_without_budget_is_resumed_with_a_larger_one(folder: Path) -> None:
+    unpacked_after(folder)
+    row = resumed(folder, "exhausted", "budget.completions=1000")
+    assert row["run_id"] == RUNS["exhausted"]
+    assert 0 < row["requests"] < row["completions"]
+    assert same_rows(run_folder(folder, "exhausted"), run_folder(folder, "exhausted", "after"), "messages")
+
+
+def test_the_last_shard_completes_the_run(folder: Path) -> None:
+    unpacked_after(folder)
+    done = called("run", "specs/parts.yaml", "--json", "--shard", "2/2", cwd=folder)
+    assert done.code == 0, done.err
+    for table in ("rollouts", "messages"):
+        assert same_rows(run_folder(folder, "parts"), run_folder(folder, "parts", "after"), table)
+
+
+def test_a_training_run_continues_with_the_models_that_are_named(folder: Path) -> None:
+    unpacked_after(folder)
+    assert called("run", "specs/waiting.yaml", "-q", "--set-model", "p=first", cwd=folder).code == 1
+    (row,) = called("run", "specs/waiting.yaml", "--json", "--set-model", "p=second", cwd=folder).json
+    assert row["run_id"] == RUNS["waiting"]
+    for path in sorted((folder / "after" / "runs").glob(f"{RUNS['waiting']}-*")):
+        assert same_rows(folder / "results" / "runs" / path.name, path, "messages")
+
+
+@pytest.mark.full
+def test_a_training_run_that_was_killed_is_resumed(folder: Path) -> None:
+    unpacked_after(folder)
+    row = resumed(folder, "broken", "rollouts.concurrency=1", faults=KILLED_FAULTS)
+    assert (row["run_id"], row["requests"]) == (RUNS["broken"], MADE["requests"]["broken"])
+    games = f"{RUNS['broken']}-i0"
+    assert same_rows(folder / "results" / "runs" / games, folder / "after" / "runs" / games, "messages")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["incomplete", "refused"])
+def test_a_run_that_failed_is_resumed_to_its_end(folder: Path, name: str) -> None:
+    assert resumed(folder, name)["run_id"] == RUNS[name]
+    assert called("verify", RUNS[name], cwd=folder).code == 0
+
+
+# Releases
+
+
+def test_the_registry_lists_every_release(shared: Path) -> None:
+    found = called("search", "--all", "--from", "registry", "--json", cwd=shared).json
+    assert {row["release"]: row["sha256"] for row in found["releases"]} == RELEASES
+    kinds = {row["kind"] for row in found["releases"]}
+    assert kinds == {"run", "protocol", "prompts", "dataset", "agent", "trainer", "model", "spec"}
+
+
+def test_every_release_is_got_and_is_whole(shared: Path, tmp_path: Path) -> None:
+    for number, release in enumerate(RELEASES):
+        target = tmp_path / str(number)
+        done = called("get", release, str(target), "--from", "registry", "-q", cwd=shared)
+        assert done.code == 0, f"{release}: {done.err}"
+        if "manifest.json" in {path.name for path in (target / "data").glob("*")}:
+            shown = called("show", str(target / "data"), cwd=shared)
+            assert shown.code == 0, f"{release}: {shown.err}"
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("release", sorted(RELEASES, key=lambda name: name.split("/")[0] != "run"))
+def test_a_release_is_verified(shared: Path, release: str) -> None:
+    checked = called("verify", release, "--from", "registry", cwd=shared)
+    assert checked.code == 0, checked.out
+
+
+def test_a_release_is_reproduced(shared: Path, tmp_path: Path) -> None:
+    name = f"acme/{RUNS['composed']}"
+    words = ("--from", "registry", "--results", str(tmp_path / "again"))
+    done = called("reproduce", name, *words, cwd=shared)
+    assert done.code == 0, done.out + done.err
+
+
+def test_the_published_runs_are_ranked(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rows = called("leaderboard", "--from", "registry", "--json", cwd=shared).json
+    assert RUNS["nip"] in json.dumps(rows)
+
+
+# A server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = unpacked(tmp_path_factory.mktemp("server"), "server")
+    with serving_registry(folder / "server", people=False) as served:
+        yield served
+
+
+def test_a_server_continues_with_its_database(server: Any) -> None:
+    pages = {
+        "/": "sums/v2", f"/run/acme/{RUNS['nip']}/1": RUNS["nip"], f"/run/acme/{RUNS['malt']}/1": RUNS["malt"],
+        "/prompts/acme/plain": "1.1", "/dataset/acme/sums": "sums", "/competitions/acme/cup": RUNS["riddles"],
+        "/owner/acme": "acme",
+    }  # fmt: skip
+    for path, text in pages.items():
+        answer = server.ask(path)
+        assert (path, answer.status) == (path, 200)
+        assert text in answer.body.decode(), path
+    assert server.ask(f"/run/acme/{RUNS['debate']}/1").status == 404  # hidden
+    assert server.ask(f"/run/acme/{RUNS['solo']}/1").status == 404  # private
+
+
+@pytest.mark.full
+def test_the_owner_of_a_private_release_still_has_it(server: Any, tmp_path: Path) -> None:
+    token = server.account("alice")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NIP_RUN_REGISTRY", server.address)
+        patch.setenv("NIP_RUN_TOKEN", token)
+        for name in ("nip", "solo"):
+            done = called("get", f"acme/{RUNS[name]}", str(tmp_path / name), "-q", cwd=tmp_path)
+            assert done.code == 0, done.err
+
+
+def test_the_accounts_of_a_server_are_listed(server: Any) -> None:
+    listed = called("server", "accounts", str(server.folder), "--json", cwd=server.folder)
+    assert listed.code == 0, listed.err
+    assert {"alice", "bob", "acme"} <= set(listed.out.replace('"', " ").replace(",", " ").split())
+    assert called("server", "check", str(server.folder), cwd=server.folder).code == 0
