@@ -7,6 +7,7 @@ The tree; an exception without an exit code has that of the one above it:
     │   └── QuestionError               a question in SQL is wrong
     ├── SpecError                   exit 2: carries every problem of every file at once
     ├── RunError                    the run failed; what was paid for is kept
+    │   ├── TemplateFailedError         a prompt template fails when it is rendered
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
     │   ├── JournalError                the journal is damaged, or cannot be written
     │   ├── FolderGoneError             the run directory was deleted, moved or replaced while the run went on

@@ -102,7 +102,7 @@ HOMES = {
         "runner.training.selection",
     },
     "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
-    "openai": {"runner.models.providers.openai", "runner.models.providers.wrong_server"},
+    "openai": {"runner.models.providers.openai"},
     "orjson": {
         "runner.datasets.apart",
         "runner.datasets.explode",

@@ -41,7 +41,7 @@ def asked_groups(spec: Spec) -> dict[str, ModelSettings]:
 
 def check_warnings_of(spec: Spec) -> list[str]:
     """Return all warnings on a spec, also those that only `check` shows."""
-    return [line for warning in (*WARNINGS, *CHECK_WARNINGS) for line in warning(spec)]
+    return [*warnings_of(spec), *(line for warning in CHECK_WARNINGS for line in warning(spec))]
 
 
 def _fixed_seeds(spec: Spec) -> Iterator[str]:

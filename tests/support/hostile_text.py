@@ -122,6 +122,7 @@ SHOWN_OF_A_MANIFEST = ("benchmark", "protocol", "version", "why it stopped", "po
 def with_manifest(run: Path, into: Path, text: str) -> Path:
     """A run whose manifest and metrics have a text in every place, each after the place's name."""
     copytree(run, into)
+    (into / "SHA256SUMS").unlink(missing_ok=True)
     folder = RunFolder(into)
     manifest = folder.manifest()
     for place, said in MANIFEST.items():
