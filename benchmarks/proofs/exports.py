@@ -66,7 +66,7 @@ said["blocks"] = {
     "plays": len(plays),
     "ways": len({(s.metadata["stance"], s.metadata["swapped"]) for s in blocks.samples}),
     "votes": sorted({len(s.scores["verdict"].metadata["votes"]) for s in blocks.samples if s.scores}),
-    "models": sorted({(m.metadata["agent"], m.model) for s in blocks.samples for m in s.messages}),
+    "models": sorted({(m.metadata["agent"], m.model) for s in blocks.samples for m in s.messages if m.role == "assistant"}),
 }
 
 async def ways():
