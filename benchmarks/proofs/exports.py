@@ -59,6 +59,7 @@ asyncio.run(scout())
 
 (path,) = (here / "blocks-inspect").glob("*.eval")
 blocks = read_eval_log(str(path))
+turns = [m for s in blocks.samples for m in s.messages if m.role == "assistant"]
 plays = {(sample.id, sample.epoch) for sample in blocks.samples}
 said["blocks"] = {
     "samples": len(blocks.samples),
@@ -66,7 +67,7 @@ said["blocks"] = {
     "plays": len(plays),
     "ways": len({(s.metadata["stance"], s.metadata["swapped"]) for s in blocks.samples}),
     "votes": sorted({len(s.scores["verdict"].metadata["votes"]) for s in blocks.samples if s.scores}),
-    "models": sorted({(m.metadata["agent"], m.model) for s in blocks.samples for m in s.messages}),
+    "models": sorted({(m.metadata["agent"], m.model) for m in turns}),
 }
 
 async def ways():

@@ -97,7 +97,10 @@ ADDED_COLUMNS = (
 
 
 def rows(path: Path, *without: str) -> tuple[list[tuple[str, Any]], list[tuple[Any, ...]]]:
-    """The columns of a Parquet file with their types, and its rows in their order, without columns that came since."""
+    """The columns of a Parquet file with their types, and its rows in their order, without columns that came since.
+
+    A column of JSON is a string now, with the same text.
+    """
     with duckdb.connect(":memory:") as connection:
         every = connection.execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
         since = [name for name, *_ in every if name in ADDED_COLUMNS]
@@ -105,7 +108,6 @@ def rows(path: Path, *without: str) -> tuple[list[tuple[str, Any]], list[tuple[A
             assert connection.execute(f"SELECT count({name}) FROM read_parquet('{path}')").fetchall() == [(0,)]
         left_out = f"EXCLUDE ({', '.join([*without, *since])})" if without or since else ""
         found = connection.execute(f"SELECT * {left_out} FROM read_parquet('{path}')")
-        # 0.1.0 wrote columns of JSON with Parquet's JSON type, which some readers refuse.
         columns = [(name, str(kind).replace("JSON", "VARCHAR")) for name, kind, *_ in found.description or ()]
         return columns, found.fetchall()
 

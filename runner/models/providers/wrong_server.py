@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -56,6 +57,8 @@ async def _answers(address: str, *, with_tls: bool) -> bool:
                     return await reader.readexactly(5) == b"HTTP/"
                 return True
             finally:
-                writer.close()
+                writer.transport.abort()  # and not closed, for which TLS waits until the server agrees
+                with suppress(OSError):
+                    await writer.wait_closed()
     except (OSError, EOFError, TimeoutError):
         return False
