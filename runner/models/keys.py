@@ -81,12 +81,12 @@ def key_uses(
     lines that show its files.
     """
     found = {KeyUse(variable, host_of(address)) for s in models for variable in s.variables for address in s.addresses}
-    programs: dict[str, dict[str, Sequence[str]]] = {}
+    programs: dict[str, list[tuple[str, Sequence[str]]]] = {}
     for command, files in commands:
-        programs.setdefault(_COMMAND + command[0], {})[shlex.join(command)] = files
-    for program, calls in programs.items():
-        lines = tuple(dict.fromkeys(line for files in calls.values() for line in files))
-        found.add(KeyUse(ALL, program, "; ".join(calls), lines or None))
+        programs.setdefault(_COMMAND + command[0], []).append((shlex.join(command), files))
+    for program, calls in programs.items():  # two groups may have one command, and different files
+        lines = tuple(line for _, files in calls for line in files)
+        found.add(KeyUse(ALL, program, "; ".join(dict.fromkeys(command for command, _ in calls)), lines or None))
     return tuple(sorted(found))
 
 

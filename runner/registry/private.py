@@ -16,6 +16,7 @@ from runner.registry.secrets import HeldSecrets, known_forms
 from runner.registry.strict import is_public
 from runner.releases.bundle import Content
 from runner.releases.manifest import MANIFEST, Release
+from runner.spec.trainer_files import FOLDER
 
 
 def private_in(release: Release, contents: Mapping[str, Content], raw: Draft, names: Names) -> Iterator[str]:
@@ -26,7 +27,9 @@ def private_in(release: Release, contents: Mapping[str, Content], raw: Draft, na
     finders: list[Finder] = [known_forms, HeldSecrets(), spared, _Addresses(rules, names.spared)]
     leaving: Mapping[str, Content] = {**contents, MANIFEST: release.to_bytes()}
     yield from group_by_cause(search(leaving, finders))
-    yield from secret_values({path: text for path, text in leaving.items() if not path.startswith(FREE)})
+    yield from secret_values(
+        {path: text for path, text in leaving.items() if not path.startswith(FREE) or f"{FOLDER}/" in path}
+    )
 
 
 def _published_words(release: Release) -> set[str]:

@@ -16,7 +16,7 @@ def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
         return key_uses(models)
     stored = plan.spec.trainer_files
     commands = [
-        (trainer.command, tuple(shown_files(stored[group])) if group in stored else ())
+        (trainer.command, tuple(shown_files(stored[group], trainer.command)) if group in stored else ())
         for group, trainer in plan.training.trainers.items()
         if trainer.command
     ]

@@ -6,7 +6,7 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,16 +168,22 @@ def restore_files(stored: TrainerFiles | None, folder: RunFolder, group: str) ->
     return (folder.path / FOLDER / group).absolute()
 
 
-def shown_files(stored: TrainerFiles) -> Iterator[str]:
-    """Yield lines that show a fetched trainer to the user: its files, the start of its script, and what is missing."""
-    for number, (path, facts) in enumerate(stored.files.items()):
+def shown_files(stored: TrainerFiles, command: Sequence[str]) -> Iterator[str]:
+    """Yield lines that show a fetched trainer to the user: its files, the start of what runs, and what is missing."""
+    script = os.path.normpath(script_of(command) or command[0])
+    if script not in stored.files:
+        yield in_one_line(
+            f"trainer {stored.group}: none of these files is the script; read them all before you allow it"
+        )
+    for path, facts in stored.files.items():
         place = stored.folder / stored_name(stored.group, path)
-        yield in_one_line(f"{path}: {facts['size']:,} bytes, sha256:{facts['sha256'][:12]}, in {place}")
-        if number == 0:
+        size = f"{facts['size']:,} bytes, sha256:{facts['sha256'][:12]}"
+        yield in_one_line(f"trainer {stored.group}: {path}: {size}, in {place}")
+        if path == script:
             lines = stored.read(path).decode("utf-8", "replace").splitlines()
             yield from (f"  | {escape_controls(shortened(line.expandtabs(4), 160))}" for line in lines[:MOST_LINES])
             yield from [f"  | ... and {len(lines) - MOST_LINES:,} more lines"] if len(lines) > MOST_LINES else []
-    yield from (in_one_line(f"not included: {line}") for line in stored.missing)
+    yield from (in_one_line(f"trainer {stored.group}: not included: {line}") for line in stored.missing)
 
 
 def missing_lines(trainers: Mapping[str, TrainerFiles | CollectedFiles]) -> Iterator[str]:

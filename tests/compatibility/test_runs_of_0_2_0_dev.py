@@ -133,7 +133,9 @@ def test_sql_reads_the_board_and_all_tables(shared: Path) -> None:
     assert {row["run_id"] for row in board if row["status"] == "done"} == done
     for table in ("rollouts", "messages", "completions"):
         files = [str(path) for path in sorted((shared / "results" / "runs").glob(f"*/{table}.parquet"))]
-        (count,) = duckdb.sql(f"SELECT count(*) FROM read_parquet({files}, union_by_name=true)").fetchall()[0]
+        with duckdb.connect(":memory:") as connection:
+            sql = f"SELECT count(*) FROM read_parquet({files}, union_by_name=true)"
+            ((count,),) = connection.execute(sql).fetchall()
         ((row),) = called("sql", f"SELECT count(*) AS n FROM {table}", "--json", cwd=shared).json
         assert row["n"] == count > 100, table
 
@@ -312,7 +314,7 @@ def test_every_release_is_got_and_is_whole(shared: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("release", sorted(RELEASES, key=lambda name: name.split("/")[0] != "run"))
+@pytest.mark.parametrize("release", sorted(RELEASES, key=lambda name: str(name).split("/")[0] != "run"))
 def test_a_release_is_verified(shared: Path, release: str) -> None:
     checked = called("verify", release, "--from", "registry", cwd=shared)
     assert checked.code == 0, checked.out

@@ -17,6 +17,7 @@ from runner.registry.names import Names
 from runner.registry.private import private_in
 from runner.registry.publish import Ready, failures
 from runner.registry.searching import BLOCK, REACH, Finder, group_by_cause, search
+from runner.registry.secret_keys import secret_values
 from runner.registry.secrets import HeldSecrets, known_forms
 from runner.releases.bundle import Content
 from runner.releases.manifest import Release, Source
@@ -216,3 +217,18 @@ def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str,
     said = list(secret_values({"data/spec.yaml": body.encode()}))
     assert [one.partition(" holds")[0] for one in said] == [f"data/spec.yaml: models.m.extra_body.deep.{key}"] * is_told
     assert not any("1234567890" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("settings.json", '{"optimizer": {"lr": 1}, "password": "hunter2hunter2"}'),
+        ("conf.yaml", "run:\n  api_key: 8f3b2c1d0e9f\n"),
+        ("local.env", "WANDB_API_KEY=0123456789abcdef\n"),
+    ],
+)
+def test_a_secret_in_a_settings_file_of_a_trainer_is_found_by_its_key(name: str, text: str) -> None:
+    path = f"data/inputs/trainers/p/{name}.txt"
+    (problem,) = secret_values({path: text.encode()})
+    assert problem.startswith(f"{path}: ")
+    assert not list(secret_values({"data/inputs/prompts/prover.jinja": text.encode()}))

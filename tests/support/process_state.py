@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("PYTEST_", "HF_HUB_", "MLFLOW_")
+LIBRARIES = ("PYTEST_", "HF_HUB_", "MLFLOW_", "KMP_", "TOKENIZERS_", "TORCH")
 """Beginnings of variables that pytest sets, and that the program sets for good when it imports a library."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.errors import ReleaseError
+from runner.models.keys import key_uses
 from runner.results.folder import RunFolder
 from runner.spec.trainer_files import INDEX, TrainerFiles, read_index
 from runner.spec.trainers import TrainerSettings
@@ -130,11 +132,25 @@ def test_a_damaged_index_is_an_error_that_names_it(tmp_path: Path, said: Any) ->
 
 def test_the_start_of_a_script_is_shown_without_control_characters(tmp_path: Path) -> None:
     Path("train.py").write_text("\x1b[2Jevil\n" + "more\n" * 50)
-    lines = list(shown_files(stored(tmp_path / "stored")))
-    assert lines[0].startswith("train.py: 259 bytes, sha256:")
+    lines = list(shown_files(stored(tmp_path / "stored"), ["python", "./train.py"]))
+    assert lines[0].startswith("trainer p: train.py: 259 bytes, sha256:")
     assert lines[1] == "  | \\x1b[2Jevil"
     assert f"  | ... and {51 - trainer_files.MOST_LINES} more lines" in lines
-    assert any(line.startswith("pack/a.py: ") for line in lines)
+    assert any(line.startswith("trainer p: pack/a.py: ") for line in lines)
+
+
+def test_the_script_that_runs_is_shown_whatever_its_place_in_the_index(tmp_path: Path) -> None:
+    Path("train.py").write_text("evil = 1\n")
+    files = stored(tmp_path / "stored")
+    turned = replace(files, files=dict(reversed(list(files.files.items()))))
+    assert "  | evil = 1" in list(shown_files(turned, ["python", "train.py"]))
+    assert "none of these files is the script" in next(shown_files(turned, ["python", "-m", "train"]))
+
+
+def test_two_groups_with_one_command_show_the_files_of_both() -> None:
+    command = ["python", "train.py"]
+    (use,) = key_uses((), [(command, ["trainer p: train.py: 1"]), (command, ["trainer v: train.py: 2"])])
+    assert use.files == ("trainer p: train.py: 1", "trainer v: train.py: 2")
 
 
 def test_a_file_that_is_changed_between_two_iterations_is_stored_as_it_is_now_and_the_change_is_named(
