@@ -313,7 +313,12 @@ class ProviderRefusal(NipRunError):
 
 
 class CallError(NipRunError):
-    """One call to a model failed. `retry_after` is what the server asked for, in seconds."""
+    """One call to a model failed. `retry_after` is what the server asked for, in seconds.
+
+    `reports_usage` says that the failed answer counts tokens, so that it may be billed although it is an error.
+    """
+
+    reports_usage = False
 
     def __init__(self, message: str, *, retry_after: float | None = None, status: int | None = None) -> None:
         super().__init__(message)

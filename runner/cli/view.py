@@ -19,6 +19,7 @@ from runner.pages.boards import local_board, published_board
 from runner.results.folder import RunFolder
 from runner.results.results import LAST, Results
 from runner.runs.in_shards import shard_of
+from runner.runs.process import sigterm_as_keyboard_interrupt
 from runner.storage.atomic import atomic_write
 from runner.viewing.board import BoardPages
 from runner.viewing.live import LiveRuns
@@ -69,7 +70,7 @@ def _board(results: Results, args: argparse.Namespace) -> int:
 def _serve(server: Server, runs: list[str], args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     try:
-        with TemporaryDirectory(prefix="nip-run-view-") as folder:
+        with sigterm_as_keyboard_interrupt(), TemporaryDirectory(prefix="nip-run-view-") as folder:
             page = Path(folder) / "view.html"
             atomic_write(page, server.redirect_page, mode=0o600)
             _announce(server, page, runs, args)

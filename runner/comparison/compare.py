@@ -10,7 +10,7 @@ from typing import Any
 from runner.comparison.assertions import Assertion, Held, check_bound, parse_assertion
 from runner.comparison.baselines import baseline_of
 from runner.comparison.kinship import (
-    forced_labels,
+    no_verdicts_of_its_own,
     refuse_overlap,
     refuse_repeated_answers,
     same_answers,
@@ -276,7 +276,7 @@ class _Work:
             notes = (*notes, "repeats differ: p allows for the smaller spread of the system that was asked more often")
         assert result is not None  # a system without a score was refused
         shared = shared_verdicts(base, other)
-        remark = same_answers(base, other) or forced_labels(base, other)
+        remark = same_answers(base, other) or no_verdicts_of_its_own(base, other)
         if shared is not None and remark is None:
             remark, notes = (f"{shared[1]}: no new sample", notes) if shared[0] else (None, (*notes, shared[1]))
         row = _row(measure, base.name, other.name, result)
@@ -284,7 +284,7 @@ class _Work:
         if remark is not None:
             bare = f"{other.name} less {base.name} is {told(row.difference, measure, without_error(result.difference))}"
             row = _untested(replace(row, stderr=None, ci_low=None, ci_high=None), f"no test: {remark}; {bare}")
-        elif base.manifests[0].game_sha256 == other.manifests[0].game_sha256:
+        elif _is_one_system(base, other):
             pooled = self._pooled(measure, found)
             row = _untested(row, f"two samples of one system: {value}; pooled, {measure.name} is {pooled}")
         elif stopped and result.p is None:
@@ -315,7 +315,10 @@ class _Work:
         for value, part in sliced(self._matched(base, other, measure)[0], self.by, base, other).items():
             if (result := tested(measure, part, self.seed, stopped=stopped)) is not None:
                 row = replace(_row(measure, base.name, other.name, result), slice=value)
-                yield row if whole.p is not None or stopped else _untested(row, whole.verdict.partition(":")[0])
+                is_tested = whole.p is not None or (
+                    stopped and whole.remark is None and not _is_one_system(base, other)
+                )
+                yield row if is_tested else _untested(row, whole.verdict.partition(":")[0])
 
     def _judgements(self, assertion: Assertion, couples: Sequence[tuple[System, System]]) -> Iterator[Judged]:
         """One of each system, or of each less its base."""
@@ -333,8 +336,18 @@ class _Work:
             yield Judged(assertion.text, system.name, None, own.mean, *own_ends, assertion.judged(*own_ends))
 
 
+def _is_one_system(base: System, other: System) -> bool:
+    """Whether the runs of both differ in their seeds alone."""
+    return base.manifests[0].game_sha256 == other.manifests[0].game_sha256
+
+
 def _own_ends(system: System, measure: Measure, plain: tuple[float | None, float | None]) -> tuple[Any, Any]:
-    """The interval of a system by itself: of a run that stopped once it was decided, its confidence sequence."""
+    """Return the interval of a system by itself, or no ends if its verdicts are not its answers.
+
+    A run that stopped once it was decided has its confidence sequence.
+    """
+    if system.fixed_verdicts is not None:
+        return None, None
     if not _stopped(system):
         return plain
     accuracy = [one for folder in system.runs if (one := sequence_of(folder)) is not None]

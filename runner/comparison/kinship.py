@@ -10,7 +10,6 @@ from runner.comparison.systems import System
 from runner.errors import RunError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
-from runner.spec.checks.fixed_verdicts import FORCED_LABELS
 from runner.text import comma_join
 
 
@@ -50,10 +49,10 @@ def same_answers(base: System, other: System) -> str | None:
     return None  # a published run that is played anew has its id, too
 
 
-def forced_labels(base: System, other: System) -> str | None:
-    """Return the reason why a difference says nothing: the verdicts of one of the systems are the labels."""
-    forced = (system.name for system in (base, other) if system.fixed_verdicts == FORCED_LABELS)
-    return next((f"{name}: {FORCED_LABELS}" for name in forced), None)
+def no_verdicts_of_its_own(base: System, other: System) -> str | None:
+    """Return the reason why a difference says nothing: the verdicts of one of the systems are not its answers."""
+    reasons = ((system.name, system.fixed_verdicts) for system in (base, other))
+    return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
 
 
 def shared_verdicts(base: System, other: System) -> tuple[bool, str] | None:

@@ -84,5 +84,6 @@ class CallCosts:
 
 
 def cost_of_failure(most: Tally, error: CallError) -> Tally:
-    """What a budget counts for a failed call: nothing that was answered with an error is billed, all else may be."""
-    return most if error.status is None else Tally(completions=most.completions)
+    """Return what a budget counts for a failed call: its worst case, unless the server answered with an error alone."""
+    may_be_billed = error.status is None or error.reports_usage
+    return most if may_be_billed else Tally(completions=most.completions)

@@ -31,7 +31,7 @@ def failure_record(
 ) -> FailureRecord:
     """A failed attempt as the journal has it."""
     # A call that may have been billed is charged without a budget too: one that is set later must know of it.
-    may_be_billed = budgeted or error.status is None
+    may_be_billed = budgeted or error.status is None or error.reports_usage
     charged = cost_of_failure(costs.worst_case(request), error) if may_be_billed else None
     return FailureRecord(request.sample, attempt, str(error), wait, charged)
 

@@ -22,11 +22,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runner.errors import BudgetExhausted
+from runner.errors import BudgetExhausted, CallError
 from runner.models import prices
+from runner.models.base import Request, SampleKey
+from runner.models.costs import cost_of_failure
 from runner.models.prices import ListedPrice, list_version, price_of
 from runner.models.providers import openai
-from runner.models.settings import ModelSettings
+from runner.models.providers.openai_wire import read_completion
+from runner.models.settings import ModelSettings, Price
+from runner.models.tally import Tally
 from runner.runs.troubles import troubles_of
 from tests.support.processes import python
 from tests.support.runs import journal_records, played, table
@@ -256,3 +260,17 @@ def test_commands_that_need_no_listed_price_do_not_load_the_list(tmp_path: Path)
     )
     done = python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_error_inside_an_answer_that_counts_tokens_costs_its_worst_case() -> None:
+    """A router that fails halfway answers with status 200, and bills what was generated until then."""
+    settings = ModelSettings(model="m", price=Price(input=10.0, output=400.0))
+    error = {"message": "upstream failed", "code": 502}
+    most = Tally(completions=1, tokens=5_000, usd=1.5)
+    request = Request("m", (), SampleKey("d", 0, 0, "prover", 0))
+    for body in ({"choices": [{"error": error}]}, {"error": error}):
+        for counts, expected in ((usage(300, 900), 1.5), ({}, 0.0)):
+            content = json.dumps({**body, **counts}).encode()
+            with pytest.raises(CallError) as failed:
+                read_completion(content, {}, request, settings, latency_ms=1.0)
+            assert cost_of_failure(most, failed.value).usd == expected

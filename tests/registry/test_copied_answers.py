@@ -226,3 +226,15 @@ def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
     (folder / "own.yaml").write_text(forced)
     text = said(folder, "check", "spec.yaml", "protocol.use=own.yaml")
     assert "its verdicts are fixed in advance, not answers: protocol.force_guess is 'one'" in text
+
+
+@pytest.mark.parametrize("guess", ["y", "one"])
+def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, guess: str) -> None:
+    spec_file(tmp_path)
+    said(tmp_path, "spec.yaml", "-q", "--run-id", "answered")
+    said(tmp_path, "spec.yaml", f"protocol.force_guess={guess}", "-q", "--run-id", "forced")
+    alone = json.loads(said(tmp_path, "compare", "forced", "--assert", "accuracy >= 0.0", "--json", code=5))
+    assert [(row["ci_low"], row["held"]) for row in alone["asserted"]] == [(None, "cannot be decided")]
+    (pair,) = json.loads(said(tmp_path, "compare", "answered", "forced", "--json"))["pairs"]
+    assert (pair["p"], pair["ci_low"]) == (None, None)
+    assert "not answers: protocol.force_guess" in pair["verdict"]

@@ -71,8 +71,6 @@ def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
         assert answers_in(tmp_path) == first, "every answer that was paid for is saved"
         if execution:
             return
-        again = nip_run_here("spec.yaml", "-q", cwd=tmp_path)  # it still applies: to the next answers
-        assert again.returncode in (0, 1)
         server.change(text=None)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         assert server.requests == 40

@@ -63,7 +63,10 @@ def test_head_is_as_get_without_the_page(view: View) -> None:
     assert head.headers == page.headers
 
 
-def test_the_token_is_in_a_file_that_only_the_user_can_read(played: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_the_token_is_in_a_file_that_only_the_user_can_read(
+    played: Path, tmp_path: Path, ending: signal.Signals
+) -> None:
     """Neither the terminal nor the arguments of any process have it, and the file goes when the view ends."""
     browser = tmp_path / "browser"
     browser.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$0.arguments"\n')
@@ -82,7 +85,7 @@ def test_the_token_is_in_a_file_that_only_the_user_can_read(played: Path, tmp_pa
         command = Path(f"/proc/{process.pid}/cmdline")
         assert not command.is_file() or found[1] not in command.read_text()
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         out, err = process.communicate(timeout=HANG_SECONDS)
     assert found[1] not in page + out + err
     assert not path.parent.exists()

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from runner.errors import TransientError
+from runner.errors import CallError, NipRunError, TransientError
 from runner.models.answers import body_of, choices_of, model_of, usage_of, with_first_choices
 from runner.models.base import Completion, Request
 from runner.models.plausible_usage import checked_usage
@@ -48,7 +48,7 @@ def read_completion(
     if not isinstance(data, dict):
         raise TransientError(f"{here} sent JSON that is not a completion")
     if data.get("error"):
-        raise classified(status_in(data["error"]), data["error"], headers, settings, group)
+        raise _with_usage(classified(status_in(data["error"]), data["error"], headers, settings, group), data)
     cleaned = current_redactor().redact_escaped(content) if has_escapes(content) else content
     if cleaned is not content:
         content, data = cleaned, orjson.loads(cleaned)
@@ -70,6 +70,14 @@ def read_completion(
     return with_first_choices(completion, requested_answers(request, settings))
 
 
+def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
+    """Mark an error inside an answer that counts tokens: the server may bill it."""
+    usage = usage_of(data)
+    if isinstance(error, CallError) and usage is not None and (usage.prompt_tokens or usage.completion_tokens):
+        error.reports_usage = True
+    return error
+
+
 def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: ModelSettings, group: str) -> None:
     """Look for an error in the place of a choice, as routers give it whose provider failed halfway.
 
@@ -80,6 +88,6 @@ def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: M
     for choice in choices if isinstance(choices, list) else ():
         error = choice.get("error") if isinstance(choice, dict) else None
         if error:
-            raise classified(status_in(error), error, headers, settings, group)
+            raise _with_usage(classified(status_in(error), error, headers, settings, group), data)
         if isinstance(choice, dict) and choice.get("finish_reason") == "error":
             raise TransientError(f"{where(settings, group)} sent an answer that ended in an error")

@@ -31,7 +31,7 @@ def few_groups(spec: Spec) -> Iterator[str]:
         unit = "datapoint" if spec.dataset.group_by is None else "group"
         yield (
             f"the dataset has only {counted(groups, unit)}: intervals need at least {MIN_GROUPS} independent {unit}s; "
-            "add some, or raise dataset.limit"
+            f"add some{'' if spec.experiment.dataset.limit is None else ', or raise dataset.limit'}"
         )
 
 
