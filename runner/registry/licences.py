@@ -37,7 +37,8 @@ def canonical_license(option: str, expression: str | None) -> str | None:
     try:
         return canonicalize_license_expression(expression)
     except InvalidLicenseExpression as error:
+        hint = did_you_mean(expression, sorted(USUAL)) or "."
         raise UsageError(
-            f"{option} {expression}: not an SPDX license expression{did_you_mean(expression, sorted(USUAL))}. Choose "
-            "an identifier from https://spdx.org/licenses, or write LicenseRef-NAME for terms of your own"
+            f"{option} {expression}: not an SPDX license expression{hint} Choose an identifier from "
+            "https://spdx.org/licenses, or write LicenseRef-NAME for terms of your own"
         ) from error
