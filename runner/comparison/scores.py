@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 from runner.comparison.measures import Measure
 from runner.errors import RunError, UsageError
 from runner.models.base import TOKEN_CLASSES, Usage
-from runner.models.prices import Pricing, price_of
+from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 from runner.rollouts.rollout import Outcome
@@ -101,8 +100,8 @@ def _costs(calls: Any, prices: Mapping[str, Pricing]) -> dict[str, float]:
 
 def _prices(folder: RunFolder) -> dict[str, Any]:
     """Return the price of each agent's model when a run started, by the spec that was saved with it."""
-    experiment, started = load_saved(folder.spec).experiment, date.fromisoformat(folder.manifest().started_at[:10])
-    prices = {name: price_of(experiment.models[agent.model], started) for name, agent in experiment.agents.items()}
+    experiment, basis = load_saved(folder.spec).experiment, folder.manifest().price_basis
+    prices = {name: basis.price_of(experiment.models[agent.model]) for name, agent in experiment.agents.items()}
     unknown = [name for name, price in prices.items() if price is None]
     if unknown:
         raise UsageError(

@@ -10,7 +10,7 @@ import orjson
 from runner.errors import CallError
 from runner.models.base import Completion, Request, byte_length
 from runner.models.plausible_usage import at_least_typical
-from runner.models.prices import Pricing, budget_price, price_of
+from runner.models.prices import PriceBasis, budget_price
 from runner.models.settings import ModelSettings, requested_answers
 from runner.models.tally import Tally
 
@@ -28,13 +28,17 @@ def answer_limit(settings: ModelSettings) -> int | None:
 class CallCosts:
     """The costs of the calls of some model groups."""
 
-    def __init__(self, groups: Mapping[str, ModelSettings], doubted: Collection[str] = ()) -> None:
-        """`doubted` are the groups whose price in the spec the user has not confirmed; see `budget_price`."""
+    def __init__(
+        self, groups: Mapping[str, ModelSettings], doubted: Collection[str] = (), basis: PriceBasis | None = None
+    ) -> None:
+        """`doubted` are the groups whose price in the spec the user has not confirmed; see `budget_price`.
+
+        `basis` decides what calls are recorded to cost. A budget counts new calls by the prices of today.
+        """
         self.groups = groups
-        self.prices: dict[str, Pricing | None] = {name: price_of(settings) for name, settings in groups.items()}
-        self._budgeted = self.prices | {
-            name: budget_price(groups[name], doubted=True) for name in groups.keys() & doubted
-        }
+        basis = basis or PriceBasis()
+        self.prices = {name: basis.price_of(settings) for name, settings in groups.items()}
+        self._budgeted = {name: budget_price(group, doubted=name in doubted) for name, group in groups.items()}
 
     @property
     def priced(self) -> bool:

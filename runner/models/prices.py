@@ -104,6 +104,36 @@ class HigherPrice:
         return max(price.most(prompt_tokens, completion_tokens) for price in self.prices)
 
 
+@dataclass(frozen=True)
+class TextPrice:
+    """A price of prompt, cached and answer tokens alone: versions before the other token classes billed only these."""
+
+    price: Price
+
+    def cost_of(self, used: Usage) -> float:
+        return self.price.cost_of(Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens))
+
+    def most(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return self.price.most(prompt_tokens, completion_tokens)
+
+
+@dataclass(frozen=True)
+class PriceBasis:
+    """What the calls of a run are priced by, however much later."""
+
+    on: date | None = None
+    """The day the run started; None: today."""
+    text_only: bool = False
+    """Whether a version before the other token classes and service tiers started it."""
+
+    def price_of(self, settings: ModelSettings) -> Pricing | None:
+        """Return the price of a group's calls; None if unknown."""
+        price = price_of(settings, self.on)
+        if not self.text_only or price is None:
+            return price
+        return TextPrice(price.standard[0].price if isinstance(price, ListedPrice) else price)
+
+
 def price_of(settings: ModelSettings, on: date | None = None) -> Price | ListedPrice | None:
     """Return the price of a group's calls: the spec's, or the listed one on a day (default: today); None if unknown."""
     if settings.price is not None:

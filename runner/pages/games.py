@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.datasets.load import Dataset
-from runner.models.prices import price_of
 from runner.pages.packing import PIECE_BYTES, Packing, Text, Texts, by_length
 from runner.pages.site import Keep
 from runner.prompts.chat import ChatMessage
@@ -89,7 +88,13 @@ def job_games(
 
 def _told(reconstructor: Reconstructor, rollout: Rollout) -> Told:
     plan, job = reconstructor.plan, rollout.job
-    return Told(rollout, plan.spec.protocol, plan.agents(swapped=job.swapped), reconstructor.failures(job))
+    return Told(
+        rollout,
+        plan.spec.protocol,
+        plan.agents(swapped=job.swapped),
+        reconstructor.failures(job),
+        plan.spec.price_basis,
+    )
 
 
 def row_of(game: Game) -> dict[str, Any]:
@@ -292,7 +297,8 @@ class _Packer:
         """Dollars; None where the price is not known."""
         if not call.paid:
             return 0.0
-        price = price_of(self.game.told.agents[call.agent].model_settings)
+        told = self.game.told
+        price = told.price_basis.price_of(told.agents[call.agent].model_settings)
         if price is None:
             return None
         return round(price.cost_of(call.usage), 9)

@@ -99,7 +99,9 @@ def models(plan: Plan) -> list[dict[str, Any]]:
             "base": used[agent.model].base_model or "",
             "asked_at": _asked_at(used[agent.model]),
             "settings": _settings(used[agent.model], agent.max_response_words),
-            "price": describe_price(price_of(used[agent.model])) if used[agent.model].traits.metered else "free",
+            "price": describe_price(price_of(used[agent.model], plan.spec.price_basis.on))
+            if used[agent.model].traits.metered
+            else "free",
             "trainings": len(used[agent.model].lineage),
         }
         for name, agent in experiment.agents.items()

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.models.costs import CallCosts
 from runner.models.prices import Pricing
 from runner.protocols.protocol import Decision
 from runner.results.metrics import Metrics
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Rollout
-from runner.runs.spending import used_models
+from runner.runs.spending import run_costs
 from runner.runs.told import Told
 from runner.runs.troubles import Trouble, Troubles
 
@@ -61,7 +60,7 @@ class RunTally:
     def __post_init__(self) -> None:
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats) if self.measures else None
         self._troubles = Troubles(self.plan)
-        self._prices = CallCosts(used_models(self.plan)).prices
+        self._prices = run_costs(self.plan).prices
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}
 
     def add(self, told: Told) -> None:

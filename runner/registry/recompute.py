@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from runner.errors import RunDirectoryError
-from runner.models.costs import CallCosts
 from runner.results.compared import FILE, frozen
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
@@ -23,7 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.accounting import Accounting
 from runner.runs.reconstruct import Reconstructor, played_plan
 from runner.runs.sinks import RecordSinks
-from runner.runs.spending import spending, used_models
+from runner.runs.spending import run_costs, spending
 from runner.storage.atomic import read_json
 
 SPARE_GAMES = 100_000
@@ -64,7 +63,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> Recomputed:
         check_claims(folder, plan, len(journal))
         until = plan.spec.experiment.until
         decision = None if until is None else Decision(plan, until, frozen(folder.path / "inputs" / FILE))
-        sinks, accounting = RecordSinks(plan, target), Accounting(plan, CallCosts(used_models(plan)), None)
+        sinks, accounting = RecordSinks(plan, target), Accounting(plan, run_costs(plan), None)
         for rollouts in journal.by_job():
             for rollout in rollouts:
                 sinks.add(rollout)

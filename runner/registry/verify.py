@@ -293,6 +293,8 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         if found.otherwise:
             yield from map(Otherwise, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
         names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
+        if manifest.prices is None and manifest.cost_usd is not None:  # a later list has other prices
+            names.append("cost_usd")
         yield from (
             f"manifest.json says {name} {recorded!r}; from the journal follows {value!r}"
             for name, recorded, value in different_counts(manifest, {name: again.counts[name] for name in names})

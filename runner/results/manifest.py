@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 from runner.datasets.shards import Shard
 from runner.errors import BudgetExhausted, Interrupted, NipRunError, Waiting
+from runner.models.prices import PriceBasis
 from runner.redaction import redacted
 from runner.results.answer_origins import AnswerOrigins
 
@@ -206,6 +208,13 @@ class Manifest:
     def is_training_run(self) -> bool:
         """Whether the run is a training run as a whole, whose games are in runs of their own."""
         return self.kind == "training" and self.parent_run_id is None
+
+    @property
+    def price_basis(self) -> PriceBasis:
+        """What its calls are priced by; a stranger's manifest may have anything as its date."""
+        with suppress(ValueError):
+            return PriceBasis(date.fromisoformat(self.started_at[:10]), text_only="prices" not in self.recorded)
+        return PriceBasis()
 
     @property
     def made_from(self) -> Sequence[str]:

@@ -64,7 +64,7 @@ def _manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         components=recorded(spec.components) or None,
         got_from=spec.got_from,
         prices=list_version() if uses_list(agent.model_settings for agent in plan.agents().values()) else None,
-        recorded=INITIAL_FACTS,
+        recorded=(*INITIAL_FACTS, "prices"),
     )
     return replace(manifest, **spec.as_recorded)
 
@@ -74,8 +74,11 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
 
     So does the protocol's hash, since the rules are the same: 0.1.0 made it of the file as it was written.
     """
+    new = _manifest(plan, manifest.run_id, manifest.identity)
+    if manifest.price_basis.text_only:
+        new = replace(new, prices=None, recorded=INITIAL_FACTS)
     return replace(
-        _manifest(plan, manifest.run_id, manifest.identity),
+        new,
         kind=manifest.kind,
         parent_run_id=manifest.parent_run_id,
         iteration=manifest.iteration,

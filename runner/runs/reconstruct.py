@@ -49,7 +49,7 @@ def saved_plan(folder: RunFolder, given: Dataset | None = None) -> Plan:
     A run that it replays may have grown since; the rollouts keep the ids that they were played under.
     """
     manifest = folder.manifest()
-    spec = replace(load_saved(folder.spec, given), shard=manifest.shard)
+    spec = replace(load_saved(folder.spec, given), shard=manifest.shard, price_basis=manifest.price_basis)
     replayed = manifest.replayed_sha256
     debates = None if spec.rejudged is None else read_debates(spec.rejudged.path)
     return Plan(spec if replayed is None else replace(spec, replayed=replayed), debates)

@@ -119,6 +119,7 @@ def opened(
     if merged is not None:
         return RunResult.opened(merged)
     folder, manifest = results.open(plan, run_id)
+    plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
     replay = options.replay
     if replay is None and plan.spec.begun_as == run_id and manifest.replay_of is not None:
         replay = ReplayOf(_played_as(manifest.replay_of.run_id, results), manifest.replay_of.until_round)

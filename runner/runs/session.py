@@ -22,7 +22,7 @@ from runner.errors import (
 from runner.models.layers.budget import Budget
 from runner.results.compared import Compared
 from runner.results.folder import RunFolder
-from runner.results.manifest import Manifest, Status
+from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.tables import COLUMNS
 from runner.results.until import Decision
 from runner.rollouts.engine import AHEAD, MIN_AHEAD, STOPS_ALL, Engine
@@ -95,6 +95,8 @@ class Session:
             plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
         )
         self._context = copy_context()
+        self._recorded: Manifest | None = None
+        """The manifest as it was before this session."""
         self._cores = 1
         """How many cores are for what follows the games."""
 
@@ -105,6 +107,7 @@ class Session:
             Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all is kept.
             FolderGoneError: likewise; the message says where.
         """
+        self._recorded = self.folder.manifest() if self.folder.manifest_path.is_file() else None
         self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
         self.folder.unseal()
@@ -281,6 +284,10 @@ class Session:
         self.lost = accounting.lost()
         spent = spending(self.plan, self.folder)
         counts = accounting.finished(spent)
+        before = self._recorded
+        if before is not None and before.status in PLAYED and before.completions == counts["completions"]:
+            # Nothing new was played. Prices may have another basis by now: what was recorded stays.
+            counts |= {"cost_usd": before.cost_usd, "cost_usd_at_most": before.cost_usd_at_most}
         if self._decision is not None and self._decision.decided:
             beyond = spent.completions - counts["completions"]
             if beyond > 0:

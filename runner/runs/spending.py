@@ -28,7 +28,7 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
 
 def run_costs(plan: Plan) -> CallCosts:
     """The costs of a plan's calls; its budget does not count by prices that only a stranger has set."""
-    return CallCosts(used_models(plan), plan.spec.unconfirmed_prices)
+    return CallCosts(used_models(plan), plan.spec.unconfirmed_prices, plan.spec.price_basis)
 
 
 def spending(plan: Plan, folder: RunFolder) -> Tally:
@@ -36,7 +36,7 @@ def spending(plan: Plan, folder: RunFolder) -> Tally:
     total = Tally()
     if not folder.journal.is_file():
         return total
-    costs = CallCosts(used_models(plan))
+    costs = run_costs(plan)
     metered = {name for name, settings in costs.groups.items() if settings.traits.metered}
     left = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())

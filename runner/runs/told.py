@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from runner.agents.agent import Agent
 from runner.models.base import Choice
+from runner.models.prices import PriceBasis
 from runner.models.records import FailureRecord
 from runner.protocols.game import Round
 from runner.protocols.protocol import Decision, Protocol, stance_word
@@ -47,6 +48,7 @@ class Told:
     protocol: Protocol
     agents: Mapping[str, Agent]
     failures: Sequence[FailureRecord]
+    price_basis: PriceBasis = field(default_factory=PriceBasis)
 
     def rounds(self, only: int | None) -> Iterator[tuple[int, Round | None]]:
         """The rounds by number, that which a failure cut off as None; `only`: this one alone."""

@@ -19,6 +19,7 @@ from runner.documents.layered import Layered, RenamedKey
 from runner.documents.plain import KeyPath
 from runner.errors import Place, PlaceOf, Problem, ReleaseError, RunError, SpecError
 from runner.hashing import file_hash, tagged_hash
+from runner.models.prices import PriceBasis
 from runner.prompts.templates import SUFFIX as TEMPLATE
 from runner.prompts.templates import PromptSet, load_prompts
 from runner.protocols.confidence import VerdictSettings
@@ -100,6 +101,8 @@ class Spec:
     """By slot, such as `prompts` and `agents.verifier`: the installed release that is named there."""
     shard: Shard | None = None
     """Which of several parts of the run is played; None: all of it."""
+    price_basis: PriceBasis = field(default_factory=PriceBasis)
+    """What calls are priced by: of a run that has begun, by what its manifest says."""
     as_recorded: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier manifest has of the files that this spec names copies of, and its own is to have, too."""
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.models.base import SampleKey
-from runner.models.costs import CallCosts
 from runner.models.journal_index import FollowedIndex
 from runner.models.records import CallRecord, EndedRecord, Entry, FailureRecord, LostRecord, PartRecord
 from runner.models.tally import Tally
@@ -21,7 +20,7 @@ from runner.results.manifest import PLAYED
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
-from runner.runs.spending import used_models
+from runner.runs.spending import run_costs
 from runner.storage.tail import PIECE
 from runner.text import in_one_line, shortened
 
@@ -53,7 +52,7 @@ class Reading:
         missing = missing_rows(folder)
         self.plan = played_plan(folder, None if missing is None else missing.given)
         self._clock, self._has_rows = clock, missing is None
-        self._costs = CallCosts(used_models(self.plan))
+        self._costs = run_costs(self.plan)
         self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
         self._reconstructor = Reconstructor(folder, self.plan, followed=self._followed)
         self._coming = played_jobs(folder, self.plan)

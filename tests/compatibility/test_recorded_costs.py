@@ -1,0 +1,80 @@
+"""A run that billed prompt, cached and answer tokens alone costs what was recorded, wherever it is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.comparison.measures import measure_named
+from runner.comparison.scores import scored
+from runner.errors import UsageError
+from runner.pages.games import games_of
+from runner.pages.run_tally import RunTally
+from runner.registry.recompute import recomputed
+from runner.registry.verify import wrong_in_run
+from runner.results.folder import RunFolder
+from runner.runs.reconstruct import played_plan
+from tests.models.test_bills import SOLO, reply, usage
+from tests.support.runs import played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+AS_BILLED_THEN = 4 * (100_000 * 5 + 1_000 * 25) / 1e6
+"""Four calls. Tokens written to a cache had the price of other prompt tokens; now they cost 1.25 times as much."""
+
+
+@pytest.fixture
+def old_run(tmp_path: Path) -> Path:
+    """The spec of a finished run, with a manifest as version 0.2.0.dev wrote it."""
+    model = {"price": {"input": 5.0, "output": 25.0}, "max_completion_tokens": 1_000}
+    with serving(reply=reply(usage(100_000, 1_000, written=100_000))) as server:
+        options = {**SOLO, "dataset": {"limit": 4}}
+        spec = spec_file(tmp_path, server.base_url, size=4, models={"m": model}, **options)
+        folder = played(spec, tmp_path / "results").folder
+    manifest = json.loads(folder.manifest_path.read_bytes())
+    assert manifest["cost_usd"] == pytest.approx(2.6)
+    for name in ("prices", "cache_write_tokens"):
+        manifest.pop(name, None)
+    manifest |= {"cost_usd": AS_BILLED_THEN, "cost_usd_at_most": AS_BILLED_THEN}
+    folder.manifest_path.write_text(json.dumps(manifest))
+    return spec
+
+
+def folder_of(spec: Path) -> RunFolder:
+    (path,) = (spec.parent / "results" / "runs").iterdir()
+    return RunFolder(path)
+
+
+def test_sealing_an_old_run_again_keeps_its_recorded_cost(old_run: Path) -> None:
+    folder_of(old_run).metrics.unlink()
+    result = played(old_run, old_run.parent / "results")
+    assert result.folder.metrics.is_file()
+    assert result.manifest.cost_usd == AS_BILLED_THEN
+    assert "prices" not in json.loads(result.folder.manifest_path.read_bytes())
+
+
+def test_pages_and_checks_of_an_old_run_show_its_recorded_cost(old_run: Path) -> None:
+    folder = folder_of(old_run)
+    tally = RunTally(played_plan(folder), measures=False)
+    for game in games_of(folder):
+        tally.add(game.told)
+    (verifier,) = tally.agents
+    assert verifier.usd == pytest.approx(AS_BILLED_THEN)
+    with recomputed(folder) as again:
+        assert again.counts["cost_usd"] == pytest.approx(AS_BILLED_THEN)
+
+
+def test_compare_counts_the_recorded_cost_of_an_old_run(old_run: Path) -> None:
+    scores = scored(folder_of(old_run), [measure_named("cost", ["verifier"])]).scores["cost"]
+    assert not isinstance(scores, UsageError)
+    assert sum(cost or 0 for cost in scores) == pytest.approx(AS_BILLED_THEN)
+
+
+def test_verify_says_when_a_recorded_cost_does_not_follow_from_the_journal(old_run: Path) -> None:
+    folder = folder_of(old_run)
+    assert list(wrong_in_run(folder)) == []
+    manifest = json.loads(folder.manifest_path.read_bytes())
+    folder.manifest_path.write_text(json.dumps(manifest | {"cost_usd": 0.01}))
+    assert [line for line in wrong_in_run(folder) if "cost_usd 0.01" in line]
