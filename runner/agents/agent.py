@@ -267,6 +267,15 @@ class Agent:
             return f"the model refused: {error}" if choice.refusal else str(error)
         return None
 
+    def why_undecided(self, choice: Choice, round_: int) -> str | None:
+        """Why a usable answer leaves the game without a verdict; None if it gives one, or if a later round may."""
+        protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
+        if not self.is_verifier or protocol.questions_left(round_ + 1) > 0:
+            return None
+        if not protocol.step(round_).may_decide or self.read(choice, round_).decision != Decision.NONE:
+            return None
+        return f"the verifier must decide, and the answer holds neither {format_.accept!r} nor {format_.reject!r}"
+
     def _after_last(self, error: GenerationError, choice: Choice, round_: int, bad: int, calls: int) -> Reply:
         policy = self.hyper_params.retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):

@@ -58,9 +58,10 @@ class AnswerJudge:
         if completion.from_cache:
             return AnswerCounts()
         sample, problem = request.sample, ""
+        agent = self._agents[sample.agent]
         choices = completion.choices or (Choice(None, None),)
         for choice in choices:
-            unusable = self._agents[sample.agent].why_unusable(choice, sample.round)
+            unusable = agent.why_unusable(choice, sample.round) or agent.why_undecided(choice, sample.round)
             if unusable is None:
                 return AnswerCounts(1)
             problem = problem or unusable

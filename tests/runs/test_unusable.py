@@ -19,6 +19,7 @@ from tests.support.servers.client import Loopback
 from tests.support.specs import spec_file
 
 BAD = "No \x1b[31mverdict\u202e from me.\nAsk\tagain. Decision: undecided " + "x" * 300
+GOOD = "All cases are handled.\nDecision: accept"
 CONCURRENCY = 4
 
 
@@ -71,7 +72,7 @@ def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
         assert answers_in(tmp_path) == first, "every answer that was paid for is saved"
         if execution:
             return
-        server.change(text=None)
+        server.change(text=GOOD)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         assert server.requests == 40
     manifest = json.loads((only_run(tmp_path / "results") / "manifest.json").read_text())
@@ -83,13 +84,13 @@ def test_a_run_whose_server_was_mended_is_not_stopped_by_the_answers_before(tmp_
         path = spec(tmp_path, server, rollouts={"max_unusable": 0.1})
         with pytest.raises(TooManyUnusable, match=r"of \d+ answers since this command started cannot be used"):
             played(path, tmp_path / "results")
-        server.change(text=None)
+        server.change(text=GOOD)
         assert played(path, tmp_path / "results").manifest.status == "done"
         assert server.requests == 40
 
 
 def test_a_run_with_few_unusable_answers_goes_on(tmp_path: Path) -> None:
-    with serving(faults={"bad_decision": 0.2}, max_faults=1000) as server:
+    with serving(text=GOOD, faults={"bad_decision": 0.2}, max_faults=1000) as server:
         path = spec(tmp_path, server, rollouts={"max_unusable": 0.5})
         assert played(path, tmp_path / "results").manifest.status == "done"
 
@@ -129,3 +130,12 @@ def test_the_limit_is_no_part_of_a_runs_identity(tmp_path: Path) -> None:
         path = spec(tmp_path, server)
     ids = {plan_of(load_spec(path, words)).run_id for words in ([], ["rollouts.max_unusable=0.5"])}
     assert len(ids) == 1
+
+
+def test_an_answer_without_a_verdict_where_the_verifier_must_decide_is_unusable(tmp_path: Path) -> None:
+    with serving(text="The solution looks plausible to me.") as server:
+        spec(tmp_path, server, rollouts={"max_unusable": 0.5})
+        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "more than rollouts.max_unusable (0.5) allows" in done.stderr
+    assert "the verifier must decide" in done.stderr
