@@ -102,6 +102,23 @@ def p_value(p: float | None, none: str = "-") -> str:
     return "<0.0001" if p is not None and p < 1e-4 else decimal(p, 4, none)
 
 
+_LEAST_COST = 0.0001
+
+
+def dollars(cost: float | None) -> str:
+    """`$1.34`, `$0.098`: two figures that count."""
+    if cost is None or not math.isfinite(cost):
+        return "–"
+    if cost >= 1 or cost == 0:
+        return f"${cost:,.2f}"
+    return f"${cost:#.2g}" if cost >= _LEAST_COST else f"<${_LEAST_COST}"
+
+
+def dollar_range(cost: tuple[float, float] | None) -> str:
+    """`$1.34 to $2.10`."""
+    return "unknown (no price)" if cost is None else f"{dollars(cost[0])} to {dollars(cost[1])}"
+
+
 def comma_join(words: Iterable[str]) -> str:
     """`a, b, c`, for messages."""
     return ", ".join(map(str, words))

@@ -18,6 +18,7 @@ from runner.runs.sample_size import SampleSize, sample_size_of
 from runner.spec import load as specs
 from runner.spec.load import Overrides, Spec, SpecSource
 from runner.spec.warnings import check_warnings_of
+from runner.text import dollar_range
 from runner.training.keys import key_uses_of
 from runner.training.plan import TrainingPlan, plan_of
 
@@ -54,10 +55,9 @@ class Check:
         return None if len(costs) < len(self.models) else (sum(low for low, _ in costs), sum(high for _, high in costs))
 
     def __repr__(self) -> str:
-        cost = "unknown" if self.cost_usd is None else "${:.2f} to ${:.2f}".format(*self.cost_usd)
-        calls = "{:,} to {:,}".format(*self.calls)
+        calls = "{:,} to {:,} calls, cost ".format(*self.calls) + dollar_range(self.cost_usd)
         kind = "rollouts" if self.spec.experiment.rollouts.num_responses_per_timestep is None else "trees"
-        first = f"run {self.run_id}: {self.rollouts} {kind} on {self.datapoints} datapoints, {calls} calls, cost {cost}"
+        first = f"run {self.run_id}: {self.rollouts} {kind} on {self.datapoints} datapoints, {calls}"
         return "\n".join(
             [first, *(f"sends {key}" for key in self.keys), *(f"warning: {line}" for line in self.warnings)]
         )

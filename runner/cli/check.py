@@ -28,7 +28,7 @@ from runner.runs.process import cores_here
 from runner.runs.spending import used_models
 from runner.spec.checks.trees import tree_calls
 from runner.spec.warnings import check_warnings_of
-from runner.text import comma_join, counted, in_one_line
+from runner.text import comma_join, counted, dollar_range, in_one_line
 from runner.training.keys import key_uses_of, to_allow
 from runner.training.plan import AnyPlan, TrainingPlan
 from runner.training.trust import missing_addresses
@@ -160,12 +160,7 @@ def _row(estimate: CostEstimate) -> tuple[str, ...]:
     low_high = [
         f"{low:,} to {high:,}" for low, high in (estimate.calls, estimate.prompt_tokens, estimate.completion_tokens)
     ]
-    cost = (
-        "unknown (no price)"
-        if estimate.cost_usd is None
-        else f"${estimate.cost_usd[0]:.2f} to ${estimate.cost_usd[1]:.2f}"
-    )
-    return (estimate.group, estimate.model, *low_high, cost)
+    return (estimate.group, estimate.model, *low_high, dollar_range(estimate.cost_usd))
 
 
 def _as_json(point: Point) -> dict[str, Any]:

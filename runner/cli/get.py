@@ -22,7 +22,7 @@ from runner.registry.takes import Takes, as_named, to_reproduce, what_it_takes
 from runner.releases.reference import Kind, parse
 from runner.spec.origin import DATA
 from runner.storage.strict_json import loads
-from runner.text import comma_join, in_one_line, with_interval
+from runner.text import comma_join, dollar_range, in_one_line, with_interval
 from runner.training.report import test_name
 from runner.transports.connect import to_read
 from runner.transports.registry import Entry
@@ -171,8 +171,7 @@ def _costs(takes: Takes) -> str:
     calls = f"{takes.calls[0]:,} to {takes.calls[1]:,} calls"
     if takes.cost_usd is not None and not any(takes.cost_usd):
         return calls
-    cost = "price unknown" if takes.cost_usd is None else "${:.2f} to ${:.2f}".format(*takes.cost_usd)
-    return f"{calls}, {cost}"
+    return f"{calls}, cost {dollar_range(takes.cost_usd)}"
 
 
 def _of_component(got: Got) -> list[tuple[str, str]]:

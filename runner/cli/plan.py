@@ -20,7 +20,7 @@ from runner.results.points import shown_point
 from runner.results.results import Results
 from runner.runs.sample_size import Needed, SampleSize, sample_size_of
 from runner.statistics.paired import FEWEST_GROUPS
-from runner.text import counted
+from runner.text import counted, dollar_range
 from runner.training.plan import TrainingPlan
 
 if TYPE_CHECKING:
@@ -114,9 +114,15 @@ def _doubt(size: SampleSize) -> str | None:
 
 def _row(row: Needed) -> tuple[str, ...]:
     low, high = row.calls
-    cost = "unknown (no price)" if row.cost_usd is None else "${:.2f} to ${:.2f}".format(*row.cost_usd)
     many = f"{row.datapoints:,}" if row.groups == row.datapoints else f"{row.datapoints:,} in {row.groups:,} groups"
-    return (str(row.repeats), many, f"{row.games:,}", f"{low:,} to {high:,}", cost, _points(row.smallest_difference))
+    return (
+        str(row.repeats),
+        many,
+        f"{row.games:,}",
+        f"{low:,} to {high:,}",
+        dollar_range(row.cost_usd),
+        _points(row.smallest_difference),
+    )
 
 
 def _advice(size: SampleSize) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from runner.cli.output import print_table, say
 from runner.results.points import shown_point
-from runner.text import counted
+from runner.text import counted, dollar_range, dollars
 
 if TYPE_CHECKING:
     from runner.cli.specs import Point
@@ -72,8 +72,7 @@ def _one(seconds: float) -> str:
 def _cost(usd: Pair | None) -> str:
     if usd is None:
         return "unknown (no price)"
-    low, high = (f"${value:,.2f}" for value in usd)
-    return low if low == high else f"{low} to {high}"
+    return dollars(usd[0]) if usd[0] == usd[1] else dollar_range(usd)
 
 
 def _bytes(count: float) -> str:

@@ -14,7 +14,7 @@ from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 from runner.cli.output import StatusLine, duration, note
-from runner.text import escape_controls, in_one_line
+from runner.text import dollars, escape_controls, in_one_line
 
 if TYPE_CHECKING:
     from runner.runs.accounting import Progress
@@ -96,14 +96,10 @@ class Display:
         total = self._sums.setdefault(0, type(of)(of=of.of))
         total.total = sum(run.jobs or 0 for run in self._runs)
         moved = [progress for at, progress in self._latest.items() if self._runs[at].jobs is not None]
+        total.count_calls_of(moved)
         shown_only = [at for at in self._over if at not in self._latest]  # they were finished before
         total.jobs = sum(progress.jobs for progress in moved) + sum(self._runs[at].jobs or 0 for at in shown_only)
-        total.failures = sum(progress.failures for progress in moved)
-        total.repeats = sum(progress.repeats for progress in moved)
-        total.answers = sum((progress.answers for progress in moved), type(of.answers)())
-        total.priced = all(progress.priced for progress in moved)
         total.last_error = of.last_error or total.last_error
-        total.in_flight = lambda: sum(progress.in_flight() for progress in moved)
         in_play = [at for at, progress in self._latest.items() if progress.jobs < progress.total]
         self._together.point = _points(in_play, len(self._runs))
         return total
@@ -302,8 +298,13 @@ class Shown:
     def _parts(self, progress: Progress) -> tuple[str, list[Part], str]:
         now = self.clock()
         elapsed = Part(4, duration(now - self._begun))
+        money = [
+            Part(1, _cost(progress)),
+            Part(2, f"{progress.in_flight()} in flight"),
+            Part(3, _retries(progress)),
+        ]
         if not progress.total:
-            return progress.stage or "starting", [Part(7, self.point), elapsed], ""
+            return progress.stage or "starting", [Part(7, self.point), elapsed, *money], ""
         per_second = self._rate(progress, now)
         return (
             f"{progress.jobs}/{progress.total} {progress.of}",
@@ -311,9 +312,7 @@ class Shown:
                 Part(7, self.point),
                 Part(7, progress.stage),
                 elapsed,
-                Part(1, _cost(progress)),
-                Part(2, f"{progress.in_flight()} in flight"),
-                Part(3, _retries(progress)),
+                *money,
                 Part(5, _left(progress, per_second)),
                 Part(6, _accuracy(progress)),
                 Part(10, _counted(progress.failures, "failed call")),
@@ -368,12 +367,12 @@ def _accuracy(progress: Progress) -> str:
 
 
 def _cost(progress: Progress) -> str:
-    return "cost unknown" if progress.cost_usd is None else f"${progress.cost_usd:.2f}"
+    return "cost unknown" if progress.cost_usd is None else dollars(progress.cost_usd)
 
 
 def _retries(progress: Progress) -> str:
-    """Return how many calls were repeated: after a failure, or since the answer could not be used."""
-    retries = progress.failures + progress.repeats
+    """Return how many calls were repeated: after a failure that did not end its game, or for a usable answer."""
+    retries = max(progress.failures - progress.outcomes.get("transport_failed", 0), 0) + progress.repeats
     return f"{retries:,} {'retry' if retries == 1 else 'retries'}"
 
 

@@ -14,13 +14,13 @@ from runner.errors import Problem, SpecError, UsageError
 from runner.registry.finding import finder
 from runner.results.folder import RunFolder
 from runner.results.results import Results
-from runner.rollouts.estimate import CostEstimate, estimates
+from runner.rollouts.estimate import estimates
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.debates import games_of
 from runner.runs.rejudging import rejudge_specs
 from runner.spec.experiment import SAVED_SPEC
 from runner.statistics.intervals import load_intervals
-from runner.text import counted
+from runner.text import counted, dollar_range
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -74,9 +74,5 @@ def _what(point: Point) -> str:
     return (
         f"{point.plan.run_id}: {counted(plan.size, 'debate')} of {plan.debates.run_id}, "
         f"{counted(asked.calls[0], 'answer')} of {judge} ({asked.model}){votes}; about "
-        f"{asked.prompt_tokens[0]:,} prompt tokens, cost {_cost(asked)}; nobody else is asked"
+        f"{asked.prompt_tokens[0]:,} prompt tokens, cost {dollar_range(asked.cost_usd)}; nobody else is asked"
     )
-
-
-def _cost(asked: CostEstimate) -> str:
-    return "unknown (no price)" if asked.cost_usd is None else "${:.4f} to ${:.4f}".format(*asked.cost_usd)

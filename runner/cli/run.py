@@ -44,7 +44,7 @@ from runner.runs.run import RunOptions
 from runner.runs.troubles import troubles_of
 from runner.runs.which import ReplayOf, WhichRun
 from runner.statistics.intervals import load_intervals
-from runner.text import comma_join
+from runner.text import comma_join, dollar_range
 from runner.training.any_run import ToRun, name_of, run_all
 from runner.training.sweep_budgets import Budgets, shared_budgets
 from runner.training.trust import asked_for, check_trust, is_whole_replay, keys_sent, stranger_prices
@@ -205,8 +205,8 @@ def _bill(point: Point) -> str:
     asked = asked_for(point.plan)
     least, most = (sum(one.calls[end] for one in asked) for end in (0, 1))
     costs = [one.cost_usd for one in asked if one.cost_usd is not None]
-    cost = f"${sum(one[0] for one in costs):,.2f} to ${sum(one[1] for one in costs):,.2f}"
-    return f"{least:,} to {most:,} calls, cost {cost if len(costs) == len(asked) else 'unknown (no price)'}"
+    cost = (sum(one[0] for one in costs), sum(one[1] for one in costs)) if len(costs) == len(asked) else None
+    return f"{least:,} to {most:,} calls, cost {dollar_range(cost)}"
 
 
 def _watched(point: Point) -> Watched:

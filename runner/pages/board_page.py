@@ -16,7 +16,7 @@ from runner.pages.games import FORMAT
 from runner.pages.packing import packed
 from runner.pages.page import rendered
 from runner.pages.site import Keep, Section, Site
-from runner.text import decimal, interval_ends
+from runner.text import decimal, dollars, interval_ends
 
 FIRST = 200
 """So many rows of a task stand in the page for a browser without JavaScript."""
@@ -230,18 +230,6 @@ def outcomes_in_words(told: str | None) -> str:
         return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in found.items() if count) or "–"
     except (ValueError, AttributeError, TypeError, RecursionError):
         return str(told)  # a stranger's
-
-
-_LEAST_COST = 0.0001
-
-
-def dollars(cost: float | None) -> str:
-    """`$1.34`, `$0.098`: two figures that count."""
-    if cost is None or not math.isfinite(cost):
-        return "–"
-    if cost >= 1 or cost == 0:
-        return f"${cost:,.2f}"
-    return f"${cost:#.2g}" if cost >= _LEAST_COST else f"<${_LEAST_COST}"
 
 
 def _rank(first: int | None, last: int | None) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from runner.agents.agent import Observation
+from runner.agents.agent import Agent, Observation
 from runner.models.base import Usage, estimated_prompt_tokens
 from runner.models.costs import answer_limit
 from runner.models.prices import Pricing, budget_price
@@ -50,11 +50,9 @@ def _judging(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:
     """What the judge of another run's debates will be asked: its prompts are known, its answers short or long."""
     prompts, votes = list(judged_prompts(plan)), plan.spec.experiment.votes
     judge = plan.agents()[plan.spec.protocol.verifier_name]
-    words = int(judge.agent_params.max_response_words * WORDS_TO_TOKENS)
     calls, said = len(prompts) * votes, sum(prompts) * votes
     short, long = (
-        {judge.model_group: _Counts(calls, said, answer * calls)}
-        for answer in (words, answer_limit(judge.model_settings) or words)
+        {judge.model_group: _Counts(calls, said, _answer_tokens(judge, most=most) * calls)} for most in (False, True)
     )
     return short, long
 
@@ -78,6 +76,13 @@ def _cost(price: Pricing, counts: _Counts) -> float:
     """The cost of calls that are all like the average one: a price may depend on the length of a call's prompt."""
     calls = max(counts.calls, 1)
     return calls * price.cost_of(Usage(round(counts.prompt / calls), round(counts.completion / calls)))
+
+
+def _answer_tokens(agent: Agent, *, most: bool) -> int:
+    """How long an answer is: as long as the agent is asked to make it, or, at most, as its model's limit allows."""
+    words = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
+    limit = answer_limit(agent.model_settings)
+    return words if limit is None else limit if most else min(words, limit)
 
 
 BYTES_PER_TOKEN = 4
@@ -169,8 +174,7 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, most: boo
         answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
         for name, games in _speaking(plan, round_, swapped=swapped).items():
             agent = agents[name]
-            words = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
-            answer = (answer_limit(agent.model_settings) or words) if most else words
+            answer = _answer_tokens(agent, most=most)
             row = totals.setdefault(agent.model_group, _Counts())
             row.calls += games * answers
             row.prompt += (system[name] * repeats + said * len(points) * repeats) * games * answers // plan.blocks
@@ -180,7 +184,8 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, most: boo
                 row.calls += more
                 row.prompt += (system[name] * repeats + said * len(points) * repeats) * more // plan.size
                 row.completion += answer * more
-            spoken = max(spoken, words) if protocol.step(round_).draw == "one" else spoken + words
+            message = _answer_tokens(agent, most=False)
+            spoken = max(spoken, message) if protocol.step(round_).draw == "one" else spoken + message
         said += spoken
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -62,6 +62,16 @@ class Progress:
             notes=list(self.notes),
             in_flight=lambda: waiting,
         )
+
+    def count_calls_of(self, parts: Sequence[Progress]) -> None:
+        """Have the calls of other runs together, and what they cost."""
+        self.failures = sum(part.failures for part in parts)
+        self.repeats = sum(part.repeats for part in parts)
+        self.answers = sum((part.answers for part in parts), Tally())
+        self.priced = all(part.priced for part in parts)
+        lost = Outcome.TRANSPORT_FAILED.value
+        self.outcomes = {lost: sum(part.outcomes.get(lost, 0) for part in parts)}
+        self.in_flight = lambda: sum(part.in_flight() for part in parts)
 
     @property
     def calls(self) -> int:

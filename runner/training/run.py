@@ -116,6 +116,8 @@ class _Work:
     sleep: Callable[[float], None]
     _notes: list[str] = field(default_factory=list)
     _adapters: Adapters = field(init=False)
+    _parts: list[Progress] = field(default_factory=list)
+    """The progress of each part that this process has played."""
 
     def complete(self) -> None:
         """All that is left to do; see `train` for what it raises."""
@@ -189,6 +191,8 @@ class _Work:
 
         def with_stage(progress: Progress) -> None:
             progress.stage = stage
+            if not self._parts or self._parts[-1] is not progress:
+                self._parts.append(progress)
             watch(progress)
 
         return with_stage
@@ -196,7 +200,9 @@ class _Work:
     def _begins(self, iteration: int, what: str) -> None:
         """Tell those who watch of what an iteration does besides games."""
         if self.options.watch is not None:
-            self.options.watch(Progress(stage=f"{self._which(iteration)}: {what}"))
+            progress = Progress(stage=f"{self._which(iteration)}: {what}")
+            progress.count_calls_of(self._parts)
+            self.options.watch(progress)
 
     def _which(self, iteration: int) -> str:
         """An iteration by its number, which counts from 0 as in the ids of its games."""

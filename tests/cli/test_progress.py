@@ -68,7 +68,7 @@ def test_cost_calls_in_flight_and_retries_are_always_there_at_80_columns(
         79, jobs=jobs, total=jobs, failures=70_000, repeats=4_321, last_error=error, in_flight=lambda: 12_345,
         answers=Tally(usd or 0.0, 0, 338), priced=usd is not None,
     )  # fmt: skip
-    cost = "cost unknown" if usd is None else f"${usd:.2f}"
+    cost = "cost unknown" if usd is None else f"${usd:,.2f}"
     assert f"{jobs}/{jobs} rollouts" in line
     for part in (f"{cost}, ", "12345 in flight, ", "74,321 retries"):
         assert part in line
@@ -101,7 +101,7 @@ def test_the_last_error_is_gone_some_seconds_after_the_last_failure() -> None:
 
 def test_without_games_the_stage_is_shown() -> None:
     assert shown(79, jobs=0, total=0, stage="iteration 1 of 3: fine-tuning m") == (
-        "quickstart iteration 1 of 3: fine-tuning m, 0:30"
+        "iteration 1 of 3: fine-tuning m, 0:30, $0.25, 12 in flight, 10 retries"
     )
 
 
@@ -167,3 +167,12 @@ def test_what_several_points_note_or_warn_of_alike_is_said_once(capsys: pytest.C
         "a: note: the same", "a: cannot reach http://x", "a: note: another", "a: http://x answers again",
     ]  # fmt: skip
     assert told == {"the same", "another"}
+
+
+def test_a_cost_below_a_cent_is_not_shown_as_nothing() -> None:
+    assert "$0.0012, " in shown(79, answers=Tally(0.0012, 0, 2, 90, 10), last_error="")
+    assert "<$0.0001, " in shown(79, answers=Tally(0.00002, 0, 2, 90, 10), last_error="")
+
+
+def test_a_failure_that_ended_its_game_is_no_retry() -> None:
+    assert "8 retries" in shown(79, failures=3, repeats=7, outcomes={"transport_failed": 2}, last_error="")

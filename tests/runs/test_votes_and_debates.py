@@ -123,3 +123,12 @@ def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
         replace(written, by_job={("p0", 0): replace(debate, beside={})}).check_same(written, "run judged")
     with pytest.raises(ValueError, match="not the debates"):
         Debates.from_lines([lines[0], lines[1].replace(b"said 1", b"said 2")])
+
+
+def test_an_estimate_is_no_longer_than_the_limit_of_answers_at_either_end(tmp_path: Path) -> None:
+    model = {"price": {"input": 1.0, "output": 4.0}, "max_completion_tokens": 16}
+    path = spec_file(tmp_path, models={"tiny": {"provider": "openai", "model": "m", **model}})
+    (row,) = estimates(Plan(load_spec(path)))
+    assert row.completion_tokens[0] <= row.completion_tokens[1]
+    assert row.cost_usd is not None
+    assert row.cost_usd[0] <= row.cost_usd[1]

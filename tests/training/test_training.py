@@ -326,11 +326,15 @@ def test_no_datapoint_is_skipped_and_none_comes_twice_in_an_iteration(tmp_path: 
 @pytest.mark.full
 def test_who_watches_a_training_run_is_told_each_stage_and_of_which_iteration(tmp_path: Path) -> None:
     stages: dict[str, None] = {}
+    calls: list[int] = []
 
     def watch(seen: Progress) -> None:
         stages.setdefault(seen.stage)
+        if seen.stage.endswith("fine-tuning p, v"):
+            calls.append(seen.calls)
 
     played(training_spec(tmp_path), tmp_path / "results", watch=watch)
     first = "iteration 0 (1 of 2)"
     assert list(stages)[:3] == [f"{first}: games", f"{first}: building datasets", f"{first}: fine-tuning p, v"]
     assert "iteration 1 (2 of 2): fine-tuning p, v" in stages
+    assert 0 < calls[0] < calls[-1], "the calls and the cost of the games before stay in sight"

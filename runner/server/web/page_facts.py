@@ -12,11 +12,12 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from runner import text
-from runner.pages.board_page import bar, dollars, outcomes_in_words
+from runner.pages.board_page import bar, outcomes_in_words
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import Estimate
 from runner.pages.charts.lineage import Link, Node, lineage
 from runner.releases.reference import Kind
+from runner.text import dollars
 
 MOST_SAID = 160
 """Characters of a description in a list; the release's own page has all of it."""
