@@ -200,6 +200,10 @@ class RunDirectoryError(RunError):
     """The run directory is in use by another process, or belongs to another spec."""
 
 
+class DamagedRunError(RunDirectoryError):
+    """A file of a finished run is missing, or is not the one that the run wrote."""
+
+
 class JournalError(RunError):
     """The journal is damaged or cannot be written."""
 

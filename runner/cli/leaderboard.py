@@ -43,11 +43,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _rebuild(results: Results, *, as_json: bool) -> int:
-    runs = results.board.rebuild()
-    for damage in results.damaged():
-        note(damage)
+    damaged = list(results.damaged())
+    runs = results.board.rebuild(on_damage=lambda problem: damaged.append(f"{problem}. It is not on the board"))
+    for problem in damaged:
+        note(problem)
     if as_json:
         print_json({"runs": runs})
     else:
         say(f"{results.board.path} holds {len(runs)} runs")
-    return ExitCode.DONE
+    return ExitCode.FAILED if damaged else ExitCode.DONE

@@ -7,7 +7,7 @@ from contextlib import suppress
 from runner import builtin
 from runner.comparison.systems import System, system_of
 from runner.errors import UsageError
-from runner.results.board_rows import saved_value
+from runner.results.board_rows import fixed_verdicts_of, saved_value
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.results import Results
@@ -35,6 +35,7 @@ def baseline_of(name: str, system: System, results: Results) -> System:
         if manifest.status == Status.DONE and manifest.replay_of is None and manifest.rejudge_of is None
         and folder.path.resolve() not in own
         and _verifier_models(manifest) == system.verifier_models
+        and fixed_verdicts_of(folder) is None
         and _task_of(folder) == task
     ]  # fmt: skip
     if task is None or not fitting:

@@ -272,7 +272,7 @@ class _Work:
             left = (), ()
             if result is not None and stopped:
                 result = replace(result, p=None, difference=without_error(result.difference))
-        elif is_uneven(found):
+        elif is_uneven(found) and result.p is not None and not _is_one_system(base, other):
             notes = (*notes, "repeats differ: p allows for the smaller spread of the system that was asked more often")
         assert result is not None  # a system without a score was refused
         shared = shared_verdicts(base, other)
@@ -285,8 +285,8 @@ class _Work:
             bare = f"{other.name} less {base.name} is {told(row.difference, measure, without_error(result.difference))}"
             row = _untested(replace(row, stderr=None, ci_low=None, ci_high=None), f"no test: {remark}; {bare}")
         elif _is_one_system(base, other):
-            pooled = self._pooled(measure, found)
-            row = _untested(row, f"two samples of one system: {value}; pooled, {measure.name} is {pooled}")
+            pooled = self._pooled(measure, found, stopped=bool(stopped))
+            row = _untested(row, f"{ONE_SYSTEM}: {value}; pooled, {measure.name} is {pooled}")
         elif stopped and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
         return replace(
@@ -298,11 +298,13 @@ class _Work:
             notes=notes,
         )
 
-    def _pooled(self, measure: Measure, matched: Matched) -> str:
+    def _pooled(self, measure: Measure, matched: Matched, *, stopped: bool) -> str:
         """The value of two samples of one system together, over all the datapoints that either has."""
         both = [replace(mine, rollouts=[*mine.rollouts, *theirs.rollouts]) for mine, theirs in matched.pairs]
         sample = sample_of(measure, [*both, *matched.only_base, *matched.only_other])
         assert sample is not None  # a system without a score was refused
+        if stopped:
+            return f"{decimal(sample.mean)}, without an interval, since a run stopped once it was decided"
         return with_interval(sample.mean, *sample.interval)
 
     def _sliced(self, base: System, other: System) -> Iterator[Compared]:
@@ -334,6 +336,9 @@ class _Work:
             assert own is not None  # a system without a score was refused
             own_ends = _own_ends(system, measure, own.interval)
             yield Judged(assertion.text, system.name, None, own.mean, *own_ends, assertion.judged(*own_ends))
+
+
+ONE_SYSTEM = "two samples of one system (the same rules, prompts and names of models)"
 
 
 def _is_one_system(base: System, other: System) -> bool:
@@ -428,4 +433,4 @@ def notes_of(systems: Sequence[System]) -> Iterator[str]:
         if len(same) > 1 and len(set().union(*same.values())) == 1:
             yield f"{comma_join(same)} play one game, on the same seed and datapoints: one is the other played again"
         elif len(same) > 1:
-            yield f"{comma_join(same)} play one game, on other seeds or datapoints; pooled, they are {','.join(same)}"
+            yield f"{comma_join(same)} play one game, on other seeds or datapoints"

@@ -12,12 +12,11 @@ from runner.comparison.measures import Measure, all_measures, measure_named
 from runner.comparison.scores import scored
 from runner.errors import RunError, UsageError
 from runner.hashing import tagged_hash
-from runner.results.board_rows import saved_value
+from runner.results.board_rows import fixed_verdicts_of, saved_value
 from runner.results.folder import RunFolder
-from runner.results.manifest import PLAYED, Manifest, verifiers_of
+from runner.results.manifest import PLAYED, Manifest
 from runner.results.results import Results
 from runner.results.tasks import played_datapoints, template_variables
-from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.text import comma_join
 
 
@@ -83,8 +82,7 @@ class System:
     @property
     def fixed_verdicts(self) -> str | None:
         """The reason why its verdicts say nothing about its verifier's answers; None if they do."""
-        force_guess = saved_value(self.runs[0], "protocol", "force_guess")
-        return fixed_verdicts(force_guess, verifiers_of(self.manifests[0]))
+        return fixed_verdicts_of(self.runs[0])
 
     def is_tree(self) -> bool:
         """Whether its rollouts are branches of trees."""

@@ -57,6 +57,8 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     finished = manifest.status in PLAYED and folder.metrics.is_file() and folder.table("rollouts").is_file()
     # A run that failed or was interrupted has a row that says so, and no numbers.
     metrics = folder.read_metrics() if finished else {"outcomes": {}, "metrics": []}
+    if finished:
+        folder.intact_table("rollouts")
     run_id = manifest.run_id
     remove(connection, run_id)
     saved = _spec(folder)
@@ -85,6 +87,11 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     connection.commit()
     if finished:
         _insert_rollouts(connection, folder)
+
+
+def fixed_verdicts_of(folder: RunFolder) -> str | None:
+    """The reason why a run's verdicts say nothing about its verifier's answers; None if they do."""
+    return fixed_verdicts(saved_value(folder, "protocol", "force_guess"), verifiers_of(folder.manifest()))
 
 
 def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: Mapping[str, Any] | None = None) -> None:

@@ -63,7 +63,7 @@ _SELECTION = ("split", "limit", "filter", "balance", "shuffle", "group_by")
 LOST = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
 """By counts, so that runs of 0.1.0, which knew no status for it, are judged too."""
 
-_HINDRANCE = f"""
+HINDRANCE = f"""
 CASE
     WHEN r.status = 'failed' THEN 'unfinished: it failed'
     WHEN r.status NOT IN ('done', 'incomplete') THEN 'unfinished: ' || r.status
@@ -76,6 +76,7 @@ CASE
     WHEN r.responses_per_step IS NOT NULL THEN 'tree: its samples are not independent games'
     WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
     WHEN m.value IS NULL AND m.reason = 'no labels' THEN 'no labels: the owner of its dataset keeps them'
+    WHEN m.value IS NULL AND r.outcomes::VARCHAR = '{{}}' THEN 'damaged: its metrics are missing; verify it'
     WHEN m.value IS NULL THEN 'no rollout has a verdict to count'
 END
 """
@@ -122,7 +123,7 @@ GROUP BY a.run_id, b.run_id HAVING shared > 0;
 _COPIES = f"""
 CREATE OR REPLACE VIEW copies AS
 WITH standing AS (
-    SELECT r.*, {_HINDRANCE} AS hindrance
+    SELECT r.*, {HINDRANCE} AS hindrance
     FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
 )
 SELECT
@@ -144,7 +145,7 @@ _LEADERBOARD = f"""
 CREATE OR REPLACE VIEW leaderboard AS
 WITH measured AS (
     SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
-        coalesce({_HINDRANCE}, c.reason) AS hindrance,
+        coalesce({HINDRANCE}, c.reason) AS hindrance,
         coalesce(c.source, s.shared_with) AS shared_with, coalesce(c.shared, s.shared) AS shared
     FROM runs r
     LEFT JOIN copies c ON c.run_id = r.run_id

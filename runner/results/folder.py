@@ -10,7 +10,7 @@ from typing import Any, Self
 import orjson
 
 from runner.datasets.shards import Shard
-from runner.errors import NewerFormatError, RunError
+from runner.errors import DamagedRunError, NewerFormatError, RunError
 from runner.hashing import file_hash
 from runner.results.manifest import Manifest, Status
 from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
@@ -181,7 +181,9 @@ class RunFolder:
             RunError: it is missing or damaged, or is not the file that the run wrote.
         """
         if not self.metrics.is_file():
-            raise RunError(f"{self.metrics} is missing. The command that played the run writes it again for free")
+            raise DamagedRunError(
+                f"{self.metrics} is missing. The command that played the run writes it again for free"
+            )
         self.check(self.metrics)
         return read_json(self.metrics)
 
@@ -212,9 +214,8 @@ class RunFolder:
         key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, sealed)
         if _CHECKED.get(path) == key:
             return
-        recorded = _recorded_sums(self.sums).get(path.name)
-        if recorded is not None and file_hash(path) != recorded:
-            raise RunError(
+        if file_hash(path) != _recorded_sums(self.sums).get(path.name):
+            raise DamagedRunError(
                 f"{path} is damaged: it is not the file that the run wrote. nip-run verify {self.path} shows what "
                 f"differs; to have it rebuilt from the journal, remove it and repeat the command that played the run"
             )

@@ -17,7 +17,7 @@ from typing import Any
 
 import duckdb
 
-from runner.errors import LeaderboardError, RunDirectoryError, RunError
+from runner.errors import DamagedRunError, LeaderboardError, RunDirectoryError, RunError
 from runner.results.board_rows import MEMORY, add_facts, insert, remove
 from runner.results.board_schema import definitions
 from runner.results.folder import RunFolder
@@ -131,17 +131,26 @@ class Leaderboard:
             rank_rows(connection)
         return wrong
 
-    def rebuild(self, wait_seconds: float = WAIT_SECONDS) -> list[str]:
+    def rebuild(self, wait_seconds: float = WAIT_SECONDS, on_damage: Callable[[str], None] | None = None) -> list[str]:
         """Make the board again from the run folders; the ids of the runs that are on it.
 
+        A damaged run is left out, and `on_damage` is told what is wrong with it; without that, the first one raises.
+
         Raises:
-            LeaderboardError: the board stayed locked, or a run folder is damaged.
+            LeaderboardError: the board stayed locked.
+            DamagedRunError: a run is damaged.
         """
         with self._replacing(wait_seconds, "Try again later.", fresh=True) as connection:
             runs = []
             for folder in self.runs():
-                insert(connection, folder)
-                runs.append(folder.run_id)
+                try:
+                    insert(connection, folder)
+                except DamagedRunError as error:
+                    if on_damage is None:
+                        raise
+                    on_damage(str(error))
+                else:
+                    runs.append(folder.run_id)
             rank_rows(connection)
             return runs
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from runner.results.board_schema import HINDRANCE
 from runner.results.manifest import PLAYED, Status
 from runner.results.metric_names import check_metrics
 from runner.results.ranks import Ranked, p_values
@@ -114,6 +115,8 @@ class _Seen:
     status: dict[str, str] = field(default_factory=dict)
     task: dict[str, str | None] = field(default_factory=dict)
     hindrance: dict[str, str | None] = field(default_factory=dict)
+    source: dict[str, str | None] = field(default_factory=dict)
+    """The run whose answers a run shares to more than half."""
     cost: dict[str, float | None] = field(default_factory=dict)
     sums: dict[tuple[str, str], dict[str, tuple[int, float]]] = field(default_factory=lambda: defaultdict(dict))
     """By run and metric."""
@@ -191,6 +194,14 @@ class _Row:
         return tuple(run_id for run_id in self.played if run_id in self._seen.stopped)
 
     @property
+    def no_interval(self) -> str | None:
+        """Why its seeds together have no interval."""
+        sources = [self._seen.source.get(run_id) or run_id for run_id in self.played]
+        if len(set(sources)) < len(sources):
+            return "some of its seeds share their answers: no new sample"
+        return _STOPPED if self.stopped else None
+
+    @property
     def ranked(self) -> Ranked:
         accuracy = self._value(METRIC)
         return Ranked(self.played, accuracy.ci_low, accuracy.ci_high, bool(self.stopped))
@@ -219,10 +230,10 @@ class _Row:
             return of_runs[0] if of_runs else SweepValue(reason="not measured" if self.played else "not played yet")
         if metric in _MEANS or _amount(metric) is not None:
             all_of = self.pooled(metric)
-            if self.stopped:
+            if self.no_interval is not None:
                 return SweepValue(
                     all_of.value, None, None, all_of.n, all_of.clusters, all_of.between, all_of.within,
-                    _STOPPED,
+                    self.no_interval,
                 )  # fmt: skip
             return SweepValue(
                 all_of.value, all_of.ci_low, all_of.ci_high, all_of.n, all_of.clusters, all_of.between, all_of.within
@@ -230,7 +241,9 @@ class _Row:
         means = [value.value for value in of_runs if value.value is not None]
         plain = pooled([{metric: (1, mean)} for mean in means], proportion=False)
         if (one := self._numbers.get(metric)) is not None:
-            ends, reason = ((None, None), _STOPPED) if self.stopped else ((one.ci_low, one.ci_high), one.reason)
+            ends, reason = (one.ci_low, one.ci_high), one.reason
+            if self.no_interval is not None:
+                ends, reason = (None, None), self.no_interval
             return SweepValue(one.value, *ends, one.n, one.clusters, plain.between, reason=reason)
         # The mean over seeds, whose interval nobody can tell from the seeds' own.
         return SweepValue(
@@ -276,15 +289,13 @@ def _ranges(rows: Mapping[int, _Row], results: Results) -> dict[int, tuple[int, 
     return ranges_in_order(sorted(rows, key=lambda index: (-(rows[index].pooled(METRIC).value or 0.0), index)), against)
 
 
-_RUNS = """
+_RUNS = f"""
 SELECT r.run_id, r.status, r.task, r.cost_usd, r.stopped IS NOT NULL,
-    CASE
-        WHEN r.kind <> 'benchmark' THEN 'a training run'
-        WHEN r.replay_of IS NOT NULL THEN 'replay of ' || r.replay_of
-        WHEN r.responses_per_step IS NOT NULL THEN 'tree: its samples are not independent games'
-        WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
-    END
-FROM runs r WHERE list_contains(?, r.run_id)
+    CASE WHEN r.kind <> 'benchmark' THEN 'a training run' ELSE coalesce({HINDRANCE}, c.reason) END, c.source
+FROM runs r
+LEFT JOIN copies c ON c.run_id = r.run_id
+LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+WHERE list_contains(?, r.run_id)
 """
 
 _SUMS = """
@@ -310,9 +321,9 @@ def _seen(run_ids: Sequence[str], results: Results, metrics: Iterable[str], *, w
         if NOT_ON_BOARD not in stands.values():
             check_metrics(wanted, (), ())
         return seen
-    for run_id, status, task, cost, stopped, hindrance in results.board.query(_RUNS, [ids])[1]:
+    for run_id, status, task, cost, stopped, hindrance, source in results.board.query(_RUNS, [ids])[1]:
         seen.status[run_id], seen.task[run_id], seen.cost[run_id] = status, task, cost
-        seen.hindrance[run_id] = hindrance
+        seen.hindrance[run_id], seen.source[run_id] = hindrance, source
         if stopped:
             seen.stopped.add(run_id)
     seen.status |= stands

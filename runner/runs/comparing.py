@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from runner.errors import RunError, SpecError, UsageError
+from runner.results.board_rows import fixed_verdicts_of
 from runner.results.compared import FILE, Compared, frozen, key_of
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
@@ -73,12 +74,14 @@ def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> C
     """The scores of a finished run on the datapoints that it shares with a plan; `name` begins every message.
 
     Raises:
-        UsageError: the run is not finished, not of single games, or shares no datapoint.
+        UsageError: the run is not finished, not of single games, has fixed verdicts, or shares no datapoint.
         RunError: its files are damaged.
     """
     saved = finished_spec(other, name)
     if saved.experiment.rollouts.num_responses_per_timestep is not None:
         raise UsageError(f"{name} played trees, whose samples are not independent games; name another one")
+    if (reason := fixed_verdicts_of(other)) is not None:
+        raise UsageError(f"{name} says nothing to compare with: {reason}; name another one")
     columns = tuple(sorted(_columns(plan.spec) | _columns(saved)))
     played = {id_: (int(right), int(games)) for id_, right, games in _played(other) if games}
     scores: dict[str, tuple[int, int]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import RunError, UsageError
-from runner.results.board_rows import saved_value
+from runner.results.board_rows import fixed_verdicts_of, saved_value
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metrics import is_by_group
@@ -154,6 +154,9 @@ class RunResult:
         """
         if metric not in MOST_IS_WORST:
             raise UsageError(f"no worst of {metric!r}; there is one of {comma_join(sorted(MOST_IS_WORST))}")
+        for run in runs:
+            if (reason := fixed_verdicts_of(run.folder)) is not None:
+                raise UsageError(f"{run.run_id} has no {metric} of its own: {reason}")
         rows = {run.run_id: _with_parts(run.metrics, metric) for run in runs}
         if len(rows) > 1:
             _check_alike(runs)

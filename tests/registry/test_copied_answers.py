@@ -238,3 +238,30 @@ def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, gue
     (pair,) = json.loads(said(tmp_path, "compare", "answered", "forced", "--json"))["pairs"]
     assert (pair["p"], pair["ci_low"]) == (None, None)
     assert "not answers: protocol.force_guess" in pair["verdict"]
+
+
+def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
+    (folder / "sweep").mkdir()
+    shutil.copy(folder / "data.jsonl", folder / "sweep" / "data.jsonl")
+    with serving() as server:
+        spec_file(folder / "sweep", server.base_url, cache="cache.sqlite", fine_tune=None)
+        points = "sweep={protocol.force_guess: [null, y]}"
+        said(folder / "sweep", "spec.yaml", points, "-q")
+        rows = json.loads(said(folder / "sweep", "sweep", "spec.yaml", points, "--json"))
+        ranks = {row["point"]["protocol.force_guess"]: (row["rank"], row["reason"]) for row in rows}
+        assert ranks["y"] == (None, FORCED)
+        copies = "sweep={seed: [0, 1], protocol.verifier_reward: [6]}"
+        said(folder / "sweep", "spec.yaml", copies, "-q")
+        (row,) = json.loads(said(folder / "sweep", "sweep", "spec.yaml", copies, "--json"))
+    assert row["rank"] is None
+    assert "not a sample of its own" in row["reason"]
+    accuracy = row["metrics"]["accuracy"]
+    assert (accuracy["ci_low"], accuracy["ci_high"]) == (None, None)
+    assert "no new sample" in accuracy["reason"]
+
+
+def test_nothing_is_compared_with_a_run_whose_verdicts_are_forced(folder: Path) -> None:
+    text = said(folder, "spec.yaml", "until={compare: forced}", "--run-id", "decided", code=2)
+    assert "says nothing to compare with: its verdicts are the labels" in text
+    text = said(folder, "compare", "first", "forced", "--worst", code=2)
+    assert "forced has no accuracy of its own" in text

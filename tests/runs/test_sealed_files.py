@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -86,3 +87,38 @@ def test_a_file_that_is_missing_is_written_again_from_the_journal_with_the_same_
     assert done.returncode == 0, done.stderr
     assert path.read_bytes() == before
     assert finished.journal.read_bytes() == journal
+
+
+def test_hashes_that_were_emptied_are_damage_and_missing_ones_are_listed_by_verify(finished: RunFolder) -> None:
+    folder = finished.path.parents[2]
+    finished.sums.write_bytes(b"")
+    done = nip_run_here("show", "last", cwd=folder)
+    assert done.returncode == 1
+    assert "metrics.json is damaged" in done.stderr
+    finished.sums.unlink()
+    done = nip_run_here("verify", finished.run_id, cwd=folder)
+    assert done.returncode == 1
+    assert "SHA256SUMS is missing" in done.stdout + done.stderr
+
+
+def test_rebuilding_the_board_lists_damaged_runs_and_ranks_the_others(finished: RunFolder) -> None:
+    folder = finished.path.parents[2]
+    others = [run(load_spec(folder / "spec.yaml", {"seed": seed}), results=folder / "results") for seed in (1, 2)]
+    damage(finished.table("rollouts"))
+    others[0].folder.metrics.unlink()
+    done = nip_run_here("leaderboard", "--rebuild", cwd=folder)
+    assert done.returncode == 1
+    assert f"{TABLE} is damaged" in done.stderr
+    assert "holds 2 runs" in done.stdout
+    listed = {row["run_id"]: row for row in json.loads(nip_run_here("leaderboard", "--json", cwd=folder).stdout)}
+    assert set(listed) == {one.run_id for one in others}
+    assert listed[others[0].run_id]["reason"] == "damaged: its metrics are missing; verify it"
+    assert listed[others[1].run_id]["rank"] == 1
+
+
+def test_a_damaged_run_is_not_offered_to_be_resumed(finished: RunFolder) -> None:
+    damage(finished.metrics)
+    done = nip_run_here("run", "spec.yaml", cwd=finished.path.parents[2])
+    assert done.returncode == 1
+    assert "metrics.json is damaged" in done.stderr
+    assert "Resume with" not in done.stderr
