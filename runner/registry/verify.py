@@ -228,9 +228,10 @@ def wrong_in_run(folder: RunFolder) -> Iterator[str]:
     yield from wrong
     if manifest.format < RUN_FOLDER and not by_earlier(manifest):
         yield f"manifest.json says no format, and every nip-run since 0.1.0 writes one, as {manifest.version}"
-    if manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None:
-        if not folder.sums.is_file():  # every version that records where answers come from writes it
-            yield f"{folder.sums.name} is missing: changes to the tables and metrics are not noticed"
+    # Every version that records where answers come from writes the hashes, too.
+    is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
+    if is_sealed and not folder.sums.is_file():
+        yield f"{folder.sums.name} is missing: changes to the tables and metrics are not noticed"
     if not wrong:
         try:
             yield from _wrong_numbers(folder, manifest)
