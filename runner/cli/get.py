@@ -98,6 +98,7 @@ def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list
         ("contacts", _contacts(takes)),
         ("costs", _costs(takes)),
         *(("price", in_one_line(line)) for line in takes.prices),
+        *(("trainer", line) for use in takes.keys for line in use.files or ()),
         ("change it", f"{got.folder / PARAMETERS}: what is edited there wins"),
         *(_training_rows(got, takes) if got.is_training_run else [("play again", takes.fresh(to_reproduce(got)))]),
         ("check it", f"nip-run verify {shlex.quote(str(got.folder))}"),

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from runner.cli.output import note, print_json, say
-from runner.errors import RunError, UsageError
+from runner.errors import UsageError
 from runner.exit_codes import ExitCode
 from runner.text import counted
 
@@ -56,12 +56,14 @@ def execute(args: argparse.Namespace) -> int:
                 note("Ctrl-C ends it; what was acknowledged stays")
         sys.stdout.flush()
 
-    serve(settings, args.host, args.port, tell, address=args.address, bare=args.without_tls)
+    serve(
+        settings, args.host, args.port, tell, address=args.address, bare=args.without_tls, imported=args.import_releases
+    )
     return ExitCode.DONE
 
 
 def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
-    """Import what `publish --to` put into the folder, before it is served. Raises RunError: some of it is refused."""
+    """Import what `publish --to` put into the folder, before it is served; what is refused is named."""
     from runner.server.folder_import import import_folder
     from runner.server.rebuild import alone
 
@@ -70,9 +72,8 @@ def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
     if not args.quiet:
         note(f"{counted(imported.releases, 'release')} imported from {settings.folder}")
     if imported.problems:
-        raise RunError(
-            f"{counted(len(imported.problems), 'problem')}, see above: move what is refused out of {settings.folder} "
-            "and repeat the command"
+        note(
+            f"{counted(len(imported.problems), 'problem')}, see above: what is refused is not shown; the rest is served"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +11,17 @@ from runner.hashing import tagged_hash
 from runner.registry.finding import finder_of
 from runner.registry.run_facts import why_not_pinned
 from runner.releases.manifest import Source
+from runner.results import pins
 from runner.results.beginning import INDEX, MAX_WRITTEN, OVERRIDES, WRITTEN, sources_of, written_files
 from runner.results.folder import RunFolder
+from runner.results.pins import Part
 from runner.results.results import Results
 from runner.rollouts.identity import protocol_content
 from runner.spec.load import Spec, load_spec
+from runner.spec.trainer_files import FOLDER as TRAINERS
+from runner.spec.trainer_files import read_index
 from runner.storage.files import read_bounded
+from runner.training.trainer_files import CollectedFiles, collect_files
 
 
 def pinned_sources(folder: RunFolder, path: Path) -> dict[str, Source]:
@@ -35,10 +41,26 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, Source]:
         ) from error
     spec = load_spec(path, overrides, Results.of(folder).path_of, finder_of(path))
     sources = sources_of(spec)
-    problems = [*_changed(spec, folder, written), *why_not_pinned(sources)]
+    trainers = {f"trainer of {group}": part for group, part in _trainer_parts(spec).items()}
+    problems = [*_changed(spec, folder, written), *why_not_pinned({**sources, **pins.sources(trainers)})]
     if problems:
         raise ReleaseError(f"--pin {path}: run {folder.run_id} cannot be pinned").with_notes(problems)
     return sources
+
+
+def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
+    """Yield the files of each `command` trainer, as they are now."""
+    training = spec.experiment.training
+    for group, trainer in ({} if training is None else training.trainers).items():
+        if trainer.command is not None:
+            yield group, collect_files(group, trainer, spec.trainer_files.get(group))
+
+
+def _trainer_parts(spec: Spec) -> dict[str, Part]:
+    """The user's own files of each trainer; those of a fetched one are pinned by its release."""
+    own = [(group, found) for group, found in _trainers(spec) if group not in spec.trainer_files and found.contents]
+    here = Path.cwd()
+    return {group: Part(here, tuple(here / path for path in found.contents)) for group, found in own}
 
 
 def _saved(path: Path) -> bytes | None:
@@ -61,3 +83,9 @@ def _changed(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
         yield "protocol: its rules differ from the rules that were played"
     if spec.dataset.source_sha256 != manifest.dataset_source_sha256:
         yield "dataset: the file is not the one that was played"
+    stored = read_index(folder.path / "inputs" / TRAINERS)
+    for group, found in _trainers(spec):
+        used = {path: facts["sha256"] for path, facts in stored[group].files.items()} if group in stored else {}
+        now = {path: hashlib.sha256(data).hexdigest() for path, (data, _) in found.contents.items()}
+        for path in sorted({path for path, _ in used.items() ^ now.items()}):
+            yield f"trainer of {group}: {path} is not the file that the run used"

@@ -40,6 +40,16 @@ def _published_words(release: Release) -> set[str]:
     return {word for said in public for word in said}
 
 
+def _tells_more(address: str) -> bool:
+    """Whether an address has more than a host, such as a user, a query, or a path that may be a secret."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    return "@" in parts.netloc or bool(parts.query) or not _USUAL_PATH.fullmatch(parts.path)
+
+
+_USUAL_PATH = re.compile(r"/?((api|openai)/)?(v\d+)?/?")
+"""Of an address that serves models."""
+
+
 class _Addresses:
     """Finds the addresses of a spec's servers, grouped by host."""
 
@@ -48,9 +58,9 @@ class _Addresses:
         for url in rules.base_urls:
             by_host.setdefault(urlsplit(url).hostname or url, {}).update(dict.fromkeys(addresses_of([url])))
         self._patterns = {
-            host: re.compile(b"|".join(path_pattern(text).pattern for text in texts), re.IGNORECASE)
+            host: re.compile(b"|".join(path_pattern(text).pattern for text in found), re.IGNORECASE)
             for host, texts in by_host.items()
-            if texts and host.lower() not in allowed
+            if (found := [text for text in texts if host.lower() not in allowed or _tells_more(text)])
         }
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:

@@ -161,6 +161,19 @@ def test_an_address_is_found_in_whatever_case_it_is_written() -> None:
     assert list(private_in(release, {"x": b"on GPU7.corp.de"}, raw, NAMES.but({"gpu7.corp.de"}))) == []
 
 
+def test_allowing_a_host_does_not_allow_a_secret_in_an_address_there() -> None:
+    release = Release(kind=Kind.SPEC, owner="acme", name="x", version="1")
+    for secret in (
+        "http://gpu7.corp.de/t/Zk41xQ/v1",
+        "http://gpu7.corp.de/v1?key=Zk41xQ",
+        "http://me:Zk41@gpu7.corp.de/v1",
+    ):
+        raw = Draft(release, {"s.yaml": f"base_url: {secret}".encode()})
+        allowed = NAMES.but({"gpu7.corp.de"})
+        assert list(private_in(release, {"x": f"served at {secret}".encode()}, raw, allowed)), secret
+        assert list(private_in(release, {"x": b"on gpu7.corp.de"}, raw, allowed)) == []
+
+
 def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = tmp_path / "zaphod"
     home.mkdir()

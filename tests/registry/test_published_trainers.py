@@ -21,6 +21,7 @@ from runner.server.web.page_facts import commands_of
 from runner.spec.trainer_files import NO_FILES, read_index
 from tests.support.components import Project
 from tests.support.processes import nip_run, nip_run_here
+from tests.support.repositories import committed, git, pushed
 from tests.support.serving import serving
 from tests.support.training import training_spec
 
@@ -221,3 +222,35 @@ def test_a_fetched_spec_takes_no_files_of_its_user_into_a_run(tmp_path: Path) ->
     own = "training.trainers.p.command=[python,train.py,'{dataset}','{model_file}']"
     done = nip_run_here(path, own, "--run-id", "own", "--allow-command", "python", cwd=tmp_path)
     assert "set training.trainers.p.files, or to null" in done.stderr
+
+
+def test_a_training_run_is_pinned_only_by_a_commit_with_the_files_of_its_trainers(tmp_path: Path) -> None:
+    path = trainer_spec(tmp_path / "ada", command=[sys.executable, *COMMAND[1:]])
+    home, script = path.parent, path.parent / "trainer" / "train.py"
+    done = nip_run_here("spec.yaml", "--run-id", "learn", "-q", cwd=home)
+    assert done.returncode == 0, done.stderr
+    words = (
+        "publish",
+        "learn",
+        "--to",
+        tmp_path / "registry",
+        "--as",
+        "acme",
+        "--licence",
+        "MIT",
+        "--pin",
+        "spec.yaml",
+    )
+    files = [file.name for file in home.iterdir() if file.name not in {"results", "trainer"}]
+    pushed(home, *files)
+    done = nip_run_here(*words, cwd=home)
+    assert done.returncode == 1
+    assert "trainer of p: " in done.stderr, "its files are in no commit"
+    commit = committed(home, "trainer")
+    git(home, "update-ref", "refs/remotes/origin/main", commit)
+    script.write_text(TRAIN + "# changed")
+    done = nip_run_here(*words, cwd=home)
+    assert "trainer of p: trainer/train.py is not the file that the run used" in done.stderr
+    script.write_text(TRAIN)
+    done = nip_run_here(*words, cwd=home)
+    assert done.returncode == 0, done.stderr

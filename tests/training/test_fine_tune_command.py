@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from runner.models.settings import ModelSettings
 from runner.spec.checks.command import PLACEHOLDERS, command_problems
 from runner.spec.trainers import TrainerSettings
 from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
-from runner.training.backends.command import startable_problems
+from runner.training.backends.command import CommandBackend, startable_problems
 from runner.training.backends.connect import backend_for
 from runner.training.backends.model_name import MAX_LENGTH
 from tests.support.fine_tuning import unexpected
@@ -400,3 +401,12 @@ def test_a_file_of_a_trainer_that_is_not_there_is_known_before(tmp_path: Path) -
 def test_a_command_with_problems_is_not_connected() -> None:
     with pytest.raises(RunError, match=r"training\.trainers\.m\.command: \{dataset\} is missing"):
         backend_of(("train", "{output}"))
+
+
+def test_a_relative_base_model_is_found_from_the_folder_of_a_fetched_trainer(tmp_path: Path) -> None:
+    (tmp_path / "fetched").mkdir()
+    command = (sys.executable, "-c", "import sys; open(sys.argv[1], 'w').write(sys.argv[2])", "{model_file}",
+               "{base_model}", "{dataset}")  # fmt: skip
+    backend = CommandBackend("m", TrainerSettings(backend="command", command=command), tmp_path / "fetched")
+    job = replace(job_in(tmp_path), base_model="./weights")
+    assert ended(backend, job, backend.submit(job, [], lambda record: None)).model == str(tmp_path / "weights")

@@ -27,11 +27,19 @@ ENDING_SECONDS = 20
 
 
 def serve(
-    settings: Settings, host: str, port: int, tell: Callable[[str, str], None], *, address: str | None, bare: bool
+    settings: Settings,
+    host: str,
+    port: int,
+    tell: Callable[[str, str], None],
+    *,
+    address: str | None,
+    bare: bool,
+    imported: bool = False,
 ) -> None:
     """Answer requests until SIGINT or SIGTERM; `tell` is told its address, and where it listens, once it can be asked.
 
-    `bare`: other machines may ask, though no proxy with TLS stands between.
+    `bare`: other machines may ask, though no proxy with TLS stands between. `imported`: the releases in the folder
+    were imported, and the server serves without those that were refused.
 
     Raises:
         UsageError, RunError: its folder, database, blobs or port cannot be used.
@@ -52,7 +60,8 @@ def serve(
         try:
             if not server.database.hold():
                 raise RunError("another server has this database; a database belongs to one server")
-            check_imported(server)
+            if not imported:
+                check_imported(server)
             _run(server, listening, lambda: tell(server.settings.address, here))
         finally:
             server.database.close()

@@ -152,8 +152,11 @@ class CommandBackend:
             raise RunError(f"cannot start the trainer of {job.group}: {_log_tail(job.folder)}")
 
     def _filled(self, job: FineTuneJob) -> list[str]:
+        base_model = job.base_model
+        if self._here is not None and base_model.startswith("."):  # the trainer does not run in the current folder
+            base_model = str(Path(base_model).resolve())
         values = {
-            "dataset": job.dataset.absolute(), "base_model": job.base_model, "method": job.method, "seed": job.seed,
+            "dataset": job.dataset.absolute(), "base_model": base_model, "method": job.method, "seed": job.seed,
             "output": job.folder.absolute() / "output", "model_file": job.folder.absolute() / "model.txt",
             "group": job.group,
         }  # fmt: skip
