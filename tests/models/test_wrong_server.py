@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.exit_codes import ExitCode
-from runner.models.providers.wrong_server import is_web_page
+from runner.models.providers.wrong_server import what_it_is
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
@@ -38,6 +38,9 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     ("kind", "scheme", "message"),
     [
         ("page", "http", r"answers with a web page \(HTML\), and not as a model API"),
+        ("commented", "http", r"answers with a web page \(HTML\), and not as a model API"),
+        ("text", "http", r"answers with text that is not JSON, and not as a model API"),
+        ("ssh", "http", r"the server does not speak HTTP: it begins with 'SSH-2.0-OpenSSH_9.9'"),
         ("missing", "http", r"answers with a web page \(HTML\), and not as a model API"),
         ("files", "http", r"answers with a web page \(HTML\), and not as a model API"),
         ("redirect", "http", r"answered 308: a redirect to https://models\.example/v1/chat/completions"),
@@ -64,7 +67,7 @@ def test_a_wrong_server_stops_the_run_at_once_and_says_what_it_is(
 
 def test_the_page_of_a_proxy_whose_server_fails_is_no_reason_to_stop() -> None:
     page = b"<html>\r\n<head><title>502 Bad Gateway</title></head>"
-    assert [status for status in (200, 404, 405, 429, 500, 501, 502, 503) if is_web_page(page, status)] == [
+    assert [status for status in (200, 404, 405, 429, 500, 501, 502, 503) if what_it_is(page, status)] == [
         200, 404, 405, 501,
     ]  # fmt: skip
-    assert not is_web_page(b'{"choices": []}')
+    assert what_it_is(b'{"choices": []}') is None

@@ -50,7 +50,7 @@ from runner.models.providers.openai_http import (
     UnsendableError,
 )
 from runner.models.providers.openai_wire import read_completion
-from runner.models.providers.wrong_server import MAX_WEB_PAGES, find_wrong_scheme, is_web_page
+from runner.models.providers.wrong_server import MAX_WEB_PAGES, find_wrong_scheme, what_it_is
 from runner.models.settings import ModelSettings
 from runner.redaction import redacted, remember
 
@@ -364,10 +364,11 @@ class OpenAiModel:
             TransientError: it has sent few; a proxy may send them while the server starts.
             ProviderRefusal: it keeps sending them, or with a status that says that it has no such API.
         """
-        if self._has_answered or not is_web_page(content, status):
+        found = None if self._has_answered else what_it_is(content, status)
+        if found is None:
             return
         self._web_pages += 1
-        message = f"{where(self._settings, self._group)} answers with a web page (HTML), and not as a model API"
+        message = f"{where(self._settings, self._group)} answers with {found}, and not as a model API"
         if status < 300 and self._web_pages < MAX_WEB_PAGES:
             raise TransientError(message)
         raise self._wrong_address(f"{message}\nThe address of an API usually ends in /v1.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from contextlib import suppress
 from http import HTTPStatus
@@ -14,10 +15,21 @@ MAX_WEB_PAGES = 3
 _NOT_TRANSIENT = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_FOUND)
 
 
-def is_web_page(content: bytes, status: int = HTTPStatus.OK) -> bool:
-    """Return whether an answer is a page of HTML, and not the page of a proxy whose server has failed."""
-    is_html = content[:200].lstrip().lower().startswith((b"<!doctype html", b"<html"))
-    return is_html and (status < 300 or status in _NOT_TRANSIENT)
+_PROLOG = re.compile(rb"\A(\xef\xbb\xbf|\s+|<\?xml[^>]*>|<!--.*?-->)+", re.DOTALL)
+"""What may stand before a page: a byte order mark, a declaration of XML, comments."""
+_JSON_START = re.compile(rb'[\[{"\-0-9tfn]')
+
+
+def what_it_is(content: bytes, status: int = HTTPStatus.OK) -> str | None:
+    """Return what an answer is that no model API gives: a web page or other text; None of what may be one's.
+
+    The page of a proxy whose server has failed is none.
+    """
+    start = _PROLOG.sub(b"", content[:4096])
+    if start[:14].lower().startswith((b"<!doctype html", b"<html")):
+        return "a web page (HTML)" if status < 300 or status in _NOT_TRANSIENT else None
+    is_text = bool(start) and _JSON_START.match(start) is None
+    return "text that is not JSON" if is_text and status < 300 else None
 
 
 async def find_wrong_scheme(error: Exception, address: str) -> str | None:
@@ -34,10 +46,26 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
                 return f"the server's TLS certificate is not trusted: {reason}"
         cause = cause.__cause__ or cause.__context__
     if not await _answers(address, with_tls=not is_tls):
-        return None
+        greeting = await _greeting(address)
+        return greeting and f"the server does not speak HTTP: it begins with {greeting!r}"
     if is_tls:
         return "the server does not use TLS; write http:// instead of https://"
     return "the server only accepts TLS; write https:// instead of http://"
+
+
+async def _greeting(address: str) -> str | None:
+    """Return the first line of a server that speaks before it is asked, as those of SSH and mail do."""
+    url = urlsplit(address)
+    with suppress(OSError, EOFError, TimeoutError):
+        async with asyncio.timeout(PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection(url.hostname, url.port or 80)
+            try:
+                line = await reader.read(60)
+            finally:
+                writer.transport.abort()
+        if line and not line.startswith(b"HTTP/"):
+            return line.split(b"\n")[0].strip().decode("ascii", "backslashreplace")
+    return None
 
 
 async def _answers(address: str, *, with_tls: bool) -> bool:

@@ -22,20 +22,31 @@ class WebPage(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     status = 200
+    page = PAGE
 
     def do_POST(self) -> None:
         print(self.path, flush=True)
         self.rfile.read(int(self.headers.get("content-length", 0)))
         self.send_response(self.status)
         self.send_header("content-type", "text/html")
-        self.send_header("content-length", str(len(PAGE)))
+        self.send_header("content-length", str(len(self.page)))
         if 300 <= self.status < 400:
             self.send_header("location", "https://models.example/v1/chat/completions")
         self.end_headers()
-        self.wfile.write(PAGE)
+        self.wfile.write(self.page)
 
     def log_message(self, *args: object) -> None:
         """Say nothing on stderr."""
+
+
+class CommentedPage(WebPage):
+    """A page as XHTML that begins with a byte order mark, a declaration and a comment."""
+
+    page = b"\xef\xbb\xbf<?xml version='1.0'?>\n<!-- made by hand -->\n" + PAGE
+
+
+class Text(WebPage):
+    page = b"It works!"
 
 
 class MissingPage(WebPage):
@@ -53,7 +64,18 @@ class Files(SimpleHTTPRequestHandler):
         print(code, flush=True)
 
 
-KINDS = {"page": WebPage, "missing": MissingPage, "redirect": Redirect, "files": Files, "tls": WebPage}
+class Greeter(BaseHTTPRequestHandler):
+    """Speaks first and no HTTP, as an SSH server does."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"SSH-2.0-OpenSSH_9.9\r\n")
+        self.rfile.readline()
+
+
+KINDS = {
+    "page": WebPage, "commented": CommentedPage, "text": Text, "missing": MissingPage, "redirect": Redirect,
+    "files": Files, "tls": WebPage, "ssh": Greeter,
+}  # fmt: skip
 
 
 class Server(ThreadingHTTPServer):
