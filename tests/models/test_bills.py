@@ -32,7 +32,7 @@ from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.tally import Tally
 from runner.runs.troubles import troubles_of
-from tests.support.processes import python
+from tests.support.processes import nip_run_here, python
 from tests.support.runs import journal_records, played, table
 from tests.support.servers.batch_client import providing
 from tests.support.servers.chat_client import serving
@@ -269,8 +269,27 @@ def test_an_error_inside_an_answer_that_counts_tokens_costs_its_worst_case() -> 
     most = Tally(completions=1, tokens=5_000, usd=1.5)
     request = Request("m", (), SampleKey("d", 0, 0, "prover", 0))
     for body in ({"choices": [{"error": error}]}, {"error": error}):
-        for counts, expected in ((usage(300, 900), 1.5), ({}, 0.0)):
+        for counts in (usage(300, 900), {}):
             content = json.dumps({**body, **counts}).encode()
             with pytest.raises(CallError) as failed:
                 read_completion(content, {}, request, settings, latency_ms=1.0)
-            assert cost_of_failure(most, failed.value).usd == expected
+            assert cost_of_failure(most, failed.value).usd == 1.5
+
+
+def test_the_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(tmp_path: Path) -> None:
+    """3 calls fail after 300 and 900 tokens each: 3 x (300 x 10 + 900 x 400) / 1e6 dollars."""
+    model = {"price": {"input": 10.0, "output": 400.0}, "max_completion_tokens": 1_000}
+    failed = {"error": {"message": "upstream failed", "code": 502}, **usage(300, 900)}
+    retry = {"transient": {"first_wait": 0.01, "max_wait": 0.01, "attempts": 3}}
+    with serving(reply=failed) as server:
+        rollouts = {"max_transport_failed": 1.0}
+        spec = spec_file(
+            tmp_path, server.base_url, size=2, models={"m": model}, retry=retry, rollouts=rollouts, **SOLO
+        )  # fmt: skip
+        result = played(spec, tmp_path / "results")
+    rows = table(result.folder.path, "completions")
+    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [(300, 900)] * 3
+    assert result.manifest.cost_usd == pytest.approx(1.089)
+    assert (result.manifest.completions, result.manifest.failed_calls) == (0, 3)
+    rebuilt = nip_run_here("verify", str(result.folder.path), cwd=tmp_path)
+    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr

@@ -71,10 +71,10 @@ def read_completion(
 
 
 def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
-    """Mark an error inside an answer that counts tokens: the server may bill it."""
+    """Add the usage to an error inside an answer that counts tokens: the server may bill it."""
     usage = usage_of(data)
     if isinstance(error, CallError) and usage is not None and (usage.prompt_tokens or usage.completion_tokens):
-        error.reports_usage = True
+        error.usage = usage
     return error
 
 
