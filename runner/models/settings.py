@@ -81,7 +81,8 @@ class Price:
 
     def most(self, prompt_tokens: int, completion_tokens: int) -> float:
         """The most that so many tokens can cost, whichever of the priced classes they turn out to be of."""
-        dearest_in = max(self.input, self.cached_input or 0.0, self.cache_write or 0.0, self.audio_input or 0.0)
+        written = _either(self.cache_write, self.input * CACHE_WRITE_FACTOR)
+        dearest_in = max(self.input, self.cached_input or 0.0, written, self.audio_input or 0.0)
         dearest_out = max(self.output, self.reasoning or 0.0, self.audio_output or 0.0)
         return (prompt_tokens * dearest_in + completion_tokens * dearest_out) / 1e6
 
