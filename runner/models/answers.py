@@ -165,6 +165,12 @@ def reported_usage(data: Mapping[str, Any]) -> Usage | None:
     )
 
 
+def usage_as_sent(completion: Completion) -> Usage | None:
+    """Return the usage as the server sent it, if its answer is stored."""
+    body = completion.body
+    return completion.usage if body is None or body.is_deep else reported_usage(orjson.loads(body.json))
+
+
 def _detail(usage: Mapping[str, Any], of: str, name: str) -> int:
     details = usage.get(f"{of}_tokens_details")
     return (_count(details.get(name)) if isinstance(details, dict) else None) or 0

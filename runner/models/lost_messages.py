@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import orjson
-
-from runner.models.answers import reported_usage
+from runner.models.answers import usage_as_sent
 from runner.models.base import Completion, Request
 from runner.models.plausible_usage import MAX_BYTES_PER_TOKEN, dense_bytes
 
@@ -29,10 +27,9 @@ class LostMessages:
 
     def counted(self, request: Request, completion: Completion) -> int | None:
         """The prompt tokens that a server counted, where its model cannot have had all messages; once for a group."""
-        if request.group not in self._left or completion.from_cache:
+        if request.group not in self._left:
             return None
-        body = completion.body
-        usage = completion.usage if body is None or body.is_deep else reported_usage(orjson.loads(body.json))
+        usage = None if completion.from_cache else usage_as_sent(completion)
         if usage is None or usage.estimated or not usage.prompt_tokens:
             return None
         self._left[request.group] -= 1

@@ -57,7 +57,7 @@ def test_a_run_never_exceeds_its_budget_faults_and_retries_included(tmp_path: Pa
         spent = provider.billed_usd(IN, OUT)
         assert len(provider.stats()["kinds"]) > 1
     assert done.returncode == 3, done.stderr
-    assert 0.3 < spent <= 1.0
+    assert 0.2 < spent <= 1.0, "errors with status 500 count at their worst case, and are not billed"
 
 
 def test_an_exhausted_budget_exits_3_and_says_how_to_go_on(tmp_path: Path) -> None:
