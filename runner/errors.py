@@ -47,7 +47,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from runner.exit_codes import ExitCode
 
@@ -319,10 +319,10 @@ class ProviderRefusal(NipRunError):
 class CallError(NipRunError):
     """One call to a model failed. `retry_after` is what the server asked for, in seconds.
 
-    `reports_usage` says that the failed answer counts tokens, so that it may be billed although it is an error.
+    `usage` is what the failed answer counts (a `runner.models.base.Usage`): it may be billed although it is an error.
     """
 
-    reports_usage = False
+    usage: Any = None
 
     def __init__(self, message: str, *, retry_after: float | None = None, status: int | None = None) -> None:
         super().__init__(message)

@@ -16,6 +16,7 @@ from runner.models.base import Body, Choice, Completion, Usage
 CHOICES: Final = "choices"
 EXTRA: Final = "choices"
 """In `altered`: more choices came than were requested, and were removed."""
+_DETAILS: Final = ("prompt_tokens_details", "completion_tokens_details")
 MAX_COUNT: Final = 1 << 27
 """No model reads or writes 134 million tokens in one call: a larger count is not a count."""
 MAX_REASON: Final = 200
@@ -107,7 +108,10 @@ def model_of(data: Mapping[str, Any]) -> str | None:
 
 
 def usage_of(data: Mapping[str, Any]) -> Usage | None:
-    """The tokens that the server counted; None where it did not count those of the prompt."""
+    """Return the usage that a stored answer has if its record has none; None if it does not count the prompt's tokens.
+
+    Costs of finished runs depend on it, so it stays as it is. `reported_usage` reads what servers send.
+    """
     raw = data.get("usage")
     if not isinstance(raw, dict):
         return None
@@ -128,10 +132,43 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
     )
 
 
-def reported_usage(completion: Completion) -> Usage | None:
-    """Return the usage as the server sent it, where its answer is stored."""
+_NAMES: Final = (
+    ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens"),
+    ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens"),
+    ("reasoning_tokens",),
+)
+"""The names of cached, written and reasoning tokens at OpenAI, Anthropic, DeepSeek and proxies, in the usage itself or
+in its details."""
+
+
+def reported_usage(data: Mapping[str, Any]) -> Usage | None:
+    """Return the usage that a server sent, under any name in use. `total_tokens` shows which parts count apart."""
+    usage, raw = usage_of(data), data.get("usage")
+    if usage is None or not isinstance(raw, dict):
+        return None
+    places = [raw, *(part for part in map(raw.get, _DETAILS) if isinstance(part, dict))]
+    cached, written, reasoning = (
+        max(_count(place.get(name)) or 0 for place in places for name in names) for names in _NAMES
+    )
+    prompt, answer = usage.prompt_tokens, usage.completion_tokens
+    rest = (_count(raw.get("total_tokens")) or 0) - prompt - answer
+    if cached + written and rest in (cached + written, cached + written + reasoning):
+        prompt, rest = prompt + cached + written, rest - cached - written
+    return replace(
+        usage,
+        prompt_tokens=prompt,
+        completion_tokens=answer + max(rest, 0),
+        cached_tokens=cached,
+        estimated=usage.estimated and rest <= 0,
+        cache_write_tokens=written,
+        reasoning_tokens=reasoning,
+    )
+
+
+def usage_as_sent(completion: Completion) -> Usage | None:
+    """Return the usage as the server sent it, if its answer is stored."""
     body = completion.body
-    return completion.usage if body is None or body.is_deep else usage_of(orjson.loads(body.json))
+    return completion.usage if body is None or body.is_deep else reported_usage(orjson.loads(body.json))
 
 
 def _detail(usage: Mapping[str, Any], of: str, name: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import orjson
 
-from runner.errors import CallError
+from runner.errors import CallError, TransientError
 from runner.models.base import Completion, Request, byte_length
 from runner.models.plausible_usage import at_least_typical
 from runner.models.prices import PriceBasis, budget_price
@@ -87,7 +87,15 @@ class CallCosts:
         return charge if completion.usage.estimated or is_more else None
 
 
+_UNCLEAR = (408, 409)
+"""Client errors after which a server may still have worked on the call."""
+
+
 def cost_of_failure(most: Tally, error: CallError) -> Tally:
-    """Return what a budget counts for a failed call: its worst case, unless the server answered with an error alone."""
-    may_be_billed = error.status is None or error.reports_usage
+    """Return what a budget counts for a failed call: its worst case, unless the server clearly refused the call."""
+    status = error.status
+    is_refusal = not isinstance(error, TransientError) or (
+        status is not None and 300 <= status < 500 and status not in _UNCLEAR
+    )
+    may_be_billed = status is None or error.usage is not None or not is_refusal
     return most if may_be_billed else Tally(completions=most.completions)

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runner.models.answers import reported_usage
+from runner.models.answers import usage_as_sent
 from runner.models.base import Completion, Request
-from runner.models.plausible_usage import dense_bytes
+from runner.models.plausible_usage import MAX_BYTES_PER_TOKEN, dense_bytes
 
 WATCHED = 8
 """So many first answers of a group are looked at: a template drops the same in every game."""
 
 MIN_BYTES = 400
 """Of a shorter prompt nothing is said: a few rare words are no sample of a language."""
-
-MAX_BYTES_PER_TOKEN = 12
-"""No tokenizer packs a prompt so densely. English prose and code have 3 to 5 bytes a token, Chinese and Japanese with
-the largest vocabularies up to 6, German up to 5; a long word has more, a page of them does not. Only blanks and rows of
-one character (indentation, rules) have, of which nothing and the first are counted."""
 
 
 class LostMessages:
@@ -34,7 +29,7 @@ class LostMessages:
         """The prompt tokens that a server counted, where its model cannot have had all messages; once for a group."""
         if request.group not in self._left:
             return None
-        usage = None if completion.from_cache else reported_usage(completion)
+        usage = None if completion.from_cache else usage_as_sent(completion)
         if usage is None or usage.estimated or not usage.prompt_tokens:
             return None
         self._left[request.group] -= 1

@@ -16,12 +16,17 @@ from runner.models.base import (
     estimated_tokens,
 )
 
-MAX_BYTES_PER_TOKEN = 64
-"""Fixes the lower bound of a count: no tokenizer in use has a longer token, apart from runs of blanks and runs of one
-character, which `dense_bytes` leaves out. English prose and code have 3 to 5 bytes per token."""
+MAX_BYTES_PER_TOKEN = 12
+"""Fixes the lower bound of a count: no tokenizer has longer tokens on average, apart from runs of blanks and of one
+character, which `dense_bytes` leaves out. English prose and code have 3 to 5 bytes per token, German up to 5, Chinese
+and Japanese with the largest vocabularies up to 6."""
+
+LONGEST_TOKEN = 64
+"""A text of no more bytes may be a single token."""
 
 TYPICAL_BYTES_PER_TOKEN = 4
-"""Fixes the number of tokens that a budget counts at least: what a text typically has."""
+"""Fixes the number of tokens that a budget counts at least: what ASCII text typically has, and twice as many of others,
+since the vocabularies of many models have few words of other scripts."""
 
 _RUNS = re.compile(r"\s+|(.)\1+")
 
@@ -34,14 +39,15 @@ def dense_bytes(text: str) -> int:
 def checked_usage(reported: Usage | None, request: Request, choices: Sequence[Choice]) -> Usage:
     """Return the usage to record: the reported one, with an estimate in place of each count that cannot be true.
 
-    A prompt of 0 tokens cannot be true, nor an answer of 0 tokens that has a text. If the parts of a count exceed it,
-    the server does not include them, so they are added: some servers count cached or reasoning tokens apart.
+    A prompt of 0 tokens cannot be true, nor an answer of 0 tokens that has a text. If a part of a count exceeds it, the
+    server does not include such parts, so they are added: some servers count cached or reasoning tokens apart. A token
+    may be of two classes, so the sum of the parts proves nothing.
     """
     usage = reported or Usage(estimated=True)
-    parts_in = usage.cached_tokens + usage.cache_write_tokens + usage.audio_input_tokens
-    parts_out = usage.reasoning_tokens + usage.audio_output_tokens
-    prompt = usage.prompt_tokens + (parts_in if parts_in > usage.prompt_tokens else 0)
-    answer = usage.completion_tokens + (parts_out if parts_out > usage.completion_tokens else 0)
+    prompt = _with_parts(usage.prompt_tokens, usage.cached_tokens, usage.cache_write_tokens)
+    prompt = _with_parts(prompt, usage.audio_input_tokens)
+    answer = _with_parts(usage.completion_tokens, usage.reasoning_tokens)
+    answer = _with_parts(answer, usage.audio_output_tokens)
     is_estimated = usage.estimated
     if not (prompt and _is_enough(prompt, _prompt_texts(request))):
         prompt, is_estimated = max(prompt, estimated_prompt_tokens(request.messages)), True
@@ -53,8 +59,7 @@ def checked_usage(reported: Usage | None, request: Request, choices: Sequence[Ch
 
 def at_least_typical(request: Request, completion: Completion) -> Usage:
     """Return an answer's usage, with no count below what its text typically has."""
-    prompt = sum(map(byte_length, _prompt_texts(request))) // TYPICAL_BYTES_PER_TOKEN
-    answer = sum(map(byte_length, _answer_texts(completion.choices))) // TYPICAL_BYTES_PER_TOKEN
+    prompt, answer = _typical_tokens(_prompt_texts(request)), _typical_tokens(_answer_texts(completion.choices))
     usage = completion.usage
     if prompt <= usage.prompt_tokens and answer <= usage.completion_tokens:
         return usage
@@ -65,9 +70,18 @@ def at_least_typical(request: Request, completion: Completion) -> Usage:
     )
 
 
+def _with_parts(count: int, *parts: int) -> int:
+    return count + sum(parts) if max(parts) > count else count
+
+
+def _typical_tokens(texts: Sequence[str]) -> int:
+    other = sum(byte_length(text) - len(text.encode("ascii", "ignore")) for text in texts if not text.isascii())
+    return (sum(map(byte_length, texts)) + other) // TYPICAL_BYTES_PER_TOKEN
+
+
 def _is_enough(tokens: int, texts: Sequence[str]) -> bool:
     """Whether some tokenizer makes no more tokens of these texts."""
-    most = tokens * MAX_BYTES_PER_TOKEN
+    most = max(tokens * MAX_BYTES_PER_TOKEN, LONGEST_TOKEN if tokens else 0)
     return sum(map(byte_length, texts)) <= most or sum(map(dense_bytes, texts)) <= most
 
 

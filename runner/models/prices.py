@@ -34,6 +34,10 @@ _CLASSES = {
     "audio_output": "output_audio_mtok",
 }
 """The fields of a price, and the list's names for them."""
+_LABELS = {
+    "input": "in", "cached_input": "cached", "cache_write": "cache writes", "audio_input": "audio in",
+    "output": "out", "reasoning": "reasoning", "audio_output": "audio out",
+}  # fmt: skip
 _BY_THE_CALL = ("requests_kcount",)
 """Units of the list that are no tokens: with one of them, a price of tokens would be too low."""
 
@@ -75,15 +79,16 @@ class ListedPrice:
     def cost_of(self, used: Usage) -> float:
         """US dollars of one call; the whole call has the price of its prompt's band."""
         tier = used.service_tier or self.requested
-        return _price_in(self._bands(tier), used.prompt_tokens).cost_of(used)
+        return _price_in(self.bands_of(tier), used.prompt_tokens).cost_of(used)
 
     def most(self, prompt_tokens: int, completion_tokens: int) -> float:
         """The most that one call can cost: a tier that was asked for may not be granted."""
-        bands = {id(bands): bands for bands in (self.standard, self._bands(self.requested))}
+        bands = {id(bands): bands for bands in (self.standard, self.bands_of(self.requested))}
         prices = (_price_in(bands, prompt_tokens) for bands in bands.values())
         return max(price.most(prompt_tokens, completion_tokens) for price in prices)
 
-    def _bands(self, tier: str | None) -> Sequence[Band]:
+    def bands_of(self, tier: str | None) -> Sequence[Band]:
+        """Return the bands of a service tier; of one without prices of its own, the standard ones."""
         return self.tiers.get(tier or "", self.standard)
 
 
@@ -169,14 +174,18 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def describe_price(price: Price | ListedPrice | None) -> str:
-    """Return a price as text: that of text tokens, and of short prompts if longer ones cost more."""
+def describe_price(price: Price | ListedPrice | None, other: Price | ListedPrice | None = None) -> str:
+    """Return a price as text, for short prompts: input, output, and each class that it or `other` sets."""
     if price is None:
         return "not known"
-    if isinstance(price, ListedPrice):
-        price = price.standard[0].price
-    cached = "" if price.cached_input is None else f", {price.cached_input:g} cached"
-    return f"${price.input:g} in{cached}, ${price.output:g} out"
+    own = _for_short_prompts(price)
+    shown = [own] if other is None else [own, _for_short_prompts(other)]
+    names = [name for name in _LABELS if any(getattr(one, name) is not None for one in shown)]
+    return ", ".join(f"${own.rates[name]:g} {_LABELS[name]}" for name in names)
+
+
+def _for_short_prompts(price: Price | ListedPrice) -> Price:
+    return price.bands_of(price.requested)[0].price if isinstance(price, ListedPrice) else price
 
 
 def uses_list(groups: Iterable[ModelSettings]) -> bool:

@@ -245,7 +245,10 @@ _ENDINGS: Mapping[str, type[CallError]] = {
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """A failed attempt. `charged` is what a budget counts for it; a negative wait: there is no further attempt."""
+    """A failed attempt. `charged` is what a budget counts for it; a negative wait: there is no further attempt.
+
+    `usage` is what the server counted all the same.
+    """
 
     KIND: ClassVar = "failure"
     sample: SampleKey
@@ -253,6 +256,7 @@ class FailureRecord:
     error: str
     wait: float
     charged: Tally | None = None
+    usage: Usage | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -262,11 +266,13 @@ class FailureRecord:
             "error": self.error,
             "wait": self.wait,
             "charged": None if self.charged is None else _charge(self.charged),
+            **({} if self.usage is None else {"usage": _counts(self.usage)}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FailureRecord:
-        return cls(_sample(data), data["attempt"], data["error"], data["wait"], _charged(data))
+        usage = Usage(*data["usage"]) if "usage" in data else None
+        return cls(_sample(data), data["attempt"], data["error"], data["wait"], _charged(data), usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,19 @@ class Price:
         "Answer tokens of audio; null: as `output`.", default=None, example=64.0, minimum=0
     )
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """The rate of every class by its key: four of the prompt, then three of the answer."""
+        return {
+            "input": self.input,
+            "cached_input": _either(self.cached_input, self.input),
+            "cache_write": _either(self.cache_write, self.input * CACHE_WRITE_FACTOR),
+            "audio_input": _either(self.audio_input, self.input),
+            "output": self.output,
+            "reasoning": _either(self.reasoning, self.output),
+            "audio_output": _either(self.audio_output, self.output),
+        }
+
     def cost(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> float:
         """US dollars of one call of text. `prompt_tokens` includes the cached ones."""
         return self.cost_of(Usage(prompt_tokens, completion_tokens, cached_tokens))
@@ -81,9 +94,8 @@ class Price:
 
     def most(self, prompt_tokens: int, completion_tokens: int) -> float:
         """The most that so many tokens can cost, whichever of the priced classes they turn out to be of."""
-        dearest_in = max(self.input, self.cached_input or 0.0, self.cache_write or 0.0, self.audio_input or 0.0)
-        dearest_out = max(self.output, self.reasoning or 0.0, self.audio_output or 0.0)
-        return (prompt_tokens * dearest_in + completion_tokens * dearest_out) / 1e6
+        rates = list(self.rates.values())
+        return (prompt_tokens * max(rates[:4]) + completion_tokens * max(rates[4:])) / 1e6
 
 
 def requested_answers(request: Request, settings: ModelSettings) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.documents.plain import MAX_DEPTH
 from runner.hashing import canonical, tagged_hash
+from runner.models.base import LATER_CLASSES
 from runner.results.board_schema import BOARD_TABLES
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
@@ -130,6 +131,7 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
         "replay_until_round": until_round,
         "fixed_verdicts": fixed_verdicts(_at(spec, "protocol", "force_guess"), verifiers_of(manifest)),
         "journal": manifest.journal,
+        **{name: getattr(manifest, name) for name in LATER_CLASSES},
         "answers_from": None if manifest.answers_from is None else json.dumps(dict(manifest.origins.copied)),
         "rejudge_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,
         "dataset_source_sha256": manifest.dataset_source_sha256,

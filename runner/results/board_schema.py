@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from runner.models.base import LATER_CLASSES
 from runner.results.answer_origins import NO_OWN_SAMPLE
 
 BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints", "ranks", "rank_tests")
@@ -17,6 +18,7 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
     "dataset_content_sha256": "VARCHAR", "dataset_source_sha256": "VARCHAR", "prompts_sha256": "VARCHAR",
     "protocol_sha256": "VARCHAR", "until": "JSON", "stopped": "VARCHAR", "rejudge_of": "VARCHAR",
     "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
+    **dict.fromkeys(LATER_CLASSES, "BIGINT"),
 }  # fmt: skip
 """The columns of `runs` that came after 0.1.0, as they stand after its own."""
 
@@ -288,6 +290,13 @@ SELECT {", ".join(map(_comparison_column, COMPARISON_COLUMNS))} FROM tested;
 
 _VERDICT = "0: reject (the solution is wrong), 1: accept (it is right), 2: none"
 
+_TOKEN_COMMENTS = {
+    "cache_write_tokens": "prompt tokens that the provider wrote to its cache; NULL: none were reported",
+    "reasoning_tokens": "the part of the answer tokens that is reasoning; NULL: none were reported",
+    "audio_input_tokens": "the part of the prompt tokens that is audio; NULL: none were reported",
+    "audio_output_tokens": "the part of the answer tokens that is audio; NULL: none were reported",
+}
+
 COMMENTS: Mapping[str, Mapping[str, str]] = {
     "runs": {
         "kind": "benchmark: measures; training: its games are trained on, or it is a training run as a whole",
@@ -318,6 +327,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "journal": "the number of its journal, which no other journal has",
         "answers_from": "how many verdicts were copied from other runs, by journal number or run_id; NULL: unknown",
         "published": "its place in the order of publication, on a server",
+        **_TOKEN_COMMENTS,
         "task": "what makes runs comparable: dataset_content_sha256 and the metric",
         "until": "when it was to stop, by width of accuracy's interval or compared with a run; NULL: it played all",
         "stopped": "after how many games `until` stopped it, and with what; or the run whose debates it judges",
@@ -412,10 +422,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "reasoning": "what the model said before its answer, where the server tells",
         "verdict_logprobs": "the tokens of the decision with their log probabilities",
         "vote": "which vote on one verdict, after the first; NULL: the first",
-        "cache_write_tokens": "prompt tokens that the provider wrote to its cache; NULL: none were reported",
-        "reasoning_tokens": "the part of the answer tokens that is reasoning; NULL: none were reported",
-        "audio_input_tokens": "the part of the prompt tokens that is audio; NULL: none were reported",
-        "audio_output_tokens": "the part of the answer tokens that is audio; NULL: none were reported",
+        **_TOKEN_COMMENTS,
         "service_tier": "the processing tier that the provider says it used; NULL: it does not say",
         "usage_estimated": "true: a token count was missing or impossible, and is estimated from the text",
     },

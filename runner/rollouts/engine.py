@@ -27,7 +27,7 @@ from runner.errors import (
     TooManyUnusable,
     TransientError,
 )
-from runner.models.base import LATER_CLASSES, Complete, Completion, Request, Usage
+from runner.models.base import Complete, Completion, Request
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.protocols.game import Played, Reply, Round, Turn, episode_rewards, play
 from runner.protocols.protocol import Decision, Protocol
@@ -35,7 +35,7 @@ from runner.protocols.tree_shape import TreeShape
 from runner.rollouts.confidence import confidence_of
 from runner.rollouts.job import Job
 from runner.rollouts.ordered import InOrder
-from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
 from runner.rollouts.slots import Slots
 from runner.rollouts.stop import Stop, Stopped
 
@@ -317,25 +317,17 @@ def _calls(request: Request, completion: Completion, agent: Agent) -> Iterator[C
             completion.model,
             choice.finish_reason,
             choice.text,
-            usage.prompt_tokens if first else 0,
-            usage.completion_tokens if first else 0,
-            usage.cached_tokens if first else 0,
-            completion.latency_ms,
-            choice.refusal,
-            choice.reasoning,
-            logprobs_of_span(completion, index, verdict) if verdict is not None and told else None,
-            p_accept(completion, index, fork) if verdict is not None and reads else None,
+            latency_ms=completion.latency_ms,
+            error=choice.refusal,
+            reasoning=choice.reasoning,
+            verdict_logprobs=logprobs_of_span(completion, index, verdict) if verdict is not None and told else None,
+            p_accept=p_accept(completion, index, fork) if verdict is not None and reads else None,
             paid=not completion.from_cache,
             vote=sample.vote,
-            **(_later_counts(usage, is_estimated=is_estimated) if first else {}),
+            usage_estimated=is_estimated and first,
             origin=completion.origin,
+            **(usage_fields(usage) if first else {}),
         )
-
-
-def _later_counts(usage: Usage, *, is_estimated: bool) -> dict[str, Any]:
-    """Return a call's service tier, and its counts of the later token classes."""
-    counts = {name: count for name in LATER_CLASSES if (count := getattr(usage, name))}
-    return {**counts, "service_tier": usage.service_tier, "usage_estimated": is_estimated}
 
 
 async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:

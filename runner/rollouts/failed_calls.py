@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from runner.models.base import SampleKey
 from runner.models.records import FailureRecord
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Call
+from runner.rollouts.rollout import Call, usage_fields
 
 
 def failed_call(record: FailureRecord, model: str) -> Call:
     """A failed attempt that a journal has, of a model of this name."""
     sample = record.sample
-    return Call(sample.round, sample.agent, sample.attempt, model, error=record.error, vote=sample.vote)
+    used = {} if record.usage is None else usage_fields(record.usage)
+    return Call(sample.round, sample.agent, sample.attempt, model, error=record.error, vote=sample.vote, **used)
 
 
 class FailedCalls:

@@ -79,6 +79,12 @@ class Call:
         return self.latency_ms is not None
 
 
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    """Return the fields of a call that hold its tokens and its service tier."""
+    counts = {name: count for name in TOKEN_CLASSES if (count := getattr(usage, name))}
+    return {**counts, "service_tier": usage.service_tier}
+
+
 CONFIDENCE = ("confidence_stated", "confidence_logprob", "confidence_note")
 
 

@@ -11,8 +11,7 @@ from runner.models.events import CallEvents
 from runner.models.layers.cache import Cache
 from runner.models.layers.lost_calls import InFlight
 from runner.models.records import FailureRecord
-from runner.rollouts.failed_calls import FailedCalls
-from runner.rollouts.rollout import Call
+from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.stop import Stop
 from runner.runs.accounting import Accounting
 from runner.runs.server_notes import ServerNotes
@@ -20,20 +19,14 @@ from runner.runs.unusable import AnswerJudge
 from runner.storage.journal import Journal
 
 
-def failed_attempt(costs: CallCosts, request: Request, error: CallError) -> Call:
-    """A failed attempt as its rollout has it."""
-    sample, model = request.sample, costs.groups[request.group].name
-    return Call(sample.round, sample.agent, sample.attempt, model, error=str(error), vote=sample.vote)
-
-
 def failure_record(
     costs: CallCosts, request: Request, attempt: int, error: CallError, wait: float, *, budgeted: bool
 ) -> FailureRecord:
     """A failed attempt as the journal has it."""
     # A call that may have been billed is charged without a budget too: one that is set later must know of it.
-    may_be_billed = budgeted or error.status is None or error.reports_usage
-    charged = cost_of_failure(costs.worst_case(request), error) if may_be_billed else None
-    return FailureRecord(request.sample, attempt, str(error), wait, charged)
+    charge = cost_of_failure(costs.worst_case(request), error)
+    charged = charge if budgeted or charge.tokens else None
+    return FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
 
 
 @dataclass(frozen=True)
@@ -60,8 +53,8 @@ class RunCallEvents(CallEvents):
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         self.accounting.failed(error)
-        self.failed_calls.add(request.sample, failed_attempt(self.costs, request, error))
         record = failure_record(self.costs, request, attempt, error, wait, budgeted=self.budgeted)
+        self.failed_calls.add(request.sample, failed_call(record, self.costs.groups[request.group].name))
         await self.journal.append(record.to_json())
         self.in_flight.settled(request.sample)
         self.stop.check()

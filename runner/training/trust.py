@@ -95,12 +95,16 @@ def stranger_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, st
         price = settings.price
         if group in plan.spec.unconfirmed_prices and price is not None:
             listed, fields = listed_price(settings), to_plain(price)
-            known = "no known price" if listed is None else f"known price: {describe_price(listed)} ({list_version()})"
+            known = "no known price"
+            if listed is not None:
+                known = f"known price: {describe_price(listed, price)} ({list_version()})"
+            tier = (settings.extra_body or {}).get("service_tier")
+            at_tier = "" if tier is None else f" at service tier {tier!r}"
             said = ", ".join(f"{name}: {value:g}" for name, value in fields.items() if value is not None)
             confirm = shlex.quote(f"models.{group}.price={{{said}}}")
             message = (
-                f"models.{group}.price: the spec says {describe_price(price)} for a million tokens of "
-                f"{settings.model}; {known}. A budget counts the higher. "
+                f"models.{group}.price: the spec says {describe_price(price, listed)} for a million tokens of "
+                f"{settings.model}{at_tier}; {known}. A budget counts the higher. "
                 f"If you have checked the spec's price, confirm it: {override}{confirm}"
             )
             yield group, message

@@ -15,7 +15,9 @@ Dollars for a million tokens:
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,15 +26,16 @@ import pytest
 
 from runner.errors import BudgetExhausted, CallError
 from runner.models import prices
-from runner.models.base import Request, SampleKey
-from runner.models.costs import cost_of_failure
+from runner.models.base import Choice, Completion, Request, SampleKey, Usage
+from runner.models.costs import CallCosts, cost_of_failure
+from runner.models.plausible_usage import checked_usage
 from runner.models.prices import ListedPrice, list_version, price_of
 from runner.models.providers import openai
 from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.tally import Tally
 from runner.runs.troubles import troubles_of
-from tests.support.processes import python
+from tests.support.processes import nip_run_here, python
 from tests.support.runs import journal_records, played, table
 from tests.support.servers.batch_client import providing
 from tests.support.servers.chat_client import serving
@@ -58,6 +61,11 @@ def usage(prompt: Any, answer: Any, tier: str | None = None, **details: int) -> 
         "prompt_tokens_details": into, "completion_tokens_details": out,
     }  # fmt: skip
     return {"usage": counts, **({} if tier is None else {"service_tier": tier})}
+
+
+def counts(prompt: Any, answer: Any, **more: Any) -> dict[str, Any]:
+    """An answer's usage as a server sends it that is not OpenAI's."""
+    return {"usage": {"prompt_tokens": prompt, "completion_tokens": answer, **more}}
 
 
 def reply(fields: Mapping[str, Any], choices: int = 1) -> dict[str, Any]:
@@ -105,6 +113,40 @@ BILLS = {
     # 10,000 x 4 + (10,000 + 30,000) x 20
     "reasoning, which the answer's count leaves out": Bill(
         usage(10_000, 10_000, reasoning=30_000), 0.84, {"reasoning_tokens": 30_000}
+    ),
+    # 10,000 x 4 + (10,000 + 4,000) x 20
+    "reasoning, which only the total includes": Bill(
+        counts(10_000, 10_000, total_tokens=24_000, completion_tokens_details={"reasoning_tokens": 4_000}), 0.32,
+        {"reasoning_tokens": 4_000},
+    ),
+    # 10,000 x 4 + (10,000 + 4,000) x 20
+    "thoughts, which only the total includes": Bill(counts(10_000, 10_000, total_tokens=24_000), 0.32),
+    # 10,000 x 4 + 14,000 x 20
+    "a prompt and a total": Bill(counts(10_000, None, total_tokens=24_000), 0.32),
+    # 20,000 x 4 + 80,000 x 0.40 + 1,000 x 20
+    "cached, as DeepSeek names it": Bill(
+        counts(100_000, 1_000, prompt_cache_hit_tokens=80_000, prompt_cache_miss_tokens=20_000), 0.132
+    ),
+    "cached, as Moonshot places it": Bill(counts(100_000, 1_000, cached_tokens=80_000), 0.132),
+    # 10,000 x 4 + 80,000 x 0.40 + 10,000 x 5 + 1,000 x 20
+    "Anthropic's names, which the prompt includes": Bill(
+        counts(
+            100_000, 1_000, total_tokens=101_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000
+        ), 0.142, {"cache_write_tokens": 10_000},
+    ),
+    # the same
+    "Anthropic's names, which only the total includes": Bill(
+        counts(
+            10_000, 1_000, total_tokens=101_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000
+        ), 0.142, {"cache_write_tokens": 10_000},
+    ),
+    "Anthropic's names, which the prompt leaves out": Bill(
+        counts(10_000, 1_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000), 0.142,
+        {"cache_write_tokens": 10_000},
+    ),
+    # 80,000 x 0.40 + 20,000 x 5 + 1,000 x 20: what was written is cached, too
+    "tokens that are cached and written": Bill(
+        usage(100_000, 1_000, cached=80_000, written=80_000), 0.152, {"cache_write_tokens": 80_000}
     ),
     # 272,000 x 4 + 1,000 x 20
     "the longest short prompt": Bill(usage(272_000, 1_000), 1.108),
@@ -224,6 +266,38 @@ def test_a_budget_holds_at_the_true_price_whatever_usage_is_reported(
         assert 0 < provider.billed_usd(100.0, 400.0) <= 1.0
 
 
+def test_a_count_of_fewer_tokens_than_any_tokenizer_makes_is_replaced() -> None:
+    """The shortest English texts have 5 bytes a token; 40 tokens cannot be 1,200 bytes, and 100 can."""
+    text = "Look at the loop bound: " * 50
+    request = Request("m", ({"role": "user", "content": text},), SampleKey("d", 0, 0, "prover", 0))
+    for count, is_estimated in ((40, True), (96, False)):
+        found = checked_usage(Usage(count, count), request, [Choice(text, "stop")])
+        assert found.estimated is is_estimated
+        assert (found.prompt_tokens > count, found.completion_tokens > count) == (is_estimated, is_estimated)
+    word = "internationalization"
+    assert not checked_usage(Usage(1, 1), replace(request, messages=()), [Choice(word, "stop")]).estimated
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("Это неверно. " * 100, 1_000), ("答案是错误的。" * 100, 700)])
+def test_a_budget_counts_a_token_for_two_bytes_of_other_scripts(text: str, tokens: int) -> None:
+    """The server counts half as many tokens as the text has characters of its script."""
+    settings = ModelSettings(model="m", base_url="http://127.0.0.1:9/v1", price=Price(input=1.0, output=1.0))
+    request = Request("m", ({"role": "user", "content": text},), SampleKey("d", 0, 0, "prover", 0))
+    completion = Completion((Choice(text, "stop"),), "m", Usage(tokens // 2, tokens // 2))
+    assert CallCosts({"m": settings}).charge(request, completion).tokens >= 2 * tokens
+
+
+def test_the_most_that_tokens_can_cost_bounds_every_share_of_the_classes() -> None:
+    rates = random.Random(5)
+    for _ in range(200):
+        classes = ("cached_input", "cache_write", "reasoning", "audio_input", "audio_output")
+        given = {name: rates.choice((None, 0.0, rates.uniform(0, 9))) for name in classes}
+        price = Price(input=rates.uniform(0, 9), output=rates.uniform(0, 9), **given)
+        cached, written, reasoning, audio_in, audio_out = (rates.choice((0, 300, 1_000)) for _ in range(5))
+        used = Usage(1_000, 1_000, cached, False, written, reasoning, audio_in, audio_out)
+        assert price.cost_of(used) <= price.most(1_000, 1_000) * (1 + 1e-12)
+
+
 def test_the_list_has_the_prices_of_models_that_have_been_retired() -> None:
     """The paper's specs name them, and still get an estimate."""
     expected = {
@@ -269,8 +343,27 @@ def test_an_error_inside_an_answer_that_counts_tokens_costs_its_worst_case() -> 
     most = Tally(completions=1, tokens=5_000, usd=1.5)
     request = Request("m", (), SampleKey("d", 0, 0, "prover", 0))
     for body in ({"choices": [{"error": error}]}, {"error": error}):
-        for counts, expected in ((usage(300, 900), 1.5), ({}, 0.0)):
-            content = json.dumps({**body, **counts}).encode()
+        for fields in (usage(300, 900), {}):
+            content = json.dumps({**body, **fields}).encode()
             with pytest.raises(CallError) as failed:
                 read_completion(content, {}, request, settings, latency_ms=1.0)
-            assert cost_of_failure(most, failed.value).usd == expected
+            assert cost_of_failure(most, failed.value).usd == 1.5
+
+
+def test_the_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(tmp_path: Path) -> None:
+    """3 calls fail after 300 and 900 tokens each: 3 x (300 x 10 + 900 x 400) / 1e6 dollars."""
+    model = {"price": {"input": 10.0, "output": 400.0}, "max_completion_tokens": 1_000}
+    failed = {"error": {"message": "upstream failed", "code": 502}, **usage(300, 900)}
+    retry = {"transient": {"first_wait": 0.01, "max_wait": 0.01, "attempts": 3}}
+    with serving(reply=failed) as server:
+        rollouts = {"max_transport_failed": 1.0}
+        spec = spec_file(
+            tmp_path, server.base_url, size=2, models={"m": model}, retry=retry, rollouts=rollouts, **SOLO
+        )  # fmt: skip
+        result = played(spec, tmp_path / "results")
+    rows = table(result.folder.path, "completions")
+    assert [(row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [(300, 900)] * 3
+    assert result.manifest.cost_usd == pytest.approx(1.089)
+    assert (result.manifest.completions, result.manifest.failed_calls) == (0, 3)
+    rebuilt = nip_run_here("verify", str(result.folder.path), cwd=tmp_path)
+    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr

@@ -114,7 +114,7 @@ def test_one_call_for_several_samples_is_kept_once_and_each_has_its_own_choice(t
     assert answers(first) == [body]
     rows = table(first, "completions")
     assert sorted(row["raw_message"] for row in rows) == texts
-    assert sorted(row["prompt_tokens"] for row in rows) == [0, 0, 80]
+    assert sorted(row["prompt_tokens"] for row in rows) == [0, 0, 400]
     assert all(row["verdict_logprobs"] for row in rows)
     for completion in recorded(first, *samples):
         assert completion.body is not None

@@ -39,7 +39,7 @@ def vllm_body(texts: Sequence[str] = (SAID,)) -> dict[str, Any]:
         "id": "chatcmpl-3f1c", "object": "chat.completion", "created": 1_790_000_000, "model": "tiny",
         "choices": choices, "service_tier": None, "system_fingerprint": "vllm-0.11", "prompt_logprobs": None,
         "usage": {
-            "prompt_tokens": 80, "total_tokens": 93, "completion_tokens": 13, "prompt_tokens_details": None,
+            "prompt_tokens": 400, "total_tokens": 413, "completion_tokens": 13, "prompt_tokens_details": None,
             "completion_tokens_details": {"reasoning_tokens": 7},
         },
         "prompt_token_ids": [1, 2, 3], "kv_transfer_params": None,

@@ -45,9 +45,18 @@ def lines(path: Path, *overrides: str) -> list[str]:
 
 def test_the_price_of_a_fetched_spec_is_shown_next_to_the_known_one(fetched: Path) -> None:
     (line,) = lines(at_openai(fetched))
-    assert line.startswith("models.m.price: the spec says $0 in, $0 out for a million tokens of gpt-4o-mini; ")
-    assert "; known price: $0.15 in, 0.075 cached, $0.6 out (genai-prices " in line
+    assert line.startswith("models.m.price: the spec says $0 in, $0 cached, $0 cache writes, $0 out for a million ")
+    assert "; known price: $0.15 in, $0.075 cached, $0.15 cache writes, $0.6 out (genai-prices " in line
     assert "confirm it: 'models.m.price={input: 0, output: 0}'" in line
+
+
+def test_every_class_that_either_price_sets_is_shown_and_the_service_tier(fetched: Path) -> None:
+    price = {"input": 4.0, "output": 20.0, "reasoning": 90.0}
+    model = {"model": "gpt-5.6-sol", "base_url": None, "price": price, "extra_body": {"service_tier": "priority"}}
+    (line,) = lines(spec_file(fetched, "http://127.0.0.1:9/v1", models={"m": model}, fine_tune=None))
+    assert "says $4 in, $4 cached, $5 cache writes, $20 out, $90 reasoning for a million tokens of gpt-5.6-sol" in line
+    assert "gpt-5.6-sol at service tier 'priority'; known price: $" in line
+    assert "known price: $8 in, $0.8 cached, $10 cache writes, $40 out, $40 reasoning (genai" in line
 
 
 def test_a_budget_counts_the_higher_price_until_the_user_confirms_the_stranger_s(

@@ -12,6 +12,7 @@ from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import GameTrace, MlflowRun, Point, TurnSpan, as_written, milliseconds, run_key
 from runner.exports.source import Source
 from runner.hashing import tagged_hash
+from runner.models.base import LATER_CLASSES
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import shown_value
@@ -19,7 +20,7 @@ from runner.rollouts.rollout import Outcome
 
 COUNTS = (
     "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
-    "transport_failed", "cost_usd", "cost_usd_at_most",
+    "transport_failed", "cost_usd", "cost_usd_at_most", *LATER_CLASSES,
 )  # fmt: skip
 
 MAX_TRACES = 5_000

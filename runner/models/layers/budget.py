@@ -1,6 +1,6 @@
 """What a run may spend: the worst case of each call is reserved before it is made, and settled after it.
 
-A call that failed without an answer may have been billed all the same, unless the server answered with an error.
+A call that failed may have been billed all the same, unless the server clearly refused it (most errors 4xx).
 Such a call is settled at its worst case, so that the budget holds whatever the provider's bill says.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from runner.errors import CallError, NipRunError, TransientError
-from runner.models.answers import body_of, choices_of, model_of, usage_of, with_first_choices
+from runner.models.answers import body_of, choices_of, model_of, reported_usage, usage_of, with_first_choices
 from runner.models.base import Completion, Request
 from runner.models.plausible_usage import checked_usage
 from runner.models.providers.lenient_json import SECRET_ALTERED, mended, parsed
@@ -57,24 +57,23 @@ def read_completion(
     choices = choices_of(data)
     if not choices:
         raise TransientError(f"{here} sent a completion without choices")
-    reported = usage_of(data)
-    usage, body = checked_usage(reported, request, choices), body_of(content, data)
+    usage, body = checked_usage(reported_usage(data), request, choices), body_of(content, data)
     completion = Completion(
         choices,
         model_of(data) or settings.name,
         usage,
         latency_ms,
         altered=altered,
-        body=body if usage == reported else replace(body, has_usage=False),
+        body=body if usage == usage_of(data) else replace(body, has_usage=False),
     )
     return with_first_choices(completion, requested_answers(request, settings))
 
 
 def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
-    """Mark an error inside an answer that counts tokens: the server may bill it."""
-    usage = usage_of(data)
+    """Add the usage to an error inside an answer that counts tokens: the server may bill it."""
+    usage = reported_usage(data)
     if isinstance(error, CallError) and usage is not None and (usage.prompt_tokens or usage.completion_tokens):
-        error.reports_usage = True
+        error.usage = usage
     return error
 
 

@@ -19,10 +19,10 @@ from runner.models.layers.cache import Cache
 from runner.models.records import CallRecord, EndedRecord, Entry, FailureRecord, parse_record
 from runner.models.tally import Tally
 from runner.redaction import redacted
-from runner.rollouts.failed_calls import FailedCalls
+from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop import Stop
-from runner.runs.call_events import failed_attempt, failure_record
+from runner.runs.call_events import failure_record
 from runner.runs.server_notes import ServerNotes
 from runner.runs.unusable import AnswerCounts, AnswerJudge
 from runner.runs.workers.failures import Failure
@@ -245,8 +245,8 @@ class RemoteEvents(CallEvents):
         self.stop.check()
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
-        self.failed_calls.add(request.sample, failed_attempt(self.costs, request, error))
         record = failure_record(self.costs, request, attempt, error, wait, budgeted=self.budgeted)
+        self.failed_calls.add(request.sample, failed_call(record, self.costs.groups[request.group].name))
         await self.journal.append(record.to_json())
         self.stop.check()
 

@@ -34,6 +34,9 @@ from tests.support.servers.frame import (
     run_server,
 )
 
+_TOKEN = re.compile(r" ?[A-Za-z]{1,4}|\s+|.")
+"""A token of a small vocabulary: four letters at most, a run of blanks, or one other character."""
+
 UNBILLED = {"rate_limit": 429, "rate_limit_wait": 429, "server_error": 500}
 BILLED = ("drop", "half_body", "malformed", "hang")
 
@@ -143,16 +146,19 @@ class Server(frame.Server):
             "batch_sizes": [len(batch["lines"]) for batch in self.batches.values()],
         }  # fmt: skip
 
-    def _bill(self, usage: dict[str, Any]) -> None:
+    def _bill_and_report(self, asked: dict[str, Any], reply: dict[str, Any]) -> None:
+        """Bill the usage in an answer. If it is to report another one, bill the tokens of its texts instead."""
+        usage, reported = reply["usage"], self.options.reported
+        if reported is not None:
+            usage = {
+                "prompt_tokens": sum(4 + len(_TOKEN.findall(one["content"])) for one in asked["messages"]),
+                "completion_tokens": sum(len(_TOKEN.findall(one["message"]["content"])) for one in reply["choices"]),
+            }
+            reply.pop("usage")
+            reply |= {"usage": reported} if reported else {}
         self.billed["prompt_tokens"] += usage["prompt_tokens"]
         self.billed["completion_tokens"] += usage["completion_tokens"]
         self.billed["answers"] += 1
-
-    def _report(self, reply: dict[str, Any]) -> None:
-        """Replace the true usage, which was billed, by the one that the answer is to report."""
-        if self.options.reported is not None:
-            reply.pop("usage")
-            reply |= {"usage": self.options.reported} if self.options.reported else {}
 
     # Chat
 
@@ -175,8 +181,7 @@ class Server(frame.Server):
             wait = {"retry-after": options.retry_after} if kind == "rate_limit_wait" else {}
             return error(UNBILLED[kind], "Not now")._replace(headers=wait)
         reply = self.reply(asked, digest)
-        self._bill(reply["usage"])
-        self._report(reply)
+        self._bill_and_report(asked, reply)
         answer = Answer(body=orjson.dumps(reply), headers=options.headers)
         if kind == "hang":
             return DROPPED._replace(wait=options.hang)
@@ -283,8 +288,7 @@ class Server(frame.Server):
                 errors.append(row)
             else:
                 body = self.reply(line["body"], digest_of(orjson.dumps(line["body"])))
-                self._bill(body["usage"])
-                self._report(body)
+                self._bill_and_report(line["body"], body)
                 row["response"] = {"status_code": 200, "request_id": "q", "body": body}
                 output.append(row)
         if options.shuffle:
