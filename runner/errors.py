@@ -9,6 +9,7 @@ The tree; an exception without an exit code has that of the one above it:
     ├── RunError                    the run failed; what was paid for is kept
     │   ├── TemplateFailedError         a prompt template fails when it is rendered
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
+    │   │   └── DamagedRunError             a file of a finished run is missing, or was changed
     │   ├── JournalError                the journal is damaged, or cannot be written
     │   ├── FolderGoneError             the run directory was deleted, moved or replaced while the run went on
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read

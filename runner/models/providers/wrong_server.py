@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -53,16 +54,27 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
     return "the server only accepts TLS; write https:// instead of http://"
 
 
+@asynccontextmanager
+async def _connected(
+    address: str, context: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    url = urlsplit(address)
+    port = url.port or (443 if url.scheme == "https" else 80)
+    async with asyncio.timeout(PROBE_SECONDS):
+        reader, writer = await asyncio.open_connection(url.hostname, port, ssl=context)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()  # and not closed, for which TLS waits until the server agrees
+            with suppress(OSError):
+                await writer.wait_closed()
+
+
 async def _greeting(address: str) -> str | None:
     """Return the first line of a server that speaks before it is asked, as those of SSH and mail do."""
-    url = urlsplit(address)
     with suppress(OSError, EOFError, TimeoutError):
-        async with asyncio.timeout(PROBE_SECONDS):
-            reader, writer = await asyncio.open_connection(url.hostname, url.port or 80)
-            try:
-                line = await reader.read(60)
-            finally:
-                writer.transport.abort()
+        async with _connected(address) as (reader, _):
+            line = await reader.read(60)
         if line and not line.startswith(b"HTTP/"):
             return line.split(b"\n")[0].strip().decode("ascii", "backslashreplace")
     return None
@@ -70,23 +82,15 @@ async def _greeting(address: str) -> str | None:
 
 async def _answers(address: str, *, with_tls: bool) -> bool:
     """Return whether the server completes a TLS handshake, or answers a plain request with HTTP."""
-    url = urlsplit(address)
     context = None
     if with_tls:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
-    port = url.port or (443 if url.scheme == "https" else 80)
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            reader, writer = await asyncio.open_connection(url.hostname, port, ssl=context)
-            try:
-                if not with_tls:
-                    writer.write(b"HEAD / HTTP/1.0\r\n\r\n")
-                    return await reader.readexactly(5) == b"HTTP/"
+        async with _connected(address, context) as (reader, writer):
+            if with_tls:
                 return True
-            finally:
-                writer.transport.abort()  # and not closed, for which TLS waits until the server agrees
-                with suppress(OSError):
-                    await writer.wait_closed()
+            writer.write(b"HEAD / HTTP/1.0\r\n\r\n")
+            return await reader.readexactly(5) == b"HTTP/"
     except (OSError, EOFError, TimeoutError):
         return False
