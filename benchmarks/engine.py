@@ -124,16 +124,16 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None
     import openai  # noqa: F401
     import scipy.special  # noqa: F401
 
-    from runner.agents.whole_agent import Observation
     from runner.api import run
+    from runner.rollouts.agents.whole_agent import Observation
     from runner.rollouts.plan import Plan
-    from runner.spec.load import load_spec
+    from runner.spec.loader import load_spec
 
     with temporary_folder() as folder:
         spec = load_spec(write_spec(folder, base_url, rollouts, concurrency))
         if path == "nip-run":
             from runner.models.providers import openai as _  # noqa: F401
-            from runner.results import leaderboard  # noqa: F401
+            from runner.results.leaderboard import database  # noqa: F401
 
             work: Callable[[], Any] = lambda: run(spec, folder / "results")  # noqa: E731
         else:

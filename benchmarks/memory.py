@@ -14,7 +14,7 @@ DATAPOINTS = 100
 
 def run_child(rollouts: int) -> None:
     from runner.api import run
-    from runner.spec.load import load_spec
+    from runner.spec.loader import load_spec
 
     with temporary_folder() as folder:
         rows = (

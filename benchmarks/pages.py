@@ -28,8 +28,8 @@ SECONDS = {2_000: 3.0}
 
 def run_child(folder: Path) -> None:
     """Reads a run's journal and compresses its texts: what any report has to do."""
-    from runner.pages.games import games_of
-    from runner.results.results import Results
+    from runner.pages.report.games import games_of
+    from runner.results.leaderboard.results_folder import Results
 
     (run,) = Results(folder / "results").runs()
     begun = time.process_time()

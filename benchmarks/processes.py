@@ -105,10 +105,10 @@ def compare(games: Games, concurrency: int, processes: int, repeat: int, *, fine
 
 def feed(descriptor: int, size: int, count: int) -> None:
     """Send records, and wait for each to be on disk: a worker without games."""
-    from runner.models.base import Body, Choice, Completion, SampleKey, Usage
-    from runner.models.records import Asked, CallRecord
+    from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
+    from runner.models.journal_records import Asked, CallRecord
     from runner.runs.workers.link import SocketLink
-    from runner.runs.workers.remote import RemoteJournal
+    from runner.runs.workers.writer_proxy import RemoteJournal
 
     body = {"model": "tiny", "choices": [{"message": {"content": "word " * (size // 5)}, "finish_reason": "stop"}]}
     whole = Body(json.dumps(body).encode())
@@ -141,16 +141,16 @@ def started(words: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
 
 def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, float]:
     """Records a second, the writer's share of a core, and megabytes a second."""
+    from runner.base.storage.journal import Journal
     from runner.models.costs import CallCosts
-    from runner.models.records import begun
+    from runner.models.journal_records import begun
     from runner.rollouts.plan import Plan
-    from runner.runs.accounting import Accounting
-    from runner.runs.spending import used_models
+    from runner.runs.execution.accounting import Accounting
+    from runner.runs.execution.spending import used_models
     from runner.runs.workers.link import SocketLink
     from runner.runs.workers.messages import Acked
-    from runner.runs.workers.writing import Written
-    from runner.spec.load import load_spec
-    from runner.storage.journal import Journal
+    from runner.runs.workers.writer import Written
+    from runner.spec.loader import load_spec
 
     async def take(here: Path) -> tuple[float, float]:
         plan = Plan(load_spec(write_spec(here, "", 10, 8), ["models.m={provider: dummy}"]))

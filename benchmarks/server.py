@@ -35,11 +35,11 @@ PLANTED = "planted"
 
 
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
-    from runner.server.boards.places import Places
+    from runner.base.storage.safe_files import make_folders
+    from runner.server.boards.paths import Places
     from runner.server.boards.worker import Worker, made
     from runner.server.service import Server
     from runner.server.settings import Settings
-    from runner.storage.files import make_folders
     from tests.support.served import copy_of, many, put, run_bundle
 
     settings = Settings(folder=folder / "server")
@@ -66,14 +66,14 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
 
 def multiplied(worker: object, count: int) -> dict[str, object]:
     """Write a board of so many rows: those that were read, again and again, renamed; beside it one of one row."""
-    from runner.registry.board import Read, RegistryBoard
-    from runner.server.boards.made import Facts, write_folder
-    from runner.server.boards.registry import PublicRegistry
-    from runner.server.boards.tiers import vouched
+    from runner.registry.board.board import Read, RegistryBoard
+    from runner.server.boards.builder import Facts, write_folder
+    from runner.server.boards.public_registry import PublicRegistry
+    from runner.server.boards.verification_tiers import vouched
 
     kept, settings = worker._kept, worker._settings
     registry = PublicRegistry(worker._database, worker._blobs, settings.address, settings.limits)
-    from runner.registry.board import read_board
+    from runner.registry.board.board import read_board
 
     read = read_board(registry, kept)
     known = vouched(worker._database, registry, kept, read)

@@ -16,10 +16,6 @@ from typing import TYPE_CHECKING
 from runner.version import __version__
 
 if TYPE_CHECKING:
-    from runner.agents.agent import AgentRuntime
-    from runner.agents.environment import Environment, first_turn
-    from runner.agents.nested import NestedArrayDict
-    from runner.agents.whole_agent import OpenAiWholeAgent
     from runner.api import (
         Check,
         check,
@@ -37,11 +33,10 @@ if TYPE_CHECKING:
         sample_size,
         sweep_table,
     )
+    from runner.api.display import RunResult, Transcript
     from runner.api.judging import rejudge
     from runner.api.plots import Plot
-    from runner.api.shown import RunResult, Transcript
-    from runner.comparison.compare import Comparison
-    from runner.errors import (
+    from runner.base.errors import (
         BudgetExhausted,
         CallError,
         GenerationError,
@@ -56,14 +51,19 @@ if TYPE_CHECKING:
         UsageError,
         Waiting,
     )
-    from runner.results.sweep_table import SweepRow, SweepValue
+    from runner.results.comparison.comparison import Comparison
+    from runner.results.leaderboard.sweep_table import SweepRow, SweepValue
+    from runner.rollouts.agents.agent import AgentRuntime
+    from runner.rollouts.agents.environment import Environment, first_turn
+    from runner.rollouts.agents.nested_arrays import NestedArrayDict
+    from runner.rollouts.agents.whole_agent import OpenAiWholeAgent
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
-    from runner.runs.accounting import Progress
-    from runner.runs.result import Measured
-    from runner.runs.sample_size import Needed, SampleSize
-    from runner.runs.scale.duration import Duration
-    from runner.spec.load import Spec
+    from runner.runs.execution.accounting import Progress
+    from runner.runs.finished.result import Measured
+    from runner.runs.planning.duration import Duration
+    from runner.runs.planning.sample_size import Needed, SampleSize
+    from runner.spec.loader import Spec
 
 __all__ = [
     "AgentRuntime",
@@ -119,10 +119,10 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker that saw this would take every name for one of ours
     _HOMES = {
-        "runner.agents.agent": ("AgentRuntime",),
-        "runner.agents.environment": ("Environment", "first_turn"),
-        "runner.agents.nested": ("NestedArrayDict",),
-        "runner.agents.whole_agent": ("OpenAiWholeAgent",),
+        "runner.rollouts.agents.agent": ("AgentRuntime",),
+        "runner.rollouts.agents.environment": ("Environment", "first_turn"),
+        "runner.rollouts.agents.nested_arrays": ("NestedArrayDict",),
+        "runner.rollouts.agents.whole_agent": ("OpenAiWholeAgent",),
         "runner.api": (
             "Check",
             "check",
@@ -140,18 +140,18 @@ if not TYPE_CHECKING:  # a type checker that saw this would take every name for 
             "sample_size",
             "sweep_table",
         ),
-        "runner.comparison.compare": ("Comparison",),
+        "runner.results.comparison.comparison": ("Comparison",),
         "runner.api.judging": ("rejudge",),
         "runner.api.plots": ("Plot",),
-        "runner.api.shown": ("RunResult", "Transcript"),
-        "runner.results.sweep_table": ("SweepRow", "SweepValue"),
+        "runner.api.display": ("RunResult", "Transcript"),
+        "runner.results.leaderboard.sweep_table": ("SweepRow", "SweepValue"),
         "runner.rollouts.estimate": ("CostEstimate",),
         "runner.rollouts.plan": ("Plan",),
-        "runner.runs.accounting": ("Progress",),
-        "runner.runs.result": ("Measured",),
-        "runner.runs.sample_size": ("Needed", "SampleSize"),
-        "runner.runs.scale.duration": ("Duration",),
-        "runner.spec.load": ("Spec",),
+        "runner.runs.execution.accounting": ("Progress",),
+        "runner.runs.finished.result": ("Measured",),
+        "runner.runs.planning.sample_size": ("Needed", "SampleSize"),
+        "runner.runs.planning.duration": ("Duration",),
+        "runner.spec.loader": ("Spec",),
     }
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -160,7 +160,7 @@ if not TYPE_CHECKING:  # a type checker that saw this would take every name for 
 
         if name not in __all__:
             raise AttributeError(f"module 'runner' has no attribute {name!r}")
-        return getattr(import_module(_HOME_OF.get(name, "runner.errors")), name)
+        return getattr(import_module(_HOME_OF.get(name, "runner.base.errors")), name)
 
     def __dir__() -> list[str]:
         return __all__

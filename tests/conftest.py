@@ -49,7 +49,7 @@ def _guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _one_maker_of_tables() -> Iterator[None]:
     """Runs in this process share what reads and writes small tables: to make it anew was a fifth of what they cost."""
-    from runner.storage.queries import kept_connections
+    from runner.base.storage.duckdb_connections import kept_connections
 
     with kept_connections():
         yield

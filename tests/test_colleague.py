@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from runner.documents.fetched import MARKER
-from runner.releases.manifest import MANIFEST, digest
+from runner.documents.fetched_files import MARKER
+from runner.documents.releases.manifest import MANIFEST, digest
 from tests.support.git import bare, git
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.registries import PLACES

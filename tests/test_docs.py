@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.cli.registry import COMMANDS
-from runner.prompts.templates import VARIABLES
-from runner.results.board_schema import COMPARISON_COLUMNS, definitions
+from runner.cli.commands import COMMANDS
+from runner.game.prompts.templates import VARIABLES
+from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions
 from runner.results.notes import NOTE_COLUMNS
 from runner.results.tables import COLUMNS
 from runner.spec.schemas import experiment_schema
@@ -84,7 +84,7 @@ def test_every_yaml_of_the_pages_has_known_keys(block: str) -> None:
 def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
     explained = next(yaml.safe_load(block) for block in blocks("yaml", README) if "name: quickstart" in block)
     from runner.rollouts.plan import Plan
-    from runner.spec.load import load_spec
+    from runner.spec.loader import load_spec
 
     file = tmp_path / "explained.yaml"
     file.write_text(yaml.safe_dump(explained), "utf-8")
@@ -92,7 +92,7 @@ def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
 
 
 def test_the_council_of_the_protocols_page_is_a_protocol(tmp_path: Path) -> None:
-    from runner.protocols.load import load_protocol
+    from runner.game.protocols.loader import load_protocol
 
     text = next(block for block in blocks("yaml") if "name: council" in block)
     (tmp_path / "council.yaml").write_text(text, "utf-8")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runner.documents.fields import schema
-from runner.protocols.table import Parameters
+from runner.documents.dataclass_schema import schema
+from runner.game.protocols.schema import Parameters
 from runner.spec.schemas import experiment_schema
 from tests.support.paths import ROOT
 

@@ -30,7 +30,7 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/models/test_bodies.py": (1, "a time-out that is to be reached"),
     "tests/models/test_budget.py": (1, NEVER_OVER),
     "tests/models/test_connect.py": (1, NEVER_OVER),
-    "tests/protocols/test_confidence.py": (1, CPU_TIME),
+    "tests/game/protocols/test_confidence.py": (1, CPU_TIME),
     "tests/registry/test_fetched.py": (1, ANY_MOMENT),
     "tests/rollouts/test_stop.py": (2, NEVER_OVER),
     "tests/runs/test_faults.py": (1, PLAYED),
@@ -43,7 +43,7 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/server/test_connections.py": (2, "connections arrive in turn; what is asserted is waited for"),
     "tests/server/test_pages.py": (2, "at least so long; and a kill at any moment"),
     "tests/server/test_serve.py": (2, "a time-out of the server, marked slow; and a signal at any moment"),
-    "tests/storage/test_journal_writes.py": (1, CPU_TIME),
+    "tests/base/storage/test_journal_writes.py": (1, CPU_TIME),
     "tests/support/browsing.py": (1, POLLS),
     "tests/support/hostile_git_servers.py": (2, PLAYED),
     "tests/support/processes.py": (1, POLLS),
@@ -51,11 +51,11 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/support/servers/batch.py": (1, PLAYED),
     "tests/support/servers/frame.py": (1, PLAYED),
     "tests/support/servers/misbehaving.py": (2, PLAYED),
-    "tests/test_redaction.py": (2, CPU_TIME),
+    "tests/base/test_redaction.py": (2, CPU_TIME),
     "tests/training/test_fine_tune_command.py": (2, "polls, within the hang guard; and a kill at any moment"),
-    "tests/transports/test_git_publishers.py": (1, "a commit that must not come has time to"),
-    "tests/transports/test_pace.py": (1, PLAYED),
-    "tests/transports/test_shared_folder.py": (1, ANY_MOMENT),
+    "tests/registry/transports/test_git_publishers.py": (1, "a commit that must not come has time to"),
+    "tests/registry/transports/test_pace.py": (1, PLAYED),
+    "tests/registry/transports/test_shared_folder.py": (1, ANY_MOMENT),
 }
 """How many places of a file are exceptions, and why no load of the machine makes them fail."""
 

@@ -6,116 +6,115 @@ import ast
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import pytest
 
-from runner.cli.registry import COMMANDS
+from runner.cli.commands import COMMANDS
 from tests.support.modules import FILES, tree
 from tests.support.processes import python
 
 ORDER = (
-    "version", "exit_codes", "errors", "statistics", "text", "redaction", "hashing", "aio", "builtin", "storage",
-    "releases", "documents", "protocols", "prompts", "datasets", "models", "spec", "agents", "rollouts", "results",
-    "comparison", "finetune", "runs", "training", "exports", "transports", "registry", "pages", "viewing", "server",
-    "api", "cli",
+    "version", "base", "statistics", "documents", "game", "models", "spec", "rollouts", "results", "runs", "training",
+    "exports", "registry", "pages", "server", "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
 HOMES = {
     "aiohttp": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
     "cryptography": {"runner.registry.signing"},
-    "datasets": {"runner.datasets.read"},
+    "datasets": {"runner.spec.datasets.reader"},
     "duckdb": {
-        "runner.api.asked",
-        "runner.datasets.load",
-        "runner.datasets.read",
-        "runner.datasets.tasks",
-        "runner.datasets.typed",
-        "runner.results.board_rows",
-        "runner.results.leaderboard",
-        "runner.results.questions",
-        "runner.results.ranks",
-        "runner.runs.result",
-        "runner.server.boards.file",
-        "runner.storage.parquet",
-        "runner.storage.python_values",
-        "runner.storage.queries",
-        "runner.storage.read_only",
+        "runner.api.queries",
+        "runner.spec.datasets.loader",
+        "runner.spec.datasets.reader",
+        "runner.spec.datasets.subprocess_tasks",
+        "runner.spec.datasets.typed_rows",
+        "runner.results.leaderboard.rows",
+        "runner.results.leaderboard.database",
+        "runner.results.leaderboard.queries",
+        "runner.results.leaderboard.ranks",
+        "runner.runs.finished.result",
+        "runner.server.boards.board_file",
+        "runner.base.storage.parquet",
+        "runner.base.storage.duckdb_values",
+        "runner.base.storage.duckdb_connections",
+        "runner.base.storage.read_only_sql",
     },
     "genai_prices": {"runner.models.prices"},
     "httpx2": {
         "runner.models.providers.openai",
         "runner.models.providers.openai_http",
-        "runner.transports.http_session",
-        "runner.transports.http_tokens",
-        "runner.transports.hub_http",
+        "runner.registry.transports.http.session",
+        "runner.registry.transports.http.tokens",
+        "runner.registry.transports.hub.http",
     },
-    "huggingface_hub": {"runner.transports.hub_session"},
-    "jinja2": {"runner.pages.page", "runner.prompts.sandbox", "runner.prompts.work"},
-    "jsonschema": {"runner.documents.check"},
+    "huggingface_hub": {"runner.registry.transports.hub.session"},
+    "jinja2": {"runner.pages.html", "runner.game.prompts.sandbox", "runner.game.prompts.work_limit"},
+    "jsonschema": {"runner.documents.schema_check"},
     "markupsafe": {
-        "runner.pages.board_charts",
-        "runner.pages.board_page",
+        "runner.pages.boards.charts",
+        "runner.pages.boards.page",
         "runner.pages.charts.bars",
         "runner.pages.charts.curve",
         "runner.pages.charts.drawing",
         "runner.pages.charts.forest",
         "runner.pages.charts.frontier",
-        "runner.pages.charts.heat",
+        "runner.pages.charts.heatmap",
         "runner.pages.charts.lineage",
         "runner.pages.charts.protocol",
         "runner.pages.charts.reliability",
         "runner.pages.figures.figure",
-        "runner.pages.notebook",
-        "runner.pages.overview",
-        "runner.pages.page",
-        "runner.pages.plain_games",
-        "runner.pages.served",
+        "runner.pages.report.notebook",
+        "runner.pages.report.overview",
+        "runner.pages.html",
+        "runner.pages.report.plain_games",
+        "runner.pages.report.served",
         "runner.pages.site",
-        "runner.pages.unsecret",
-        "runner.server.web.page_facts",
-        "runner.server.web.pages_boards",
-        "runner.server.web.pages_runs",
-        "runner.viewing.live",
+        "runner.pages.redacted",
+        "runner.server.web.wording",
+        "runner.server.web.pages.boards",
+        "runner.server.web.pages.runs",
+        "runner.pages.live.live_runs",
     },
-    "mlflow": {"runner.exports.mlflow.client", "runner.exports.mlflow.sending"},
+    "mlflow": {"runner.exports.mlflow.client", "runner.exports.mlflow.sender"},
     "model_signing": {"runner.registry.signing"},
-    "packaging": {"runner.registry.licences"},
+    "packaging": {"runner.registry.licenses"},
     "numpy": {
-        "runner.agents.arrays",
-        "runner.agents.environment",
-        "runner.agents.nested",
-        "runner.agents.observations",
-        "runner.agents.whole_agent",
+        "runner.rollouts.agents.arrays",
+        "runner.rollouts.agents.environment",
+        "runner.rollouts.agents.nested_arrays",
+        "runner.rollouts.agents.observations",
+        "runner.rollouts.agents.whole_agent",
         "runner.pages.base85",
-        "runner.results.judged",
-        "runner.results.pooled_numbers",
+        "runner.results.verdict_columns",
+        "runner.results.leaderboard.pooled_numbers",
         "runner.statistics.calibration",
-        "runner.statistics.detectable",
+        "runner.statistics.minimum_detectable_effect",
         "runner.statistics.differences",
-        "runner.statistics.paired",
-        "runner.statistics.sequences",
-        "runner.statistics.shares",
+        "runner.statistics.sign_flip",
+        "runner.statistics.confidence_sequences",
+        "runner.statistics.clustered_means",
         "runner.statistics.verdicts",
         "runner.training.selection",
     },
-    "omegaconf": {"runner.documents.interpolation", "runner.documents.reader"},
+    "omegaconf": {"runner.documents.interpolation", "runner.documents.yaml_reader"},
     "openai": {"runner.models.providers.openai"},
     "orjson": {
-        "runner.datasets.apart",
-        "runner.datasets.explode",
-        "runner.datasets.read",
-        "runner.datasets.tasks",
+        "runner.spec.datasets.subprocess",
+        "runner.spec.datasets.explode",
+        "runner.spec.datasets.reader",
+        "runner.spec.datasets.subprocess_tasks",
         "runner.exports.every_eval_ever",
         "runner.exports.inspect_log",
         "runner.exports.mlflow.limits",
-        "runner.exports.mlflow.sending",
+        "runner.exports.mlflow.sender",
         "runner.exports.scout",
-        "runner.finetune.example_file",
-        "runner.finetune.files",
-        "runner.hashing",
+        "runner.results.finetune.example_file",
+        "runner.results.finetune.files",
+        "runner.base.hashing",
         "runner.models.answers",
         "runner.models.costs",
         "runner.models.layers.cache",
@@ -125,72 +124,76 @@ HOMES = {
         "runner.models.providers.openai_batch",
         "runner.models.providers.openai_body",
         "runner.models.providers.openai_wire",
-        "runner.models.records",
+        "runner.models.journal_records",
         "runner.pages.figures.figure",
         "runner.pages.packing",
-        "runner.pages.page",
-        "runner.pages.plain_games",
-        "runner.pages.unsecret",
-        "runner.registry.board_cache",
-        "runner.registry.board_numbers",
-        "runner.registry.clean",
-        "runner.registry.clean_log",
-        "runner.registry.croissant",
-        "runner.registry.missing_rows",
+        "runner.pages.html",
+        "runner.pages.report.plain_games",
+        "runner.pages.redacted",
+        "runner.registry.board.cache",
+        "runner.registry.board.numbers",
+        "runner.registry.cleaning.draft_cleaning",
+        "runner.registry.cleaning.logs",
+        "runner.registry.components.croissant",
+        "runner.registry.bundles.missing_rows",
         "runner.registry.records",
         "runner.registry.rollout_records",
-        "runner.registry.run_bundle",
-        "runner.registry.withheld",
-        "runner.releases.manifest",
-        "runner.results.beginning",
-        "runner.results.compared",
+        "runner.registry.bundles.runs",
+        "runner.registry.bundles.withheld_rows",
+        "runner.documents.releases.manifest",
+        "runner.results.provenance.sources_snapshot",
+        "runner.results.baseline_scores",
         "runner.results.folder",
-        "runner.results.inputs",
+        "runner.results.provenance.input_files",
         "runner.results.tables",
         "runner.results.tasks",
-        "runner.rollouts.debates",
-        "runner.runs.merging",
-        "runner.runs.sinks",
-        "runner.server.apart",
-        "runner.server.boards.anew",
-        "runner.server.boards.file",
-        "runner.server.boards.made",
-        "runner.server.boards.shown",
-        "runner.server.boards.tiers",
+        "runner.rollouts.recorded_debates",
+        "runner.runs.shards.merge",
+        "runner.runs.execution.sinks",
+        "runner.server.isolated_task",
+        "runner.server.boards.replays",
+        "runner.server.boards.board_file",
+        "runner.server.boards.builder",
+        "runner.server.boards.snapshot",
+        "runner.server.boards.verification_tiers",
         "runner.server.competitions.board",
-        "runner.server.competitions.kept",
+        "runner.server.competitions.storage",
         "runner.server.competitions.rows",
-        "runner.server.intake.declared",
-        "runner.server.intake.publishing",
-        "runner.server.intake.uploads",
+        "runner.server.uploads.declaration",
+        "runner.server.uploads.publishing",
+        "runner.server.uploads.uploads",
         "runner.server.store.backup",
-        "runner.server.web.api_releases",
-        "runner.server.web.run_pages",
-        "runner.storage.log_lines",
-        "runner.storage.strict_json",
+        "runner.server.web.api.releases",
+        "runner.server.web.pages.run_cache",
+        "runner.base.storage.log_lines",
+        "runner.base.storage.strict_json",
         "runner.training.run",
-        "runner.transports.http_ahead",
-        "runner.transports.http_session",
-        "runner.transports.http_tokens",
-        "runner.viewing.board",
-        "runner.viewing.live",
-        "runner.viewing.server",
+        "runner.registry.transports.http.prefetch",
+        "runner.registry.transports.http.session",
+        "runner.registry.transports.http.tokens",
+        "runner.pages.live.board",
+        "runner.pages.live.live_runs",
+        "runner.pages.live.server",
     },
     "obstore": {"runner.server.store.object_store"},
-    "pydantic_core": {"runner.server.web.shapes"},
+    "pydantic_core": {"runner.server.web.api.schemas"},
     "ray": {"runner.runs.workers.cluster.actor", "runner.runs.workers.cluster.connection"},
-    "rich": {"runner.cli.output"},
-    "scipy": {"runner.statistics.detectable", "runner.statistics.differences", "runner.statistics.intervals"},
-    "uvicorn": {"runner.server.web.connections", "runner.server.web.running"},
+    "rich": {"runner.cli.terminal.output"},
+    "scipy": {
+        "runner.statistics.minimum_detectable_effect",
+        "runner.statistics.differences",
+        "runner.statistics.intervals",
+    },
+    "uvicorn": {"runner.server.web.connections", "runner.server.web.serving"},
     "yaml": {
-        "runner.documents.dump",
-        "runner.documents.reader",
-        "runner.documents.scalars",
-        "runner.documents.settled",
-        "runner.documents.yaml_words",
+        "runner.documents.yaml_writer",
+        "runner.documents.yaml_reader",
+        "runner.documents.yaml_edits",
+        "runner.documents.plain_yaml",
+        "runner.documents.yaml_errors",
         "runner.models.retirements",
-        "runner.registry.clean_yaml",
-        "runner.results.board_rows",
+        "runner.registry.cleaning.yaml_text",
+        "runner.results.leaderboard.rows",
     },
 }
 """Where each package of others is imported, and nowhere else."""
@@ -261,6 +264,73 @@ def test_imports_go_down_the_order() -> None:
     assert wrong == []
 
 
+MAX_FILES = 25
+"""Python files in one folder, `__init__.py` included."""
+
+INNER_ORDERS: Mapping[str, Sequence[str]] = {
+    "base": ("storage",),
+    "documents": ("releases",),
+    "game": ("protocols", "prompts"),
+    "models": ("providers", "layers"),
+    "spec": ("datasets", "checks", "warnings"),
+    "rollouts": ("agents",),
+    "results": ("provenance", "finetune", "leaderboard", "comparison"),
+    "runs": ("finished", "execution", "workers", "session", "shards", "planning"),
+    "runs.workers": ("cluster",),
+    "training": ("backends",),
+    "exports": ("mlflow",),
+    "registry": (
+        "cleaning", "transports", "components", "lineage", "bundles", "verification", "board", "publishing",
+    ),
+    "registry.transports": ("git", "http", "hub"),
+    "pages": ("charts", "figures", "report", "boards", "live"),
+    "server": ("store", "accounts", "boards", "competitions", "uploads", "web"),
+    "server.web": ("api", "pages"),
+    "cli": ("terminal", "registry", "results", "server", "experiments"),
+}  # fmt: skip
+"""The subpackages of each package; one may import only those before it, also by way of the modules beside them."""
+
+
+def test_every_subpackage_stands_in_an_order() -> None:
+    packages = [module for module, file in FILES.items() if file.name == "__init__.py" and module.count(".") > 1]
+    found: dict[str, set[str]] = {}
+    for package in packages:
+        parent, _, name = package.removeprefix("runner.").rpartition(".")
+        found.setdefault(parent, set()).add(name)
+    assert found == {parent: set(names) for parent, names in INNER_ORDERS.items()}
+
+
+def parts_below(parent: str) -> dict[str, set[str]]:
+    """The subpackages and modules of a package, each with those of them that it imports."""
+    start = f"runner.{parent}."
+    found: dict[str, set[str]] = {}
+    for module, names in graph().items():
+        if module.startswith(start):
+            part = module.removeprefix(start).split(".")[0]
+            others = {name.removeprefix(start).split(".")[0] for name in names if name.startswith(start)}
+            found.setdefault(part, set()).update(others - {part})
+    return found
+
+
+@pytest.mark.parametrize("parent", INNER_ORDERS)
+def test_subpackages_import_down_their_order(parent: str) -> None:
+    parts, order = parts_below(parent), INNER_ORDERS[parent]
+    for place, name in enumerate(order):
+        seen, waiting = set[str](), list(parts[name])
+        while waiting:
+            if (one := waiting.pop()) not in seen:
+                seen.add(one)
+                waiting += parts.get(one, ())
+        assert not seen.intersection(order[place:]), (
+            f"{parent}.{name} imports {sorted(seen.intersection(order[place:]))}"
+        )
+
+
+def test_no_folder_has_more_files_than_a_reader_can_hold() -> None:
+    sizes = Counter(file.parent for file in FILES.values())
+    assert {str(folder): size for folder, size in sizes.items() if size > MAX_FILES} == {}
+
+
 def test_the_longest_chain_of_rooms_has_at_most_17() -> None:
     below = {name: {room(n) for m, ns in graph().items() if room(m) == name for n in ns} - {name} for name in ORDER}
     length: dict[str, int] = {}
@@ -299,7 +369,7 @@ def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
         return any(name.split(".")[0] == "duckdb" for name in called)
 
     using = [module for module in FILES if "duckdb" in imported(module)]
-    assert {module for module in using if opens(tree(module))} == {"runner.storage.queries"}
+    assert {module for module in using if opens(tree(module))} == {"runner.base.storage.duckdb_connections"}
     assert not [module for module in FILES if "duckdb.connect" in imported(module)]
 
 
@@ -332,7 +402,7 @@ def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
     public = {
         "api.specs": ("duration", "load_spec", "load_specs", "sample_size"),
         "api.runs": ("run", "run_sweep", "open_run", "merge"),
-        "api.asked": ("query", "compare"),
+        "api.queries": ("query", "compare"),
         "api.judging": ("rejudge",),
     }
     assert takers == {f"runner.{module}.{name}" for module, names in public.items() for name in names}
@@ -365,7 +435,7 @@ def layout_of_results(code: ast.AST) -> bool:
 
 def test_only_results_know_where_a_run_stands_in_them() -> None:
     knowing = {module for module in FILES if layout_of_results(tree(module))}
-    assert knowing == {"runner.results.results"}
+    assert knowing == {"runner.results.leaderboard.results_folder"}
 
 
 # What is loaded
@@ -403,7 +473,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_the_table_of_fine_tune_backends_loads_no_client() -> None:
-    assert _loaded("from runner.training.backends.connect import BACKENDS; assert BACKENDS") <= {"dataclasses"}
+    assert _loaded("from runner.training.backends.registry import BACKENDS; assert BACKENDS") <= {"dataclasses"}
 
 
 def test_printing_a_schema_asks_no_dataset_and_no_model() -> None:

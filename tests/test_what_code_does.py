@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from runner.protocols.load import protocol_schema
+from runner.game.protocols.loader import protocol_schema
 from runner.spec.schemas import experiment_schema
 from tests.support.modules import FILES, tree
 from tests.support.paths import ROOT
@@ -17,7 +17,11 @@ from tests.support.paths import ROOT
 # What is written
 
 
-WRITERS = {"runner.storage.files", "runner.storage.queries", "runner.training.backends.supervise"}
+WRITERS = {
+    "runner.base.storage.safe_files",
+    "runner.base.storage.duckdb_connections",
+    "runner.training.backends.supervisor",
+}
 """Where files are opened to write to them, and folders made: by what follows no link. The second makes links in a
 temporary folder of its own, the third is a program of its own, which loads nothing of ours."""
 
@@ -69,7 +73,7 @@ def test_a_file_that_is_read_is_not_taken_for_written(code: str) -> None:
 
 
 PLAIN_READERS = {
-    "runner.models.retirements", "runner.pages.page", "runner.results.environment", "runner.storage.parquet",
+    "runner.models.retirements", "runner.pages.html", "runner.results.provenance.packages", "runner.base.storage.parquet",
     "runner.training.backends.openai",
 }  # fmt: skip
 """Where a file is opened by its path alone: one of a package, one that was just written, one that keeps its name."""
@@ -119,9 +123,9 @@ def prints(code: ast.AST) -> Iterator[str]:
 
 def test_one_module_alone_prints() -> None:
     found = {(module, what) for module in FILES for what in prints(tree(module))}
-    others = {(module, what) for module, what in found if module != "runner.cli.output"}
+    others = {(module, what) for module, what in found if module != "runner.cli.terminal.output"}
     assert others == {
-        ("runner.datasets.tasks", "sys.stdout.buffer"),  # the answer of a process of ours to another
+        ("runner.spec.datasets.subprocess_tasks", "sys.stdout.buffer"),  # the answer of a process of ours to another
     }
 
 
@@ -167,7 +171,7 @@ def patterns(schema: object) -> Iterator[str]:
 
 @pytest.mark.parametrize("make", [experiment_schema, protocol_schema])
 def test_the_patterns_of_a_schema_are_bound_at_both_ends(make: Callable[[], dict[str, object]]) -> None:
-    """So that `runner.documents.check` can read their `$` as an editor does: the end of the text."""
+    """So that `runner.documents.schema_check` can read their `$` as an editor does: the end of the text."""
     found = set(patterns(make()))
     assert found
     for pattern in found:

@@ -20,11 +20,11 @@ from typing import Any
 
 from shared import Claims, folder
 
-from runner.prompts.chat import ChatMessage
-from runner.prompts.chat_format import INSTRUCTIONS
+from runner.game.prompts.chat import ChatMessage
+from runner.game.prompts.chat_format import INSTRUCTIONS
 from runner.rollouts.plan import Plan
-from runner.rollouts.undecided import undecided_rounds
-from runner.spec.load import load_spec
+from runner.rollouts.round_prompts import undecided_rounds
+from runner.spec.loader import load_spec
 
 PROTOCOLS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "nip": ({}, {"verifier_first": False}),

@@ -21,8 +21,8 @@ import numpy as np
 from shared import Claims, times
 
 from runner.statistics.differences import paired_difference
-from runner.statistics.paired import ALPHA, holm, ranges_in_order, sign_flip
-from runner.statistics.pairs import Pairs, least_share
+from runner.statistics.paired_groups import Pairs, least_share
+from runner.statistics.sign_flip import ALPHA, holm, ranges_in_order, sign_flip
 
 LOW, HIGH, LOW_WHERE_RARE = 0.925, 0.975, 0.92
 MOST = 0.06

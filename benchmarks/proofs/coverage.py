@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from shared import Claims, times
 
-from runner.datasets.load import Datapoint
-from runner.protocols.game import Round
-from runner.protocols.load import load_protocol
+from runner.game.protocols.loader import load_protocol
+from runner.game.protocols.rounds import Round
 from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
+from runner.spec.datasets.loader import Datapoint
 from runner.statistics.intervals import load_intervals
 
 PROGRAMS, REPEATS = 40, 2

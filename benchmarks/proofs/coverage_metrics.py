@@ -26,8 +26,8 @@ from shared import ROOT, Claims
 
 from runner.results.metrics import PROPORTIONS
 from runner.statistics.calibration import Forecasts
-from runner.statistics.intervals import load_intervals
-from runner.statistics.numbers import (
+from runner.statistics.clustered_means import share
+from runner.statistics.estimates import (
     Number,
     block_numbers,
     forecast_numbers,
@@ -36,8 +36,8 @@ from runner.statistics.numbers import (
     seat_numbers,
     verdict_numbers,
 )
-from runner.statistics.plain import NOTHING, Mean, two_ends
-from runner.statistics.shares import share
+from runner.statistics.intervals import load_intervals
+from runner.statistics.simple_means import NOTHING, Mean, two_ends
 from runner.statistics.verdicts import Verdicts
 
 MANY = 400_000

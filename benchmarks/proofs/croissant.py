@@ -17,11 +17,11 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 from runner.api import load_spec, run
-from runner.registry.croissant import column_kinds, croissant_of
+from runner.documents.releases.bundle import opened
+from runner.registry.bundles.runs import draft_of
+from runner.registry.components.croissant import column_kinds, croissant_of
 from runner.registry.draft import Naming
-from runner.registry.run_bundle import draft_of
-from runner.releases.bundle import opened
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 
 _READ = """
 import json, sys

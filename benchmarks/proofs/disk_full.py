@@ -24,7 +24,7 @@ from pathlib import Path
 
 from shared import Claims, calls_of, folder, times
 
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 from tests.support.processes import nip_run
 from tests.support.runs import derived_files, only_run, played
 from tests.support.servers.chat_client import serving

@@ -17,10 +17,10 @@ from typing import Any
 
 from shared import Claims, folder, times
 
-from runner.errors import JournalError
-from runner.models.records import begun
-from runner.storage.journal import Journal, RealDisk
-from runner.storage.log_lines import read_journal
+from runner.base.errors import JournalError
+from runner.base.storage.journal import Journal, RealDisk
+from runner.base.storage.log_lines import read_journal
+from runner.models.journal_records import begun
 from tests.support.runs import derived_files, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file

@@ -18,7 +18,7 @@ from typing import Any
 
 from shared import Claims, folder, times
 
-from runner.runs.result import RunResult
+from runner.runs.finished.result import RunResult
 from tests.support import planted
 from tests.support.planted import Found
 from tests.support.runs import metric, played, table

@@ -19,11 +19,11 @@ from pathlib import Path
 import duckdb
 from shared import ROOT, Claims, folder, times
 
-from runner.errors import LeaderboardError
+from runner.base.errors import LeaderboardError
+from runner.base.storage.locks import locked
 from runner.results.folder import RunFolder
-from runner.results.leaderboard import FILE, LOCK
-from runner.results.results import Results
-from runner.storage.locks import locked
+from runner.results.leaderboard.database import FILE, LOCK
+from runner.results.leaderboard.results_folder import Results
 from tests.support.processes import environment
 from tests.support.runs import played
 from tests.support.specs import spec_file
@@ -31,7 +31,7 @@ from tests.support.specs import spec_file
 APPEND = """
 import sys, time
 from pathlib import Path
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 results, names, slowest = Results(Path(sys.argv[1])), sys.argv[2].split(","), 0.0
 print("ready", flush=True)
 sys.stdin.readline()

@@ -28,12 +28,12 @@ from typing import Any
 
 from shared import Claims, folder
 
-from runner.registry.components import component_draft
+from runner.documents.releases.bundle import opened
+from runner.documents.releases.manifest import Link
+from runner.documents.releases.reference import Kind
+from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
-from runner.releases.bundle import opened
-from runner.releases.manifest import Link
-from runner.releases.reference import Kind
-from runner.server.people.accounts import add_account
+from runner.server.accounts.accounts import add_account
 from runner.server.service import Server
 from runner.server.settings import Settings
 from tests.support.processes import until
@@ -96,8 +96,8 @@ def _again(run: Any) -> Link:
 
 def used(served: Served, folder: Path, things: Things) -> None:
     """Have uploads, competitions, submissions, tokens, invitations; and note the names of everything."""
-    from runner.registry.run_bundle import draft_of
-    from runner.results.results import Results
+    from runner.registry.bundles.runs import draft_of
+    from runner.results.leaderboard.results_folder import Results
     from tests.support.runs import played
     from tests.support.specs import spec_file
 

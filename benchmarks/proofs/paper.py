@@ -20,8 +20,8 @@ from typing import Any
 from shared import ROOT, Claims, folder
 
 from runner.cli.main import main as nip_run
-from runner.results.results import Results
-from runner.spec.load import Spec, load_specs
+from runner.results.leaderboard.results_folder import Results
+from runner.spec.loader import Spec, load_specs
 from runner.training.plan import TrainingPlan, plan_of
 
 PAPER = ROOT / "specs" / "paper"

@@ -15,8 +15,8 @@ import sys
 import numpy as np
 from shared import Claims, times
 
-from runner.statistics.paired import ALPHA, FEWEST_GROUPS, MID_P_GROUPS, sign_flip
-from runner.statistics.variance import groups_needed
+from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, MID_P_GROUPS, sign_flip
+from runner.statistics.variance_components import groups_needed
 
 BINARY = [
     (0.5, 0.05), (0.5, 0.1), (0.85, 0.1), (0.6, 0.15), (0.7, 0.15), (0.5, 0.2), (0.7, 0.2), (0.6, 0.3), (0.4, 0.4),

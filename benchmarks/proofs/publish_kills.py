@@ -27,8 +27,8 @@ from typing import Self
 from shared import Claims, folder, times
 from syscall_faults import shim
 
-from runner.storage.locks import locked
-from runner.transports.connect import connect
+from runner.base.storage.locks import locked
+from runner.registry.transports.locations import connect
 from tests.support.processes import nip_run
 from tests.support.runs import only_run, played
 from tests.support.servers.chat_client import serving

@@ -23,7 +23,7 @@ from pathlib import Path
 from shared import ROOT, Claims, folder
 from syscall_faults import FAULTS, Fault, kinds, shim
 
-from runner.transports.connect import connect
+from runner.registry.transports.locations import connect
 from tests.support.processes import environment
 from tests.support.publishing import bundle, states, whole
 from tests.support.release_trees import snapshot
@@ -33,8 +33,8 @@ ORDERS = 20
 
 PUBLISH = f"""
 import sys
-from runner.errors import NipRunError
-from runner.transports.connect import connect
+from runner.base.errors import NipRunError
+from runner.registry.transports.locations import connect
 from tests.support.publishing import bundle
 try:
     with connect(sys.argv[1]) as registry:

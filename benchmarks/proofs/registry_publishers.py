@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shared import Claims, folder, times
 
-from runner.transports.connect import connect
+from runner.registry.transports.locations import connect
 from tests.support.processes import until
 from tests.support.publishing import Reader, own, publisher, shared_names, whole
 from tests.support.release_trees import snapshot

@@ -17,9 +17,9 @@ from statistics import NormalDist
 
 from shared import Claims, folder, times
 
-from runner.registry.fetched import get
-from runner.releases.reference import parse
-from runner.transports.connect import connect
+from runner.documents.releases.reference import parse
+from runner.registry.fetched_release import get
+from runner.registry.transports.locations import connect
 from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here
 from tests.support.runs import played

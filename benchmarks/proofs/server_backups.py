@@ -23,12 +23,12 @@ from pathlib import Path
 from shared import Claims, databases, folder
 from sqlalchemy import delete
 
-from runner.releases.reference import Kind
+from runner.documents.releases.reference import Kind
 from runner.server.settings import Settings
 from runner.server.store.backup import missing_blobs
+from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
 from runner.server.store.schema import VERSION, checks, files
-from runner.server.store.stores import blobs_of
 from tests.support.filled import PUBLISHED, SUBMISSIONS, fill
 from tests.support.kept import board, content, made_as_schema, rows
 from tests.support.postgresql import cluster

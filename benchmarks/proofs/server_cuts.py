@@ -18,13 +18,13 @@ from pathlib import Path
 
 from shared import Claims, databases, folder
 
-from runner.errors import NipRunError
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind
-from runner.transports.http import HttpTransport
-from runner.transports.patience import Patience
-from runner.transports.registry import Registry
+from runner.base.errors import NipRunError
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind
+from runner.registry.transports.http.transport import HttpTransport
+from runner.registry.transports.registry import Registry
+from runner.registry.transports.timeouts import Patience
 from tests.support.cutting import Proxy, cutting
 from tests.support.played import played_release
 from tests.support.processes import nip_run

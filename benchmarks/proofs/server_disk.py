@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from disk_full import mounted, only_left
 from shared import ROOT, Claims, folder
 
-from runner.errors import NipRunError
-from runner.releases.reference import Kind
+from runner.base.errors import NipRunError
+from runner.documents.releases.reference import Kind
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from tests.support.kept import rows
@@ -112,7 +112,7 @@ _SERVE = """
 import json, sys
 from pathlib import Path
 from runner.server.settings import Settings
-from runner.server.web.running import serve
+from runner.server.web.serving import serve
 def tell(address, listening):
     print(json.dumps({"listening": listening}, indent=1), flush=True)
 serve(Settings(folder=Path(sys.argv[1]), spare_bytes=0), "127.0.0.1", 0, tell, address=None, bare=False)

@@ -24,13 +24,13 @@ from pathlib import Path
 from shared import ROOT, Claims, databases, folder
 from sqlalchemy import select
 
-from runner.errors import NipRunError
-from runner.server.intake.uploads import CHECKING, OPEN
+from runner.base.errors import NipRunError
+from runner.registry.transports.http.transport import HttpTransport
+from runner.registry.transports.registry import Registry
+from runner.registry.transports.timeouts import Patience
 from runner.server.store.database import Database
 from runner.server.store.schema import uploads
-from runner.transports.http import HttpTransport
-from runner.transports.patience import Patience
-from runner.transports.registry import Registry
+from runner.server.uploads.uploads import CHECKING, OPEN
 from tests.support.played import named, played_release
 from tests.support.processes import environment
 from tests.support.serving import Served
@@ -39,10 +39,10 @@ CALM = Patience(wait=0.1, tries=8, longest_wait=3.0)
 PUBLISH = """
 import sys, time
 from pathlib import Path
-from runner.errors import NipRunError
-from runner.transports.http import HttpTransport
-from runner.transports.patience import Patience
-from runner.transports.registry import Registry
+from runner.base.errors import NipRunError
+from runner.registry.transports.http.transport import HttpTransport
+from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.registry import Registry
 from tests.support.played import local_release, named
 where, work, log, number, runs = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 release, contents = local_release(work)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from runner.releases.bundle import Bundle
+from runner.documents.releases.bundle import Bundle
 from runner.server.service import Server
 from runner.server.settings import Settings
 from tests.support.browsing import Browsing
@@ -36,7 +36,7 @@ SLOWEST = 0.5
 GROWTH, SPARE = 1.1, 32 << 20
 _PUBLISHER = """
 import json, pickle, sys, time
-from runner.transports.connect import connect
+from runner.registry.transports.locations import connect
 from tests.support.served import copy_of
 number, seconds, address, path = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
 bundle, end, done = pickle.load(open(path, "rb")), time.monotonic() + seconds, []

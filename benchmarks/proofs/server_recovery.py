@@ -26,12 +26,12 @@ from typing import Any
 from shared import Claims, databases, folder
 from sqlalchemy import delete, insert, select, update
 
-from runner.server.boards.places import Places, forget_boards
-from runner.server.competitions.kept import SCORED, WAITING
+from runner.server.boards.paths import Places, forget_boards
+from runner.server.competitions.storage import SCORED, WAITING
 from runner.server.settings import Settings
+from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, acts, checks, files, metadata, submissions
-from runner.server.store.stores import blobs_of
 from tests.support.filled import SUBMISSIONS, fill
 from tests.support.kept import board, content, rows
 from tests.support.postgresql import cluster

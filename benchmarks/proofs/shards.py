@@ -24,9 +24,9 @@ from typing import Any
 from shared import Claims, folder, status_of, times
 from syscall_faults import shim
 
-from runner.datasets.shards import Shard
-from runner.results.results import Results
-from runner.storage.queries import connect
+from runner.base.storage.duckdb_connections import connect
+from runner.results.leaderboard.results_folder import Results
+from runner.spec.datasets.shards import Shard
 from tests.runs.test_merge_refused import OF, WRONG, Parts
 from tests.support.processes import nip_run, started_silent
 from tests.support.runs import journal_records, only_run, played

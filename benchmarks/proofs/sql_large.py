@@ -19,12 +19,12 @@ from pathlib import Path
 
 from shared import ROOT, Claims, environment
 
-from runner.results.board_schema import definitions
+from runner.base.storage.duckdb_connections import connect
+from runner.base.storage.format_versions import LEADERBOARD
 from runner.results.folder import RunFolder
-from runner.results.leaderboard import BOARD_GROUP_ROWS, FILE
-from runner.results.results import Results
-from runner.storage.formats import LEADERBOARD
-from runner.storage.queries import connect
+from runner.results.leaderboard.database import BOARD_GROUP_ROWS, FILE
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.schema import definitions
 
 RUNS = 1_000
 SECONDS = 1.0

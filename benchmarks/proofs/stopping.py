@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from shared import Claims, times
 
-from runner.results.until import games_ahead
-from runner.statistics.sequences import ConfidenceSequence, DifferenceSequence
-from runner.statistics.variance import UNKNOWN, groups_needed
+from runner.results.stopping_rule import games_ahead
+from runner.statistics.confidence_sequences import ConfidenceSequence, DifferenceSequence
+from runner.statistics.variance_components import UNKNOWN, groups_needed
 
 GAMES = 400
 """Of each run, and looks."""

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from shared import ROOT, Claims, folder, times
 
-from runner.results.leaderboard import FILE
-from runner.results.results import Results
+from runner.results.leaderboard.database import FILE
+from runner.results.leaderboard.results_folder import Results
 from tests.support.processes import nip_run
 from tests.support.runs import derived_files, only_run, played
 from tests.support.specs import spec_file

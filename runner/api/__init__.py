@@ -1,7 +1,7 @@
 """The public functions of `runner`: specs, runs, and what several runs are asked together."""
 
-from runner.api.asked import compare, query, sweep_table
 from runner.api.judging import rejudge
+from runner.api.queries import compare, query, sweep_table
 from runner.api.runs import merge, open_run, run, run_sweep
 from runner.api.specs import Check, check, duration, estimate, load_protocol, load_spec, load_specs, sample_size
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.api.display import RunResult
 from runner.api.runs import run_sweep
-from runner.api.shown import RunResult
-from runner.errors import SpecError, UsageError
-from runner.registry.finding import finder
-from runner.results.default import default_results, no_folder
-from runner.results.results import Results
+from runner.base.errors import SpecError, UsageError
+from runner.registry.components.lookup import finder
+from runner.results.default_folder import default_results, no_folder
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
-from runner.runs import result as played
-from runner.runs.debates import games_of
-from runner.runs.rejudging import WhichVerdicts, rejudge_specs
-from runner.spec.load import Overrides
+from runner.runs.finished import result as played
+from runner.runs.finished.debates import games_of
+from runner.runs.planning.rejudging import WhichVerdicts, rejudge_specs
+from runner.spec.loader import Overrides
 
 
 def rejudge(

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from runner.pages.figures.figure import Figure
@@ -47,7 +47,7 @@ class Plot:
         Raises:
             UsageError: another width.
         """
-        from runner.pages.charts.looks import PAPERS
+        from runner.pages.charts.styles import PAPERS
 
         if width not in PAPERS:
             raise UsageError(f"no width {width!r}; there are: {', '.join(PAPERS)}")
@@ -60,7 +60,7 @@ class Plot:
             UsageError: the name does not end in .svg, or another width.
             RunError: it cannot be written.
         """
-        from runner.storage.atomic import atomic_write
+        from runner.base.storage.atomic_files import atomic_write
 
         if Path(path).suffix.lower() != ".svg":
             raise UsageError(f"{path}: the name of a figure ends in .svg; `rows` are its numbers")
@@ -159,7 +159,7 @@ def _ends(rows: Sequence[dict[str, Any]], value: str, low: str, high: str | None
 
 def _plain(name: Any) -> str:
     """A name in which a dollar begins no formula, and nothing is hidden."""
-    from runner.pages.charts.words import visible
+    from runner.pages.charts.labels import visible
 
     return visible(name).replace("$", r"\$")
 

@@ -6,18 +6,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.api.given import loaded, results_at
-from runner.api.shown import RunResult, Transcript
-from runner.errors import UsageError, Waiting
-from runner.models.keys import all_allowed
-from runner.results.results import Results
-from runner.runs import result as played
-from runner.runs.accounting import Progress
-from runner.runs.as_begun import as_begun
-from runner.runs.in_shards import in_shard, shard_of
-from runner.runs.run import RunOptions
-from runner.runs.which import ReplayOf, WhichRun
-from runner.spec.load import Spec, SpecSource
+from runner.api.arguments import loaded, results_at
+from runner.api.display import RunResult, Transcript
+from runner.base.errors import UsageError, Waiting
+from runner.models.api_keys import all_allowed
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.execution.accounting import Progress
+from runner.runs.execution.shard_consistency import in_shard, shard_of
+from runner.runs.finished import result as played
+from runner.runs.finished.selection import ReplayOf, WhichRun
+from runner.runs.session.chat_format_lock import as_begun
+from runner.runs.session.run import RunOptions
+from runner.spec.loader import Spec, SpecSource
 from runner.training.any_run import ToRun, name_of, run_all, run_spec
 from runner.training.plan import AnyPlan, plan_of
 from runner.training.sweep_budgets import shared_budgets
@@ -110,7 +110,7 @@ def merge(
     """
     # Here and not above: a run that is played whole needs none of it.
     from runner.results.folder import RunFolder, split_part
-    from runner.runs.merging import merge as merged
+    from runner.runs.shards.merge import merge as merged
 
     folder = results_at(results)
     others = [part.folder if isinstance(part, played.RunResult) else RunFolder(Path(part)) for part in parts]

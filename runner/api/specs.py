@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.api.given import loaded, results_at
-from runner.documents.plain import KeyPath, plain
-from runner.errors import Place, Problem, SpecError, UsageError
-from runner.protocols import load as protocols
-from runner.protocols.protocol import Protocol
-from runner.registry.finding import finder_of
+from runner.api.arguments import loaded, results_at
+from runner.base.errors import Place, Problem, SpecError, UsageError
+from runner.base.text import dollar_range
+from runner.documents.plain_values import KeyPath, plain
+from runner.game.protocols import loader as protocols
+from runner.game.protocols.protocol import Protocol
+from runner.registry.components.lookup import finder_of
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
-from runner.runs.sample_size import SampleSize, sample_size_of
-from runner.spec import load as specs
-from runner.spec.load import Overrides, Spec, SpecSource
-from runner.spec.warnings import check_warnings_of
-from runner.text import dollar_range
-from runner.training.keys import key_uses_of
+from runner.runs.planning.sample_size import SampleSize, sample_size_of
+from runner.spec import loader as specs
+from runner.spec.loader import Overrides, Spec, SpecSource
+from runner.spec.warnings.catalog import check_warnings_of
+from runner.training.key_usage import key_uses_of
 from runner.training.plan import TrainingPlan, plan_of
 
 if TYPE_CHECKING:
-    from runner.runs.scale.duration import Duration
+    from runner.runs.planning.duration import Duration
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,7 +206,7 @@ def duration(
         UsageError: what is asked is out of bounds, or not known of such a run; `like` is no run that is like it.
         RunError: nothing can be measured here, or the files of a run are damaged.
     """
-    from runner.runs.scale.duration import Asked, duration_of  # loads all that plays
+    from runner.runs.planning.duration import Asked, duration_of  # loads all that plays
 
     plan = plan_of(loaded(spec))
     if isinstance(plan, TrainingPlan):

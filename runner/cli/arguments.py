@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.results.default import no_folder
+from runner.results.default_folder import no_folder
 
 RUN = "a run id, the start of one, or last"
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from runner.cli.arguments import RUN, folder
-from runner.cli.arguments_play import allow_command, allow_host, allow_key
+from runner.cli.arguments_experiments import allow_command, allow_host, allow_key
 
 WHERE = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: what NIP_RUN_REGISTRY says"
 REF = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."

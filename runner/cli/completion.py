@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from runner.builtin import queries
-from runner.cli.output import say
-from runner.cli.registry import COMMANDS
-from runner.exit_codes import ExitCode
-from runner.results.default import default_results
+from runner.base.exit_codes import ExitCode
+from runner.base.package_data import queries
+from runner.cli.commands import COMMANDS
+from runner.cli.terminal.output import say
+from runner.results.default_folder import default_results
 
 _BASH = """\
 _nip_run() {

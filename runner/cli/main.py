@@ -14,14 +14,14 @@ import traceback
 from collections.abc import Collection, Sequence
 from typing import NoReturn
 
+from runner.base.exit_codes import ExitCode
+from runner.base.text import did_you_mean, escape_controls
 from runner.cli.arguments import folder
-from runner.cli.frugal import collect_seldom
-from runner.cli.output import note, prepare, print_json, say
-from runner.cli.registry import COMMANDS, GROUPS, RENAMED_COMMANDS
-from runner.cli.streams import without_secrets
-from runner.exit_codes import ExitCode
-from runner.results.default import RESULTS, default_results
-from runner.text import did_you_mean, escape_controls
+from runner.cli.commands import COMMANDS, GROUPS, RENAMED_COMMANDS
+from runner.cli.startup import collect_seldom
+from runner.cli.terminal.output import note, prepare, print_json, say
+from runner.cli.terminal.streams import without_secrets
+from runner.results.default_folder import RESULTS, default_results
 from runner.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
             message = self._unknown() or message
         hint = _hint(message, self._option_string_actions)
         if "--json" in self.words:
-            from runner.cli.problems import error_object
+            from runner.cli.terminal.problems import error_object
 
             error = error_object(message, hint or f"`{self.prog} --help` lists the options")
             print_json({"ok": False, "exit_code": ExitCode.USAGE, "errors": [error]})
@@ -171,7 +171,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _executed(name: str, parsed: argparse.Namespace) -> int:
-    from runner.storage.queries import interruptible_queries
+    from runner.base.storage.duckdb_connections import interruptible_queries
 
     with interruptible_queries():
         return COMMANDS[name].execute(parsed)
@@ -179,7 +179,7 @@ def _executed(name: str, parsed: argparse.Namespace) -> int:
 
 def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
     """What a Ctrl-C comes to that no run has taken for its own: before its games, or after them."""
-    from runner.errors import Interrupted
+    from runner.base.errors import Interrupted
 
     if name != "run":
         return Interrupted("interrupted")
@@ -189,8 +189,8 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
 
 
 def _reported(error: Exception, parsed: argparse.Namespace) -> int:
-    from runner.cli.problems import error_lines, error_object, error_objects
-    from runner.errors import NipRunError, SpecError
+    from runner.base.errors import NipRunError, SpecError
+    from runner.cli.terminal.problems import error_lines, error_object, error_objects
 
     if parsed.verbose > 1:
         note("".join(traceback.format_exception(error)))

@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.builtin import is_file
-from runner.cli.output import note, warn, wrapped
-from runner.cli.registry import COMMANDS
-from runner.errors import Problem, SpecError, UsageError
-from runner.registry.fetched import is_got, opened
-from runner.registry.finding import finder_of
-from runner.registry.missing_rows import lacks_rows, what_is_needed
-from runner.results.results import Results
+from runner.base.errors import Problem, SpecError, UsageError
+from runner.base.package_data import is_file
+from runner.cli.commands import COMMANDS
+from runner.cli.terminal.output import note, warn, wrapped
+from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+from runner.registry.components.lookup import finder_of
+from runner.registry.fetched_release import is_got, opened
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
-from runner.runs.as_begun import as_begun
-from runner.runs.which import ITS_OWN, WhichRun
+from runner.runs.finished.selection import ITS_OWN, WhichRun
+from runner.runs.session.chat_format_lock import as_begun
 from runner.spec.experiment import SAVED_SPEC
-from runner.spec.from_run import FindRun
-from runner.spec.load import Spec, load_all
-from runner.spec.warnings import warnings_of
+from runner.spec.loader import Spec, load_all
+from runner.spec.model_sources import FindRun
+from runner.spec.warnings.catalog import warnings_of
 from runner.training.plan import AnyPlan, plan_of
 
 

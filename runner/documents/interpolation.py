@@ -9,11 +9,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.documents.layered import Layered
-from runner.documents.plain import KeyPath
-from runner.documents.settled import is_settled
-from runner.errors import Problem
-from runner.text import did_you_mean
+from runner.base.errors import Problem
+from runner.base.text import did_you_mean
+from runner.documents.layered_data import Layered
+from runner.documents.plain_values import KeyPath
+from runner.documents.plain_yaml import is_settled
 
 MAX_RESOLVED = 1 << 20
 MAX_CHAIN = 60

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from runner.documents.dump import escaped
-from runner.documents.layered import Layered
-from runner.documents.plain import MAX_DEPTH, KeyPath, plain
-from runner.documents.reader import WORDS, Document, parse
-from runner.documents.renames import rename_document
-from runner.documents.yaml_words import SECOND_COLON
-from runner.errors import Place, Problem
-from runner.text import did_you_mean, not_text
+from runner.base.errors import Place, Problem
+from runner.base.text import did_you_mean, not_text
+from runner.documents.layered_data import Layered
+from runner.documents.plain_values import MAX_DEPTH, KeyPath, plain
+from runner.documents.renamed_keys import rename_document
+from runner.documents.yaml_errors import SECOND_COLON
+from runner.documents.yaml_reader import WORDS, Document, parse
+from runner.documents.yaml_writer import escaped
 
 MAX_SHOWN = 200
 """So much of an override stands in messages as its place."""

@@ -16,17 +16,17 @@ from uuid import UUID
 
 import orjson
 
-from runner.errors import UsageError
+from runner.base.errors import UsageError
+from runner.base.hashing import tagged_hash
+from runner.base.storage.atomic_files import atomic_write, replacing
+from runner.base.storage.safe_files import create, make_folders
+from runner.base.text import comma_join
+from runner.exports.export_file import RELATIONSHIPS, ExportOptions, Written
 from runner.exports.metric_kinds import KINDS, exported_name
-from runner.exports.source import Game, Source, generation_options
-from runner.exports.writing import RELATIONSHIPS, ExportOptions, Written
-from runner.hashing import tagged_hash
+from runner.exports.run_source import Game, Source, generation_options
 from runner.results.manifest import AgentRow
 from runner.rollouts.rollout import Call, Outcome
 from runner.statistics.intervals import CONFIDENCE
-from runner.storage.atomic import atomic_write, replacing
-from runner.storage.files import create, make_folders
-from runner.text import comma_join
 
 NAME = "every-eval-ever"
 SCHEMA_VERSION = "0.3.0"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runner.documents.dump import dump
-from runner.errors import UsageError
-from runner.exports.source import Source
-from runner.exports.writing import ExportOptions, Written
-from runner.storage.atomic import atomic_write
-from runner.storage.files import make_folders
-from runner.text import interval_ends
+from runner.base.errors import UsageError
+from runner.base.storage.atomic_files import atomic_write
+from runner.base.storage.safe_files import make_folders
+from runner.base.text import interval_ends
+from runner.documents.yaml_writer import dump
+from runner.exports.export_file import ExportOptions, Written
+from runner.exports.run_source import Source
 
 NAME = "hf-eval-results"
 METRIC = "accuracy"

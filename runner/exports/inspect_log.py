@@ -17,14 +17,14 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
 
-from runner.errors import RunError
+from runner.base.errors import RunError
+from runner.base.storage.atomic_files import replacing
+from runner.base.storage.safe_files import create, make_folders
+from runner.exports.export_file import ExportOptions, Written
 from runner.exports.metric_kinds import exported_name
-from runner.exports.source import Game, Line, Source, dataset_path, generation_options
-from runner.exports.writing import ExportOptions, Written
+from runner.exports.run_source import Game, Line, Source, dataset_path, generation_options
 from runner.results.manifest import AgentRow
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
-from runner.storage.atomic import replacing
-from runner.storage.files import create, make_folders
 
 NAME = "inspect"
 NO_MODEL = "none/none"

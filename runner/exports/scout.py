@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from runner.exports.source import Game, Line, Source, generation_options
-from runner.exports.writing import ExportOptions, Written
+from runner.base.storage.parquet import write_parquet
+from runner.base.storage.safe_files import create, make_folders
+from runner.exports.export_file import ExportOptions, Written
+from runner.exports.run_source import Game, Line, Source, generation_options
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
-from runner.storage.files import create, make_folders
-from runner.storage.parquet import write_parquet
 
 NAME = "scout"
 WHOLE = "all agents"

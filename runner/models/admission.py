@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-from runner.models.base import Complete
 from runner.models.costs import CallCosts
+from runner.models.interface import Complete
 from runner.models.layers.budget import Budget, within_budget
 from runner.models.layers.limits import GroupLimit, within_limits
-from runner.models.policy import Retry
-from runner.models.servers import Servers, server_of
-from runner.models.tally import Tally
+from runner.models.retry_policy import Retry
+from runner.models.shared_servers import Servers, server_of
+from runner.models.usage_totals import Tally
 
 Learn = Callable[[Mapping[str, str]], None]
 """Is told the headers of an answer."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from runner.models.base import Body, Choice, Completion, Usage
+from runner.models.interface import Body, Choice, Completion, Usage
 
 CHOICES: Final = "choices"
 EXTRA: Final = "choices"

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from runner.models.admission import Learn
-from runner.models.base import Completion, Request
+from runner.models.interface import Completion, Request
+from runner.models.provider_traits import ProviderName
 from runner.models.providers.dummy import DummyModel, examples_behind
 from runner.models.providers.openai_body import as_sent
-from runner.models.providers.table import ProviderName
-from runner.models.servers import Servers, connections_of
 from runner.models.settings import ModelSettings
+from runner.models.shared_servers import Servers, connections_of
 
 
 class Provider(Protocol):

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import orjson
 
-from runner.errors import CallError, TransientError
-from runner.models.base import Completion, Request, byte_length
+from runner.base.errors import CallError, TransientError
+from runner.models.interface import Completion, Request, byte_length
 from runner.models.plausible_usage import at_least_typical
 from runner.models.prices import PriceBasis, budget_price
 from runner.models.settings import ModelSettings, requested_answers
-from runner.models.tally import Tally
+from runner.models.usage_totals import Tally
 
 MESSAGE_OVERHEAD = 16
 """Tokens a server may add to each message; no tokenizer makes more than one token of one byte."""

@@ -10,9 +10,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from runner.errors import ProviderRefusal
+from runner.base.errors import ProviderRefusal
+from runner.base.redaction import remember
 from runner.models.settings import ModelSettings
-from runner.redaction import remember
 
 SESSION_ID = "X-Session-ID"
 MOST = 32

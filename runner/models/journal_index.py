@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.models.base import SampleKey
-from runner.models.records import (
+from runner.base.storage.log_follower import PIECE, Tail
+from runner.base.storage.log_lines import JournalReader
+from runner.models.interface import SampleKey
+from runner.models.journal_records import (
     BatchRecord,
     CallRecord,
     EndedRecord,
@@ -17,8 +19,6 @@ from runner.models.records import (
     parse_record,
     read_records,
 )
-from runner.storage.log_lines import JournalReader
-from runner.storage.tail import PIECE, Tail
 
 
 class JournalIndex:

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import orjson
 
+from runner.game.protocols.answer_parser import Fork
+from runner.game.protocols.confidence import GAP
 from runner.models.answers import counted
-from runner.models.base import Completion
-from runner.protocols.confidence import GAP
-from runner.protocols.parse import Fork
+from runner.models.interface import Completion
 
 _HAS_TOKENS = re.compile(rb'"(?:logprob|token_logprobs)"')
 """A key of each token, or of all."""

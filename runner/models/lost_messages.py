@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runner.models.answers import usage_as_sent
-from runner.models.base import Completion, Request
+from runner.models.interface import Completion, Request
 from runner.models.plausible_usage import MAX_BYTES_PER_TOKEN, dense_bytes
 
 WATCHED = 8

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from runner.models.base import (
+from runner.models.interface import (
     Choice,
     Completion,
     Request,

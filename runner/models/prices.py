@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runner.models.base import Usage
+from runner.models.interface import Usage
 from runner.models.settings import ModelSettings, Price
 
 if TYPE_CHECKING:

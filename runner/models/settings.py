@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from runner.documents.fields import option
-from runner.models.base import Request, Usage
-from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
-from runner.prompts.chat_format import ChatFormat
+from runner.documents.dataclass_schema import option
+from runner.game.prompts.chat_format import ChatFormat
+from runner.models.interface import Request, Usage
+from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
 
 MOST_TOP_LOGPROBS = 20
 """The most of the likeliest tokens that the wire format has at each position."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.page import html
+from runner.pages.html import html
 
 Keep = Callable[[str, bytes], None]
 """Takes a piece of data by its name, compressed: into the page itself, a file beside it, a server's memory."""

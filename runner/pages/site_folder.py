@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError
+from runner.base.storage.atomic_files import atomic_write, read_json
+from runner.base.storage.safe_files import make_folders
 from runner.pages.site import Site, as_index
-from runner.storage.atomic import atomic_write, read_json
-from runner.storage.files import make_folders
 
 _LISTED = "pieces.json"
 _PIECE = re.compile(r"[A-Za-z0-9-]{1,100}\.json\.gz")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Self
 
+from runner.base.storage.format_versions import RUN_FOLDER
+from runner.base.storage.strict_json import is_same
+from runner.base.text import shortened
 from runner.results.manifest import Manifest
-from runner.storage.formats import RUN_FOLDER
-from runner.storage.strict_json import is_same
-from runner.text import shortened
 from runner.version import __version__
 
 MAX_TOLD = 20

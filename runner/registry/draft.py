@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.releases.bundle import Bundle, Content
-from runner.releases.limits import USUAL, Limits
-from runner.releases.manifest import Release, Source
+from runner.documents.releases.bundle import Bundle, Content
+from runner.documents.releases.limits import USUAL, Limits
+from runner.documents.releases.manifest import Release, Source
 
 
 @dataclass(frozen=True)

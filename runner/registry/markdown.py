@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runner.text import in_one_line
+from runner.base.text import in_one_line
 
 
 def code(text: str) -> str:

@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from runner.errors import RunError
+from runner.base.errors import RunError
+from runner.base.storage.duckdb_connections import process_spill
+from runner.base.storage.parquet import read_tables
+from runner.base.storage.safe_files import create, open_to_read
+from runner.base.storage.strict_json import loads
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
-from runner.storage.files import create, open_to_read
-from runner.storage.parquet import read_tables
-from runner.storage.queries import process_spill
-from runner.storage.strict_json import loads
 
 TABLE = "rollouts"
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import orjson
 
-from runner.errors import ReleaseError
-from runner.protocols.table import Parameters
-from runner.registry.recompute import check_claims
+from runner.base.errors import ReleaseError
+from runner.base.storage.safe_files import open_to_read
+from runner.base.storage.strict_json import is_same
+from runner.game.protocols.schema import Parameters
+from runner.registry.recomputed_run import check_claims
 from runner.registry.records import ROLLOUTS_FILE, published_rows
-from runner.results.compared import FILE, frozen
+from runner.results.baseline_scores import FILE, frozen
 from runner.results.folder import RunFolder
 from runner.results.metrics import Metrics
+from runner.results.stopping_rule import Decision
 from runner.results.tables import COLUMNS
-from runner.results.until import Decision
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.storage.files import open_to_read
-from runner.storage.strict_json import is_same
 
 _NEED_CALLS = frozenset(
     ("episode_length", "rounds_played", "retries_per_round", "token_limit_proportion", "calls_per_message")

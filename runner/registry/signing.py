@@ -18,11 +18,11 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from runner.errors import ReleaseError, TakenError, UsageError
-from runner.releases.manifest import MANIFEST, digest
-from runner.storage.files import create, read_bounded
-from runner.transports.listing import SIGNATURE
-from runner.transports.registry import Entry, Registry
+from runner.base.errors import ReleaseError, TakenError, UsageError
+from runner.base.storage.safe_files import create, read_bounded
+from runner.documents.releases.manifest import MANIFEST, digest
+from runner.registry.transports.listing import SIGNATURE
+from runner.registry.transports.registry import Entry, Registry
 
 SIGNATURE_FILE = "release.json.sig"
 

@@ -9,16 +9,16 @@ from typing import Any, Self
 
 import orjson
 
-from runner.datasets.shards import Shard
-from runner.errors import DamagedRunError, NewerFormatError, RunError
-from runner.hashing import file_hash
+from runner.base.errors import DamagedRunError, NewerFormatError, RunError
+from runner.base.hashing import file_hash
+from runner.base.storage.atomic_files import atomic_write, read_json
+from runner.base.storage.format_versions import KEY, RUN_FOLDER, STAGE_LOG, refuse_newer
+from runner.base.storage.journal import JOURNAL
+from runner.base.storage.locks import is_locked
+from runner.base.storage.safe_files import make_folder, make_folders, read_bounded
 from runner.results.manifest import Manifest, Status
+from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
-from runner.storage.atomic import atomic_write, read_json
-from runner.storage.files import make_folder, make_folders, read_bounded
-from runner.storage.formats import KEY, RUN_FOLDER, STAGE_LOG, refuse_newer
-from runner.storage.journal import JOURNAL
-from runner.storage.locks import is_locked
 
 FINE_TUNE = "fine_tune"
 

@@ -9,11 +9,11 @@ from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
-from runner.datasets.shards import Shard
-from runner.errors import BudgetExhausted, Interrupted, NipRunError, Waiting
+from runner.base.errors import BudgetExhausted, Interrupted, NipRunError, Waiting
+from runner.base.redaction import redacted
 from runner.models.prices import PriceBasis
-from runner.redaction import redacted
 from runner.results.answer_origins import AnswerOrigins
+from runner.spec.datasets.shards import Shard
 
 
 class Status(StrEnum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from runner.errors import UsageError
-from runner.text import comma_join, did_you_mean
+from runner.base.errors import UsageError
+from runner.base.text import comma_join, did_you_mean
 
 _OF_CONFIDENCE = (
     "brier", "brier_reliability", "brier_resolution", "brier_uncertainty", "log_score", "ece", "auroc",

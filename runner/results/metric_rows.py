@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.text import decimal, with_interval
+from runner.base.text import decimal, with_interval
 
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.protocols.protocol import Protocol
-from runner.results.judged import JudgedGames
-from runner.results.measured import ORIGINAL_LIMITED, Measured, measured
-from runner.results.tally import Tally
+from runner.game.protocols.protocol import Protocol
+from runner.results.game_measurements import ORIGINAL_LIMITED, Measured, measured
+from runner.results.streaming_means import Tally
+from runner.results.verdict_columns import JudgedGames
 from runner.rollouts.rollout import Outcome, Rollout
+from runner.statistics.estimates import Number, methods
 from runner.statistics.intervals import CONFIDENCE, load_intervals
-from runner.statistics.numbers import Number, methods
-from runner.statistics.plain import NOTHING, Mean, two_ends
+from runner.statistics.simple_means import NOTHING, Mean, two_ends
 
 PROPORTIONS = frozenset(
     (

@@ -15,14 +15,14 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from runner.errors import RunError, UsageError
-from runner.hashing import canonical
+from runner.base.errors import RunError, UsageError
+from runner.base.hashing import canonical
+from runner.base.storage.locks import locked
+from runner.base.storage.safe_files import append_to, read_bounded
+from runner.base.storage.strict_json import loads
+from runner.base.text import not_text, shortened
 from runner.results.folder import RunFolder
 from runner.results.manifest import now
-from runner.storage.files import append_to, read_bounded
-from runner.storage.locks import locked
-from runner.storage.strict_json import loads
-from runner.text import not_text, shortened
 
 NOTES = "notes.jsonl"
 LOCK = ".notes.lock"

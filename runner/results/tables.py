@@ -14,12 +14,12 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 
-from runner.errors import RunError
-from runner.models.base import LATER_CLASSES
+from runner.base.errors import RunError
+from runner.base.storage.duckdb_connections import kept_connections
+from runner.base.storage.parquet import BESIDE, try_parquet, write_parquet
+from runner.base.storage.safe_files import create, make_folder, remove_folder
+from runner.models.interface import LATER_CLASSES
 from runner.rollouts.rollout import Call, Rollout
-from runner.storage.files import create, make_folder, remove_folder
-from runner.storage.parquet import BESIDE, try_parquet, write_parquet
-from runner.storage.queries import kept_connections
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "rollouts": {

@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
-from runner.hashing import tagged_hash
-from runner.prompts.sandbox import scan
-from runner.prompts.templates import MAX_BYTES, SUFFIX
+from runner.base.hashing import tagged_hash
+from runner.base.storage.safe_files import open_to_read, read_bounded
+from runner.game.prompts.sandbox import scan
+from runner.game.prompts.templates import MAX_BYTES, SUFFIX
 from runner.results.folder import RunFolder
-from runner.storage.files import open_to_read, read_bounded
 
 METRIC = "accuracy"
 """By which a task ranks."""

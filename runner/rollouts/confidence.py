@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from runner.agents.agent import Agent
-from runner.errors import GenerationError
+from runner.base.errors import GenerationError
+from runner.game.protocols.protocol import Decision
+from runner.game.protocols.rewards import forced_decision
+from runner.game.protocols.rounds import Round
 from runner.models.logprobs import BOUND, NO_LOGPROBS, PAccept
-from runner.protocols.game import Round
-from runner.protocols.protocol import Decision
-from runner.protocols.rewards import forced_decision
+from runner.rollouts.agents.agent import Agent
 from runner.rollouts.rollout import Call
 
 UNREADABLE: Final = "no answer stated a readable confidence"

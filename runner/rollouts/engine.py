@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from runner.agents.agent import Agent
-from runner.aio import cancel_all
-from runner.errors import (
+from runner.base.async_runner import cancel_all
+from runner.base.errors import (
     BudgetExhausted,
     ContentFilterError,
     ContextExceededError,
@@ -27,17 +26,18 @@ from runner.errors import (
     TooManyUnusable,
     TransientError,
 )
-from runner.models.base import Complete, Completion, Request
+from runner.game.protocols.protocol import Decision, Protocol
+from runner.game.protocols.rounds import Played, Reply, Round, Turn, episode_rewards, play
+from runner.game.protocols.tree_shape import TreeShape
+from runner.models.interface import Complete, Completion, Request
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
-from runner.protocols.game import Played, Reply, Round, Turn, episode_rewards, play
-from runner.protocols.protocol import Decision, Protocol
-from runner.protocols.tree_shape import TreeShape
+from runner.rollouts.agents.agent import Agent
 from runner.rollouts.confidence import confidence_of
+from runner.rollouts.game_slots import Slots
 from runner.rollouts.job import Job
-from runner.rollouts.ordered import InOrder
+from runner.rollouts.plan_order import InOrder
 from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
-from runner.rollouts.slots import Slots
-from runner.rollouts.stop import Stop, Stopped
+from runner.rollouts.stop_switch import Stop, Stopped
 
 T = TypeVar("T")
 

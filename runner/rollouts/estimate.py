@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from runner.agents.agent import Agent, Observation
-from runner.models.base import Usage, estimated_prompt_tokens
+from runner.game.protocols.protocol import Protocol
 from runner.models.costs import answer_limit
+from runner.models.interface import Usage, estimated_prompt_tokens
 from runner.models.prices import Pricing, budget_price
-from runner.protocols.protocol import Protocol
+from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.judging import asked_in, judged_prompts
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from runner.models.base import SampleKey
-from runner.models.records import FailureRecord
+from runner.models.interface import SampleKey
+from runner.models.journal_records import FailureRecord
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, usage_fields
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from runner.datasets.settings import DatasetSettings
-from runner.documents.fields import to_plain
+from runner.documents.dataclass_schema import to_plain
+from runner.game.protocols.confidence import VerdictSettings
+from runner.game.protocols.protocol import Protocol
 from runner.models.settings import ModelSettings
-from runner.protocols.confidence import VerdictSettings
-from runner.protocols.protocol import Protocol
+from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.experiment import AgentSettings, Experiment
-from runner.spec.load import Spec
+from runner.spec.loader import Spec
 
 MUTABLE_KEYS = (
     "description",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.agents.agent import Observation
-from runner.datasets.load import Datapoint
-from runner.protocols.game import Round
+from runner.game.protocols.rounds import Round
+from runner.rollouts.agents.agent import Observation
+from runner.spec.datasets.loader import Datapoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from runner.errors import ContextExceededError, GenerationError, RefusedError
-from runner.models.base import estimated_prompt_tokens
-from runner.protocols.game import Reply, Round, Turn
-from runner.protocols.protocol import Decision
+from runner.base.errors import ContextExceededError, GenerationError, RefusedError
+from runner.game.protocols.protocol import Decision
+from runner.game.protocols.rounds import Reply, Round, Turn
+from runner.models.interface import estimated_prompt_tokens
 from runner.rollouts.confidence import confidence_of
-from runner.rollouts.debates import Debate, verdict_rounds
 from runner.rollouts.engine import FAILURES, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
+from runner.rollouts.recorded_debates import Debate, verdict_rounds
 from runner.rollouts.rollout import Call, Outcome, Rollout, Verdict
 
 _NO_VERDICT = (GenerationError, RefusedError, ContextExceededError)

@@ -12,15 +12,12 @@ from functools import cached_property
 from itertools import product
 from typing import Self
 
-from runner.agents.agent import AgentRuntime
-from runner.agents.whole_agent import OpenAiWholeAgent
-from runner.datasets.datapoint import Datapoint, grouped
-from runner.datasets.shards import Shard
-from runner.documents.fields import to_plain
-from runner.hashing import derived_seed, tagged_hash
-from runner.models.base import SampleKey
-from runner.protocols.tree_shape import TreeShape
-from runner.rollouts.debates import Debate, Debates, key_of
+from runner.base.hashing import derived_seed, tagged_hash
+from runner.documents.dataclass_schema import to_plain
+from runner.game.protocols.tree_shape import TreeShape
+from runner.models.interface import SampleKey
+from runner.rollouts.agents.agent import AgentRuntime
+from runner.rollouts.agents.whole_agent import OpenAiWholeAgent
 from runner.rollouts.identity import (
     MUTABLE_KEYS,
     MUTABLE_MODEL_KEYS,
@@ -34,10 +31,13 @@ from runner.rollouts.identity import (
     verdict_content,
 )
 from runner.rollouts.job import Job
-from runner.rollouts.shares import Shares
-from runner.spec.design import Seats, exchanged, swapped_seats
+from runner.rollouts.recorded_debates import Debate, Debates, key_of
+from runner.rollouts.shard_budget import Shares
+from runner.spec.datasets.datapoint import Datapoint, grouped
+from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import Experiment
-from runner.spec.load import Spec
+from runner.spec.loader import Spec
+from runner.spec.paired_design import Seats, exchanged, swapped_seats
 
 
 @dataclass(frozen=True)

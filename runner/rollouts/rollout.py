@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from runner.models.base import TOKEN_CLASSES, Usage
+from runner.game.protocols.rounds import Round
+from runner.models.interface import TOKEN_CLASSES, Usage
 from runner.models.logprobs import PAccept
-from runner.protocols.game import Round
 from runner.rollouts.job import Job
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, Self
 
-from runner.errors import Place, Problem
+from runner.base.errors import Place, Problem
 from runner.rollouts.plan import Plan
-from runner.spec.load import Spec
+from runner.spec.loader import Spec
 
 
 class RunPlan(Protocol):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from runner.agents.agent import Agent, Observation
-from runner.datasets.datapoint import Datapoint
-from runner.errors import Problem, SpecError, TemplateFailedError
-from runner.prompts.templates import CONFIDENCE, LAST_ROUND
+from runner.base.errors import Problem, SpecError, TemplateFailedError
+from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND
+from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.plan import Plan
+from runner.spec.datasets.datapoint import Datapoint
 
 
 def check_templates(plan: Plan) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
-from runner.protocols.protocol import Decision, label_word, stance_word
+from runner.base.text import escape_controls
+from runner.game.protocols.protocol import Decision, label_word, stance_word
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.text import escape_controls
 
 
 class Variant(Protocol):

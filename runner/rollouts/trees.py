@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
-from runner.protocols.game import Round
-from runner.protocols.protocol import Protocol
-from runner.protocols.rewards import reaches
-from runner.protocols.tree_shape import NodePath, TreeShape
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.rewards import reaches
+from runner.game.protocols.rounds import Round
+from runner.game.protocols.tree_shape import NodePath, TreeShape
 from runner.rollouts.rollout import Rollout
 
 NOT_COMPARABLE = (

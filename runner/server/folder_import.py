@@ -11,20 +11,20 @@ from typing import IO
 
 from sqlalchemy import select
 
-from runner.errors import NewerFormatError, ReleaseError, UsageError
-from runner.releases.bundle import PIECE
-from runner.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
-from runner.server.intake.declared import Declaration, DeclaredFile, DeclaredFolder
-from runner.server.intake.uploads import SEEN
-from runner.server.people.accounts import account_id, add_account, viewer_of_account
+from runner.base.errors import NewerFormatError, ReleaseError, UsageError
+from runner.base.text import counted
+from runner.documents.releases.bundle import PIECE
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.listing import SIGNATURE
+from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
+from runner.server.accounts.accounts import account_id, add_account, viewer_of_account
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.store.schema import accounts, releases
-from runner.text import counted
-from runner.transports.folder import FolderTransport
-from runner.transports.listing import SIGNATURE
-from runner.transports.registry import Entry, Registry
-from runner.transports.yanks import YANKED, YANKED_FILE, yanked_file
+from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
+from runner.server.uploads.uploads import SEEN
 
 StoredRelease = tuple[Entry, Release, bytes]
 """A release in the folder, with its manifest."""

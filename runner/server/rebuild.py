@@ -14,26 +14,26 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from runner.errors import NewerFormatError, NotPublished, ReleaseError, RunDirectoryError, UsageError
-from runner.releases.limits import MAX_MANIFEST
-from runner.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
-from runner.releases.reference import Kind, Reference
-from runner.server.boards.places import forget_boards
-from runner.server.intake.checking import CheckError, checked_apart
-from runner.server.intake.declared import Declaration, DeclaredFile, DeclaredFolder
-from runner.server.intake.pieces import Pieces
-from runner.server.intake.publishing import check_row
-from runner.server.intake.uploads import CHECKING, OPEN
-from runner.server.people.accounts import Scope, Viewer
-from runner.server.people.keeping import HIDDEN
+from runner.base.errors import NewerFormatError, NotPublished, ReleaseError, RunDirectoryError, UsageError
+from runner.base.storage.locks import locked
+from runner.documents.releases.limits import MAX_MANIFEST
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
+from runner.documents.releases.reference import Kind, Reference
+from runner.registry.transports.listing import small_file
+from runner.server.accounts.accounts import Scope, Viewer
+from runner.server.accounts.administration import HIDDEN
+from runner.server.boards.paths import forget_boards
 from runner.server.settings import Settings
+from runner.server.store.blob_stores import blobs_of
 from runner.server.store.blobs import Blobs
-from runner.server.store.closed import closed_to_others
 from runner.server.store.database import Database
+from runner.server.store.permissions import closed_to_others
 from runner.server.store.schema import checks, files, releases, uploads
-from runner.server.store.stores import blobs_of
-from runner.storage.locks import locked
-from runner.transports.listing import small_file
+from runner.server.uploads.checking import CheckError, checked_apart
+from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
+from runner.server.uploads.pieces import Pieces
+from runner.server.uploads.publishing import check_row
+from runner.server.uploads.uploads import CHECKING, OPEN
 
 _AS_UPLOAD = "0" * 32
 """What is checked is looked at as an upload of which nothing was sent, as all of it is there."""

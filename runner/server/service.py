@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import Self
 
-from runner.server.intake.publishing import Publishing
 from runner.server.settings import Settings
 from runner.server.store.backup import back_up
+from runner.server.store.blob_stores import blobs_of
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
-from runner.server.store.stores import blobs_of
+from runner.server.uploads.publishing import Publishing
 
 
 @dataclass(frozen=True)

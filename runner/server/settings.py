@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.releases.limits import Limits
+from runner.documents.releases.limits import Limits
 
 TAKEN = Limits(files=2_000, file_bytes=1 << 30, total_bytes=2 << 30)
 """The most that is taken of one release."""

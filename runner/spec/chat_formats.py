@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Self, get_args
 from urllib.parse import urlsplit
 
-from runner import builtin
-from runner.documents.layers import load_layers
-from runner.errors import PlaceOf, Problem
-from runner.models.keys import OPENAI
+from runner.base import package_data
+from runner.base.errors import PlaceOf, Problem
+from runner.documents.layer_merge import load_layers
+from runner.game.prompts.chat_format import ChatFormat
+from runner.models.api_keys import OPENAI
 from runner.models.settings import ModelSettings, SystemRole
-from runner.prompts.chat_format import ChatFormat
 from runner.spec.experiment import RENAMED_KEYS, Experiment
 
 _KEYS_OF_0_1_0 = frozenset(
@@ -136,9 +136,9 @@ def mixed_problems(
 
 def saved_formats(path: Path) -> dict[str, AskedIn]:
     """How each agent of a run was asked, by the file that its spec was saved in; nothing where there is none."""
-    if not builtin.is_file(path):
+    if not package_data.is_file(path):
         return {}
-    data = load_layers(path, str(path), (), builtin.find, RENAMED_KEYS).data
+    data = load_layers(path, str(path), (), package_data.find, RENAMED_KEYS).data
     agents, models = data.get("agents"), data.get("models")
     if not isinstance(agents, dict) or not isinstance(models, dict):
         return {}

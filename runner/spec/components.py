@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner import builtin
-from runner.documents.fields import from_plain
-from runner.documents.layered import Layered
-from runner.documents.layers import load_layers
-from runner.documents.own_tree import OwnTree
-from runner.documents.plain import KeyPath
-from runner.errors import NipRunError, Problem, UsageError
+from runner.base import package_data
+from runner.base.errors import NipRunError, Problem, UsageError
+from runner.documents.dataclass_schema import from_plain
+from runner.documents.layer_merge import load_layers
+from runner.documents.layered_data import Layered
+from runner.documents.plain_values import KeyPath
+from runner.documents.releases.reference import Kind, is_reference
+from runner.documents.source_tree import OwnTree
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.releases.reference import Kind, is_reference
 from runner.spec.chat_formats import resolved
 
 USE = "use"
@@ -45,7 +45,7 @@ class ComponentUse:
     @property
     def folder(self) -> Path:
         """That of the release."""
-        return self.path if builtin.is_folder(self.path) else self.path.parent
+        return self.path if package_data.is_folder(self.path) else self.path.parent
 
 
 FindComponent = Callable[[Kind, str], ComponentUse]
@@ -73,7 +73,7 @@ class Components:
         Raises:
             NipRunError: that spec cannot be used.
         """
-        found = builtin.find(name, folder)
+        found = package_data.find(name, folder)
         if found is None and (hint := self._versionless(Kind.SPEC, name)):
             raise UsageError(hint)
         if found is None and is_reference(name):
@@ -111,7 +111,7 @@ class Components:
 
     def _take_path(self, layered: Layered, at: KeyPath, kind: Kind) -> Iterator[Problem]:
         named = _value(layered.data, at)
-        if not isinstance(named, str) or builtin.find(named, layered.folder(at)):
+        if not isinstance(named, str) or package_data.find(named, layered.folder(at)):
             return
         if hint := self._versionless(kind, named):
             yield _problem(layered, at, hint)

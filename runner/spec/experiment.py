@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runner.datasets.settings import DatasetSettings
-from runner.documents.fields import option
+from runner.documents.dataclass_schema import option
+from runner.game.prompts.chat_format import ChatFormat
+from runner.game.protocols.answer_parser import DecisionFormat
+from runner.game.protocols.confidence import VerdictSettings
+from runner.game.protocols.schema import Parameters
 from runner.models.layers.budget import BudgetSettings
-from runner.models.policy import Retry
+from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
-from runner.prompts.chat_format import ChatFormat
-from runner.protocols.confidence import VerdictSettings
-from runner.protocols.parse import DecisionFormat
-from runner.protocols.table import Parameters
-from runner.spec.trainers import TrainingSettings
+from runner.spec.datasets.settings import DatasetSettings
+from runner.spec.training_settings import TrainingSettings
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 """The form of a spec's name."""

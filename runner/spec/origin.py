@@ -1,6 +1,6 @@
 """Where a spec came from: the user's own files are trusted, and what was fetched from elsewhere is not.
 
-A spec is fetched if any of its files is (see `runner.documents.fetched`). To trust one for good is to copy it out. What
+A spec is fetched if any of its files is (see `runner.documents.fetched_files`). To trust one for good is to copy it out. What
 is checked here is which files a fetched file may name by the keys of a spec; `extends` is checked where files are read.
 """
 
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from runner import builtin
-from runner.datasets.load import HUB
-from runner.documents.fetched import MARKER, fetched_folder, got_from, refused
-from runner.documents.fields import path_keys
-from runner.documents.layered import Layered
-from runner.documents.plain import KeyPath
-from runner.errors import Problem
-from runner.protocols.load import find_protocol
-from runner.releases.reference import is_reference
+from runner.base import package_data
+from runner.base.errors import Problem
+from runner.documents.dataclass_schema import path_keys
+from runner.documents.fetched_files import MARKER, fetched_folder, got_from, refused
+from runner.documents.layered_data import Layered
+from runner.documents.plain_values import KeyPath
+from runner.documents.releases.reference import is_reference
+from runner.game.protocols.loader import find_protocol
+from runner.spec.datasets.loader import HUB
 from runner.spec.experiment import Experiment
 
 __all__ = ["DATA", "MARKER", "fetched_folder", "got_from", "path_problems"]
@@ -34,7 +34,7 @@ _ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)\Z")
 
 
 def _found(name: str, folder: Path) -> Path | None:
-    return builtin.find(name, folder)
+    return package_data.find(name, folder)
 
 
 def _dataset(name: str, folder: Path) -> Path | None:
@@ -104,9 +104,9 @@ def _why(key: KeyPath, value: str, folder: Path, named: _Named) -> str | None:
     if key == ("dataset", "path") and value.startswith(HUB):
         return "it is on the Hub, which what came from elsewhere may not contact"
     path = named(value, folder)
-    if is_reference(value) and (path is None or not builtin.is_there(path)):
+    if is_reference(value) and (path is None or not package_data.is_there(path)):
         return None  # an installed release, which the user pinned
-    if key in _BY_ID and (path is None or not builtin.is_there(path)):
+    if key in _BY_ID and (path is None or not package_data.is_there(path)):
         return "it is no folder beside the spec, and what came from elsewhere may not name runs by their ids"
     return None if path is None else refused(folder, path)
 

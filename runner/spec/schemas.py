@@ -8,10 +8,10 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from runner.documents.editors import REFERENCE, for_editors, one_of, or_null
-from runner.documents.fields import removable_keys, resettable_keys, schema
-from runner.protocols.load import builtin_names
-from runner.protocols.table import Parameters
+from runner.documents.dataclass_schema import removable_keys, resettable_keys, schema
+from runner.documents.editor_schemas import REFERENCE, for_editors, one_of, or_null
+from runner.game.protocols.loader import builtin_names
+from runner.game.protocols.schema import Parameters
 from runner.spec.experiment import Experiment
 
 

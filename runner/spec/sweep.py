@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from runner.documents.layered import Layered
+from runner.base.errors import Problem, SpecError
+from runner.documents.layered_data import Layered
 from runner.documents.overrides import Override
-from runner.documents.plain import KeyPath
-from runner.documents.renames import SWEEP, ZIP
-from runner.errors import Problem, SpecError
+from runner.documents.plain_values import KeyPath
+from runner.documents.renamed_keys import SWEEP, ZIP
 from runner.spec.experiment import MAX_SWEEP_POINTS
 
 Step = list[Override]

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.documents.layered import Layered
-from runner.documents.plain import KeyPath
-from runner.errors import ReleaseError
-from runner.releases.limits import MAX_TRAINER_BYTES
-from runner.releases.paths import wrong_path
+from runner.base.errors import ReleaseError
+from runner.base.storage.safe_files import open_below
+from runner.base.storage.strict_json import loads
+from runner.documents.layered_data import Layered
+from runner.documents.plain_values import KeyPath
+from runner.documents.releases.limits import MAX_TRAINER_BYTES
+from runner.documents.releases.paths import wrong_path
 from runner.spec.origin import DATA, fetched_folder
-from runner.spec.trainers import TrainerSettings
-from runner.storage.files import open_below
-from runner.storage.strict_json import loads
+from runner.spec.training_settings import TrainerSettings
 
 FOLDER = "trainers"
 """The name of a folder of stored files: in `inputs/` of a run, or in the release of a component."""

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.statistics.clustered_means import Codes, Floats, Interval, Share, share
 from runner.statistics.intervals import CONFIDENCE
-from runner.statistics.shares import Codes, Floats, Interval, Share, share
 
 BINS = 10
 """Of equal width: [0, 0.1), ..., [0.9, 1]."""

@@ -18,9 +18,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from runner.statistics.detectable import FEWEST, POWER, detectable_share
 from runner.statistics.intervals import CONFIDENCE, interval, student
-from runner.statistics.paired import differing
+from runner.statistics.minimum_detectable_effect import FEWEST, POWER, detectable_share
+from runner.statistics.sign_flip import differing
 
 FEW = 4.0
 """Where the spread is that of fewer groups, their differences are taken for those of single verdicts."""

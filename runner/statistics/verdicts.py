@@ -14,7 +14,7 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from runner.statistics.shares import Codes, Floats, Share, share
+from runner.statistics.clustered_means import Codes, Floats, Share, share
 
 Mask = npt.NDArray[np.bool_]
 NONE, UNSET = 2, -1

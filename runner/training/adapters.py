@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from runner.aio import run_sync
-from runner.errors import NipRunError, RunError, TransientError
+from runner.base.async_runner import run_sync
+from runner.base.errors import NipRunError, RunError, TransientError
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
-from runner.spec.trainers import TrainerSettings
+from runner.spec.training_settings import TrainerSettings
 from runner.training.stage_log import StageLog, output_of
 from runner.training.stages import AdapterNoted
 

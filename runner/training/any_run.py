@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from runner.errors import UsageError, Waiting
-from runner.models.tally import Tally
+from runner.base.errors import UsageError, Waiting
+from runner.models.usage_totals import Tally
 from runner.results.folder import part_id, split_part
-from runner.results.results import LAST, Results
+from runner.results.leaderboard.results_folder import LAST, Results
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
-from runner.runs.as_begun import as_begun
-from runner.runs.engine_there import check_engine, check_stays, engine_kept
-from runner.runs.result import RunResult
-from runner.runs.run import RunOptions, run_games
-from runner.runs.spending import spending
-from runner.runs.together import GamesOf, run_together
-from runner.runs.which import WhichRun
-from runner.spec.load import Spec
+from runner.runs.execution.spending import spending
+from runner.runs.finished.result import RunResult
+from runner.runs.finished.selection import WhichRun
+from runner.runs.session.chat_format_lock import as_begun
+from runner.runs.session.execution_check import check_engine, check_stays, engine_kept
+from runner.runs.session.parallel_runs import GamesOf, run_together
+from runner.runs.session.run import RunOptions, run_games
+from runner.spec.loader import Spec
 from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
 from runner.training.trust import check_trust
 
@@ -115,7 +115,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
 
     Raises:
         UsageError: what was asked is for the other kind of run; or a spec from elsewhere wants a key.
-        NipRunError: see `runner.runs.run.run_games` and `runner.training.run.train`.
+        NipRunError: see `runner.runs.session.run.run_games` and `runner.training.run.train`.
     """
     if not isinstance(plan, TrainingPlan):
         return run_games(_checked(ToRun(plan, run_id, options), results), results, run_id, options)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import RunError
-from runner.hashing import file_hash
+from runner.base.errors import RunError
+from runner.base.hashing import file_hash
 from runner.results.folder import RunFolder
-from runner.spec.trainers import TrainerSettings
-from runner.training.build_datasets import build_datasets
+from runner.spec.training_settings import TrainerSettings
+from runner.training.dataset_building import build_datasets
 from runner.training.games import Games
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import ITERATIONS, StageLog, iteration_folder

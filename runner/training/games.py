@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runner.errors import RunError
+from runner.base.errors import RunError
 from runner.results.folder import RunFolder
-from runner.spec.load import Spec
+from runner.spec.loader import Spec
 from runner.training.plan import Models, TrainingPlan, part_id
 from runner.training.stage_log import StageLog
 from runner.training.stages import GamesPlayed, PartRecord, TestPlayed

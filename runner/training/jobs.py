@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.errors import RunError, Waiting
-from runner.hashing import derived_seed, file_hash, tagged_hash
+from runner.base.errors import RunError, Waiting
+from runner.base.hashing import derived_seed, file_hash, tagged_hash
+from runner.base.storage.safe_files import make_folder, open_to_read
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
-from runner.spec.trainers import TrainerSettings
-from runner.storage.files import make_folder, open_to_read
-from runner.training.backends.base import Backend, FineTuneJob, JobHandle, JobNote, JobState, JobStatus
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.interface import Backend, FineTuneJob, JobHandle, JobNote, JobState, JobStatus
 from runner.training.dataset_stage import edited_by_user
 from runner.training.plan import Models, TrainingPlan
 from runner.training.stage_log import OUTPUT, StageLog, iteration_folder, job_folder

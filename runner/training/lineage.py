@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from runner.documents.fields import from_plain, to_plain
+from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.models.settings import FineTuneStep, ModelSettings
 from runner.training.stages import ModelState
 

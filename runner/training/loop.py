@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 
+from runner.base.text import comma_join
 from runner.models.settings import FineTuneStep, ModelSettings
 from runner.results.folder import RunFolder
-from runner.text import comma_join
-from runner.training.backends.connect import check_startable
+from runner.training.backends.registry import check_startable
 from runner.training.dataset_stage import DatasetStage
 from runner.training.games import Games, RunPart
 from runner.training.jobs import Connect, JobStage
@@ -56,7 +56,7 @@ class Loop:
         Raises:
             Waiting: a model is to be trained by hand.
             RunError: games, a dataset or a job failed; the message says what to do.
-            ProviderRefusal, BudgetExhausted, Interrupted: see `runner.errors`.
+            ProviderRefusal, BudgetExhausted, Interrupted: see `runner.base.errors`.
         """
         iterations = self.plan.training.iterations
         self._games.check_there()

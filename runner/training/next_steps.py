@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from runner.base.text import escape_controls
 from runner.results.folder import RunFolder
 from runner.results.manifest import Status
-from runner.spec.trainers import TrainingSettings
-from runner.text import escape_controls
+from runner.spec.training_settings import TrainingSettings
 from runner.training.plan import part_id, tests_before
 from runner.training.stage_log import iteration_folder
 from runner.training.stages import (

@@ -8,19 +8,19 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
-from runner.datasets.datapoint import Datapoint, grouped
-from runner.documents.fields import to_plain
-from runner.errors import UsageError
-from runner.hashing import derived_seed, tagged_hash
+from runner.base.errors import UsageError
+from runner.base.hashing import derived_seed, tagged_hash
+from runner.documents.dataclass_schema import to_plain
+from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings
-from runner.prompts.chat_format import ChatFormat
 from runner.rollouts.plan import Plan
-from runner.runs.debates import games_of
-from runner.spec.backends import HYPERPARAMETERS
+from runner.runs.finished.debates import games_of
+from runner.spec.backend_traits import HYPERPARAMETERS
+from runner.spec.datasets.datapoint import Datapoint, grouped
 from runner.spec.experiment import LONGEST_RUN_ID
-from runner.spec.load import Spec
-from runner.spec.trainers import MAX_ITERATIONS, TrainerSettings, TrainingSettings
-from runner.training.backends.base import Method
+from runner.spec.loader import Spec
+from runner.spec.training_settings import MAX_ITERATIONS, TrainerSettings, TrainingSettings
+from runner.training.backends.interface import Method
 
 _DECIDING = (*HYPERPARAMETERS, "from_scratch")
 MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in _DECIDING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
 
-from runner.documents.fields import to_plain
+from runner.documents.dataclass_schema import to_plain
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.training.games import Games, RunPart

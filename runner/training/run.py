@@ -9,38 +9,38 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from runner.errors import BudgetExhausted, FolderGoneError, Interrupted, NipRunError, RunError, UsageError, Waiting
+from runner.base.errors import BudgetExhausted, FolderGoneError, Interrupted, NipRunError, RunError, UsageError, Waiting
+from runner.base.storage.atomic_files import atomic_write
+from runner.base.text import comma_join, did_you_mean
 from runner.models.layers.budget import Budget
 from runner.models.settings import ModelSettings
-from runner.models.tally import Tally
-from runner.results.beginning import write_beginning
-from runner.results.changes import changed_keys, is_unchanged
+from runner.models.usage_totals import Tally
 from runner.results.folder import RunFolder
-from runner.results.inputs import write_inputs
+from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
-from runner.results.provenance import updated_manifest
-from runner.results.results import Results
+from runner.results.provenance.input_files import write_inputs
+from runner.results.provenance.manifest_writer import updated_manifest
+from runner.results.provenance.sources_snapshot import write_beginning
+from runner.results.spec_changes import changed_keys, is_unchanged
 from runner.rollouts.plan import Plan
-from runner.runs.accounting import Progress, Watch
-from runner.runs.process import interruptible, log_to, sigterm_as_keyboard_interrupt
-from runner.runs.reconstruct import saved_plan
-from runner.runs.result import RunResult
-from runner.runs.run import RunOptions, cache_beside, mark_as_fetched, run_games
-from runner.runs.spending import spending
-from runner.runs.troubles import troubles_of
-from runner.spec.load import Spec
-from runner.storage.atomic import atomic_write
-from runner.text import comma_join, did_you_mean
+from runner.runs.execution.accounting import Progress, Watch
+from runner.runs.execution.process import interruptible, log_to, sigterm_as_keyboard_interrupt
+from runner.runs.execution.spending import spending
+from runner.runs.finished.problems import troubles_of
+from runner.runs.finished.reconstruction import saved_plan
+from runner.runs.finished.result import RunResult
+from runner.runs.session.run import RunOptions, cache_beside, mark_as_fetched, run_games
+from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
-from runner.training.backends.base import Backend
-from runner.training.backends.connect import backend_for
+from runner.training.backends.interface import Backend
+from runner.training.backends.registry import backend_for
 from runner.training.lineage import state_of
 from runner.training.loop import Loop
 from runner.training.plan import TrainingPlan, check_run_id
-from runner.training.report import summary
 from runner.training.rerun import Rerun
 from runner.training.stage_log import StageLog, read_stages, stage_log
 from runner.training.stages import GroupOutcome, Stages, Switched, TrainingEnded
+from runner.training.summary import summary
 from runner.training.trainer_files import restore_files, store_trainer_files
 
 TRAINERS = "training.trainers."
@@ -64,7 +64,7 @@ def train(
     Raises:
         Waiting: a model is to be trained by hand; the message says how to go on.
         UsageError: the run has done more iterations than are asked for, or cannot have this id.
-        BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.run.run_games`.
+        BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.session.run.run_games`.
     """
     _check_manual_models(plan, options.manual_models)
     check_run_id(run_id)

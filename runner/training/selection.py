@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.hashing import derived_seed
-from runner.protocols.rewards import reaches
-from runner.spec.trainers import GuessReplacement, SelectionSettings
+from runner.base.hashing import derived_seed
+from runner.game.protocols.rewards import reaches
+from runner.spec.training_settings import GuessReplacement, SelectionSettings
 
 SEED_BITS = 32
 """What the legacy generator takes."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.aio import run_sync
-from runner.errors import JournalError
+from runner.base.async_runner import run_sync
+from runner.base.errors import JournalError
+from runner.base.storage import format_versions
+from runner.base.storage.format_versions import STAGE_LOG
+from runner.base.storage.journal import Journal
+from runner.base.storage.log_lines import check_log_format, read_journal
 from runner.results.folder import RunFolder
-from runner.storage import formats
-from runner.storage.formats import STAGE_LOG
-from runner.storage.journal import Journal
-from runner.storage.log_lines import check_log_format, read_journal
 from runner.training.stages import RECORDS, Begun, StageRecord, Stages
 
 ITERATIONS = "iterations"
@@ -104,7 +104,7 @@ def stage_log(folder: RunFolder, run: str) -> Iterator[StageLog]:
         if not records:
             # What tells this run's jobs from those of a run of the same id in another folder.
             token = secrets.token_hex(8)
-            stages.add(Begun(token=token, format=formats.LOG_FORMAT, run=run, run_id=folder.run_id))
+            stages.add(Begun(token=token, format=format_versions.LOG_FORMAT, run=run, run_id=folder.run_id))
         yield stages
     finally:
         run_sync(journal.close)

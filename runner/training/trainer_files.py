@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.releases.limits import MAX_TRAINER_BYTES, MAX_TRAINER_FILES
+from runner.base.storage.atomic_files import atomic_write
+from runner.base.storage.safe_files import open_below
+from runner.base.text import escape_controls, in_one_line, shortened
+from runner.documents.releases.limits import MAX_TRAINER_BYTES, MAX_TRAINER_FILES
 from runner.results.folder import RunFolder
 from runner.spec.trainer_files import FOLDER, INDEX, TrainerFiles, is_storable, read_index, stored_name
-from runner.spec.trainers import TrainerSettings
-from runner.storage.atomic import atomic_write
-from runner.storage.files import open_below
-from runner.text import escape_controls, in_one_line, shortened
+from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.command import script_of
 from runner.training.plan import TrainingPlan
 from runner.training.weights import is_path, without_path

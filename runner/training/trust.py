@@ -9,17 +9,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator
 
-from runner.documents.fetched import from_elsewhere
-from runner.documents.fields import to_plain
-from runner.errors import UsageError
-from runner.models.keys import KeyUse, check_allowed
+from runner.base.errors import UsageError
+from runner.base.text import comma_join
+from runner.documents.dataclass_schema import to_plain
+from runner.documents.fetched_files import from_elsewhere
+from runner.models.api_keys import KeyUse, check_allowed
 from runner.models.prices import describe_price, list_version, listed_price
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
-from runner.runs.spending import used_models
-from runner.runs.which import ReplayOf
-from runner.text import comma_join
-from runner.training.keys import key_uses_of, to_allow
+from runner.runs.execution.spending import used_models
+from runner.runs.finished.selection import ReplayOf
+from runner.training.key_usage import key_uses_of, to_allow
 from runner.training.plan import AnyPlan, TrainingPlan
 
 MAX_CALLS = 10_000

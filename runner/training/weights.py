@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.hashing import file_hash, tagged_hash
+from runner.base.hashing import file_hash, tagged_hash
 
 _PATH = re.compile(r"(~|/|\.{1,2}/|[A-Za-z]:[\\/]|\\\\).*", re.DOTALL)
 

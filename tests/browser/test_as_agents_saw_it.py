@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.pages.games import Game, games_of
+from runner.pages.report.games import Game, games_of
 from runner.results.folder import RunFolder
 from tests.browser.conftest import Opens
 from tests.support.paths import ROOT

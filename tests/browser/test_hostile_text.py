@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.text import in_one_line
+from runner.base.text import in_one_line
 from tests.browser.conftest import Opens
 from tests.support.hostile_pages import full_of
 from tests.support.hostile_payloads import PAYLOADS

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.commands import COMMANDS as REGISTRY
+from runner.cli.commands import GROUPS
 from runner.cli.main import main
-from runner.cli.registry import COMMANDS as REGISTRY
-from runner.cli.registry import GROUPS
-from runner.exports.table import EXPORTS
-from runner.finetune.formats import FORMATS
+from runner.exports.formats import EXPORTS
+from runner.results.finetune.formats import FORMATS
 from runner.results.manifest import Status
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.commands import COMMANDS
 from runner.cli.completion import SCRIPTS, candidates
-from runner.cli.registry import COMMANDS
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, nip_run_here
 from tests.test_structure import _loaded

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.results.pins import CHANGED, NO_REMOTE, NOT_IN_GIT, NOT_PUSHED
+from runner.results.provenance.file_pins import CHANGED, NO_REMOTE, NOT_IN_GIT, NOT_PUSHED
 from tests.support.processes import nip_run_here
 from tests.support.repositories import ADDRESS, committed, git, pushed
 from tests.support.specs import spec_file

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from runner.cli.frugal import one_blas_thread
+from runner.cli.startup import one_blas_thread
 
 NAME = "OPENBLAS_NUM_THREADS"
 

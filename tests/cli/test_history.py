@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from runner.api import run
-from runner.spec.load import load_spec
-from runner.transports.folder import FolderTransport
-from runner.transports.registry import Registry
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.registry import Registry
+from runner.spec.loader import load_spec
 from tests.registry.planted import published_runs
 from tests.support.processes import nip_run_here
 from tests.support.training import training_spec

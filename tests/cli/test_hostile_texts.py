@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runner.documents.dump import dump
+from runner.documents.yaml_writer import dump
 from tests.support.paths import ROOT
 from tests.support.processes import command, environment, nip_run, nip_run_here
 from tests.support.servers.chat_client import serving

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.builtin import PROTOCOLS
-from runner.cli.init import COMMENTS_AT
-from runner.cli.registry import COMMANDS
-from runner.protocols.load import builtin_names, protocol_editor_schema
+from runner.base.package_data import PROTOCOLS
+from runner.cli.commands import COMMANDS
+from runner.cli.experiments.init import COMMENTS_AT
+from runner.game.protocols.loader import builtin_names, protocol_editor_schema
 from runner.spec.schemas import editor_schema
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here

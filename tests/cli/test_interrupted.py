@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.registry.fetched import opened
-from runner.transports.connect import connect
+from runner.registry.fetched_release import opened
+from runner.registry.transports.locations import connect
 from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import played

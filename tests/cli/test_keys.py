@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.errors import UsageError
-from runner.models.keys import KeyUse, allowed_hosts, host_of, key_uses, parse_allowed
+from runner.base.errors import UsageError
+from runner.models.api_keys import KeyUse, allowed_hosts, host_of, key_uses, parse_allowed
 from runner.models.settings import ModelSettings
-from runner.spec.load import load_spec, load_specs
+from runner.spec.loader import load_spec, load_specs
 from runner.spec.origin import MARKER, fetched_folder
 from tests.support.processes import nip_run_here
 from tests.support.servers.chat_client import serving

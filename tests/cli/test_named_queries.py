@@ -17,7 +17,7 @@ import pytest
 
 from runner.api import query, run
 from runner.cli.main import main
-from runner.spec.load import load_specs
+from runner.spec.loader import load_specs
 from tests.support.files import parquet_rows
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file

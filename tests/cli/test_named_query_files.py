@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from runner import builtin
 from runner.api import query, run
+from runner.base import package_data
+from runner.base.errors import LeaderboardError, UsageError
 from runner.cli.main import main
-from runner.errors import LeaderboardError, UsageError
-from runner.results.named_queries import named_queries
-from runner.results.results import Results
+from runner.results.leaderboard.named_queries import named_queries
+from runner.results.leaderboard.results_folder import Results
 from tests.cli.test_named_queries import asked
 from tests.support.specs import spec_file
 
@@ -30,7 +30,7 @@ TESTED = [
 @pytest.mark.full
 def test_all_that_are_shipped_are_listed_documented_and_tested(tmp_path: Path) -> None:
     shipped = named_queries(Results(tmp_path))
-    assert [one.name for one in shipped] == TESTED == sorted(path.stem for path in builtin.queries().iterdir())
+    assert [one.name for one in shipped] == TESTED == sorted(path.stem for path in package_data.queries().iterdir())
     out = StringIO()
     with redirect_stdout(out):
         assert main(["sql", "@", "--results", str(tmp_path)]) == 0

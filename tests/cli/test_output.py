@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.cli.layout import GAP, Column, fitted, stacked
-from runner.cli.output import short_time
+from runner.cli.terminal.layout import GAP, Column, fitted, stacked
+from runner.cli.terminal.output import short_time
 
 TEXT, ID, NUMBER = Column(16, 60), Column(40, 40), Column(4, 4)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from runner.api import estimate, sample_size
-from runner.errors import UsageError
-from runner.spec.load import load_spec
-from runner.statistics.paired import FEWEST_GROUPS
-from runner.statistics.variance import groups_needed, smallest_difference, with_one_more
+from runner.base.errors import UsageError
+from runner.spec.loader import load_spec
+from runner.statistics.sign_flip import FEWEST_GROUPS
+from runner.statistics.variance_components import groups_needed, smallest_difference, with_one_more
 from tests.support.processes import nip_run_here
 from tests.support.runs import metric, played, table
 from tests.support.specs import dataset_file, spec_file

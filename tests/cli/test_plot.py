@@ -13,7 +13,7 @@ import pytest
 
 from runner.cli.arguments_pages import FIGURES as NAMED
 from runner.cli.main import main
-from runner.pages.figures.made import FIGURES
+from runner.pages.figures.catalog import FIGURES
 from tests.support.paths import ROOT
 from tests.support.runs import played
 from tests.support.training import trained, training_spec

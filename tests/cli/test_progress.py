@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.progress import Display, Shown, Watched, watching
-from runner.models.tally import Tally
-from runner.runs.accounting import Progress
+from runner.cli.terminal.progress import Display, Shown, Watched, watching
+from runner.models.usage_totals import Tally
+from runner.runs.execution.accounting import Progress
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 from tests.support.terminal import in_terminal

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from runner.registry.licences import canonical_license
-from runner.registry.verify import wrong_in_release
-from runner.storage.locks import locked
-from runner.transports.connect import connect
+from runner.base.storage.locks import locked
+from runner.registry.licenses import canonical_license
+from runner.registry.transports.locations import connect
+from runner.registry.verification.verify import wrong_in_release
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.repositories import committed, git, pushed

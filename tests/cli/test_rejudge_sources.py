@@ -12,7 +12,7 @@ import pytest
 
 from runner import SpecError, load_spec
 from runner.cli.main import main
-from runner.spec.warnings import warnings_of
+from runner.spec.warnings.catalog import warnings_of
 from tests.support.runs import journal_records, played, table
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file

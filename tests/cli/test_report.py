@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from runner.base.redaction import REMOVED
+from runner.base.storage.locks import locked
 from runner.cli.main import main
 from runner.pages.base85 import decoded
-from runner.redaction import REMOVED
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.storage.locks import locked
+from runner.results.leaderboard.results_folder import Results
 from tests.compatibility.old import opened
 from tests.support.files import bytes_of
 from tests.support.hang_guard import HANG_SECONDS

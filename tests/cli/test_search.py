@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import Link, Release
-from runner.releases.reference import Kind
-from runner.text import did_you_mean
-from runner.transports.folder import FolderTransport
-from runner.transports.registry import Registry
+from runner.base.text import did_you_mean
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.reference import Kind
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.registry import Registry
 from tests.registry.planted import publish
 from tests.support.processes import nip_run_here
 

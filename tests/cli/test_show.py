@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from runner.cli.learning_curve import curve, show_training
-from runner.cli.output import NARROWEST
-from runner.cli.wrap import cells, wrapped
-from runner.errors import UsageError
-from runner.results.results import Results
+from runner.base.errors import UsageError
+from runner.cli.terminal.learning_curve import curve, show_training
+from runner.cli.terminal.output import NARROWEST
+from runner.cli.terminal.wrapping import cells, wrapped
+from runner.results.leaderboard.results_folder import Results
 from tests.cli.test_cli import Called, called
 from tests.support.runs import only_run, played, table
 from tests.support.servers.chat_client import serving

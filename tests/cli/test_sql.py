@@ -15,11 +15,11 @@ import duckdb
 import pytest
 
 from runner.cli.main import main
-from runner.cli.sql import CELL, EXAMPLES, TABLE_ROWS, _write
-from runner.results.board_schema import COMMENTS
+from runner.cli.results.sql import CELL, EXAMPLES, TABLE_ROWS, _write
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.schema import COMMENTS
 from runner.results.notes import Notes
-from runner.results.results import Results
 from runner.results.tables import COLUMNS
 from tests.support.asking import asked, told
 from tests.support.runs import only_run, played

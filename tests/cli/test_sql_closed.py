@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from runner.results.leaderboard import FILE
+from runner.results.leaderboard.database import FILE
 from tests.support.asking import asked
 from tests.support.processes import ended, started, until
 from tests.support.runs import played

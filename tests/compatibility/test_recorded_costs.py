@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.comparison.measures import measure_named
-from runner.comparison.scores import scored
-from runner.errors import UsageError
-from runner.pages.games import games_of
-from runner.pages.run_tally import RunTally
-from runner.registry.recompute import recomputed
-from runner.registry.verify import wrong_in_run
+from runner.base.errors import UsageError
+from runner.pages.report.games import games_of
+from runner.pages.report.run_totals import RunTally
+from runner.registry.recomputed_run import recomputed
+from runner.registry.verification.verify import wrong_in_run
+from runner.results.comparison.measures import measure_named
+from runner.results.comparison.scores import scored
 from runner.results.folder import RunFolder
-from runner.runs.reconstruct import played_plan
+from runner.runs.finished.reconstruction import played_plan
 from tests.models.test_bills import SOLO, reply, usage
 from tests.support.runs import played
 from tests.support.servers.chat_client import serving

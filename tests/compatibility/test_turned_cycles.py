@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.compatibility.old import called
-from tests.protocols.test_schedule import DECLARED, PROVER_FIRST
+from tests.game.protocols.test_schedule import DECLARED, PROVER_FIRST
 from tests.support.runs import only_run, table
 from tests.support.specs import spec_file
 

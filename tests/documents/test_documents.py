@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from runner.documents.dump import dump
-from runner.documents.fetched import MARKER, from_elsewhere, marker
-from runner.documents.reader import read
-from runner.errors import Place
+from runner.base.errors import Place
+from runner.documents.fetched_files import MARKER, from_elsewhere, marker
+from runner.documents.yaml_reader import read
+from runner.documents.yaml_writer import dump
 from tests.support.document_layers import layers, loaded_within, refused, write
 
 # What the reader refuses, and where

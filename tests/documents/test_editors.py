@@ -12,7 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from runner.protocols.load import builtin_names
+from runner.game.protocols.loader import builtin_names
 from tests.support.paths import ROOT
 
 SPECS = sorted(path for folder in ("", "base", "paper") for path in (ROOT / "specs" / folder).glob("*.yaml"))

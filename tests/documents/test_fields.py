@@ -10,12 +10,12 @@ from typing import Any, Literal
 import pytest
 from jsonschema import Draft202012Validator
 
-from runner.documents.check import check
-from runner.documents.fields import from_plain, option, path_keys, schema, to_plain
-from runner.documents.layered import Layered
-from runner.errors import Place
-from runner.protocols.load import protocol_editor_schema, protocol_schema
-from runner.protocols.table import Parameters
+from runner.base.errors import Place
+from runner.documents.dataclass_schema import from_plain, option, path_keys, schema, to_plain
+from runner.documents.layered_data import Layered
+from runner.documents.schema_check import check
+from runner.game.protocols.loader import protocol_editor_schema, protocol_schema
+from runner.game.protocols.schema import Parameters
 from runner.spec.experiment import Experiment
 from runner.spec.schemas import editor_schema, experiment_schema
 from tests.support.paths import ROOT

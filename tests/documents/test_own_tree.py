@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from runner import builtin
-from runner.cli.problems import error_lines
-from runner.documents.layers import load_layers
-from runner.documents.own_tree import OwnTree
-from runner.errors import Problem, SpecError
-from runner.spec.load import load_spec
+from runner.base import package_data
+from runner.base.errors import Problem, SpecError
+from runner.cli.terminal.problems import error_lines
+from runner.documents.layer_merge import load_layers
+from runner.documents.source_tree import OwnTree
+from runner.spec.loader import load_spec
 from runner.spec.schemas import experiment_schema
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
@@ -89,7 +89,7 @@ def test_nothing_is_taken_of_another_file_that_is_no_spec(elsewhere: Path, kind:
     elsewhere.write_text({**FOREIGN, "base and key": f"{SECRET}: 1\nextends: more.yaml\n"}[kind])
     elsewhere.with_name("more.yaml").write_text("name: theirs\n")
     spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml")
-    layered = load_layers(spec, "spec.yaml", (), builtin.find, keys=experiment_schema()["properties"])
+    layered = load_layers(spec, "spec.yaml", (), package_data.find, keys=experiment_schema()["properties"])
     assert SECRET not in str(layered.data)
     assert [Path(file).name for file in layered.files] == ["spec.yaml", "secret.yaml"]
 

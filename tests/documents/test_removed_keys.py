@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.datasets.settings import DatasetLimits
-from runner.documents.layered import Layered
-from runner.documents.layers import load_layers
+from runner.base.errors import SpecError
+from runner.documents.layer_merge import load_layers
+from runner.documents.layered_data import Layered
 from runner.documents.overrides import Override
-from runner.errors import SpecError
-from runner.models.policy import Retry
+from runner.models.retry_policy import Retry
+from runner.spec.datasets.settings import DatasetLimits
 from runner.spec.experiment import AgentSettings, Rollouts
-from runner.spec.load import load_spec, load_specs
+from runner.spec.loader import load_spec, load_specs
 from runner.spec.schemas import removable_spec_keys
 from tests.support.document_layers import beside, write
 from tests.support.specs import spec_file

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.documents.layered import Layered
-from runner.documents.layers import load_layers
+from runner.documents.layer_merge import load_layers
+from runner.documents.layered_data import Layered
 from runner.documents.overrides import Override
 from tests.support.document_layers import beside, write
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.documents.plain import KeyPath
-from runner.documents.scalars import with_new_texts
+from runner.documents.plain_values import KeyPath
+from runner.documents.yaml_edits import with_new_texts
 
 
 def shouted(at: KeyPath, text: str) -> str | None:

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from runner.documents.reader import Document, parse
-from runner.documents.settled import is_settled, settled_document
+from runner.documents.plain_yaml import is_settled, settled_document
+from runner.documents.yaml_reader import Document, parse
 
 READ = [
     "1", "-7", "0", "1.5", "-0.25", "1.0e-05", "2.5e+10", "true", "false", "null", "~", "", "a", "a b", "???", "'1e5'",

@@ -17,7 +17,7 @@ from runner.cli.main import main
 from runner.exports.mlflow.games import Games
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
-from runner.runs.result import RunResult
+from runner.runs.finished.result import RunResult
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played

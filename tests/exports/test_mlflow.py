@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 import yaml
 
+from runner.base.errors import RunError
+from runner.base.redaction import REMOVED, Redactor
 from runner.cli.main import main
-from runner.errors import RunError
 from runner.exports.mlflow import limits
 from runner.exports.mlflow.curve import is_step
 from runner.exports.mlflow.games import Games
 from runner.exports.mlflow.limits import Fitted, batches, sent_bytes
 from runner.exports.mlflow.record import MlflowRun, Point
-from runner.exports.mlflow.sending import _spans
+from runner.exports.mlflow.sender import _spans
 from runner.exports.mlflow.training import training_record
-from runner.redaction import REMOVED, Redactor
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.runs.result import RunResult
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.result import RunResult
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played

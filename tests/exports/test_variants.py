@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner.cli.main import main
-from runner.runs.result import RunResult
+from runner.runs.finished.result import RunResult
 from tests.support.files import parquet_rows
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.runs import played, table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from runner.errors import (
+from runner.base.errors import (
     ContextExceededError,
     MalformedError,
     NipRunError,

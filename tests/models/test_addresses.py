@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from runner.models.addresses import same_server
-from runner.models.policy import Retry
-from runner.models.servers import Servers
+from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
+from runner.models.shared_servers import Servers
 
 
 @pytest.mark.parametrize(

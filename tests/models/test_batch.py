@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ProviderRefusal, TransientError
-from runner.models.base import Completion, Request, SampleKey, Usage
+from runner.base.errors import ProviderRefusal, TransientError
+from runner.game.prompts.chat import ChatMessage
+from runner.models.interface import Completion, Request, SampleKey, Usage
+from runner.models.journal_records import BatchRecord
 from runner.models.prices import price_of
 from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
-from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
-from runner.prompts.chat import ChatMessage
 from tests.support.fine_tuning import QUICK
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import (

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ProviderRefusal, RunError, ServerUnreachable, TransientError
-from runner.models.base import Completion, Request
-from runner.models.policy import TransientPolicy
+from runner.base.errors import ProviderRefusal, RunError, ServerUnreachable, TransientError
+from runner.models.interface import Completion, Request
+from runner.models.journal_records import BatchRecord
 from runner.models.providers.batch_results import BatchResults
 from runner.models.providers.openai_batch import BatchModel, custom_id
 from runner.models.providers.openai_body import request_body
-from runner.models.records import BatchRecord
+from runner.models.retry_policy import TransientPolicy
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 from tests.support.servers import frame

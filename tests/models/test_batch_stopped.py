@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from runner.errors import BudgetExhausted
-from runner.models.base import Completion, Request, SampleKey
+from runner.base.errors import BudgetExhausted
+from runner.base.storage.journal import JOURNAL
+from runner.game.prompts.chat import ChatMessage
+from runner.models.interface import Completion, Request, SampleKey
+from runner.models.journal_records import BatchRecord
 from runner.models.providers.openai_batch import BatchModel
-from runner.models.records import BatchRecord
 from runner.models.settings import ModelSettings
-from runner.prompts.chat import ChatMessage
-from runner.rollouts.stop import Stopped
-from runner.storage.journal import JOURNAL
+from runner.rollouts.stop_switch import Stopped
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, has_open, started, until
 from tests.support.runs import derived_files, only_run, played

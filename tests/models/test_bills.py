@@ -24,17 +24,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runner.errors import BudgetExhausted, CallError
+from runner.base.errors import BudgetExhausted, CallError
 from runner.models import prices
-from runner.models.base import Choice, Completion, Request, SampleKey, Usage
 from runner.models.costs import CallCosts, cost_of_failure
+from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.plausible_usage import checked_usage
 from runner.models.prices import ListedPrice, list_version, price_of
 from runner.models.providers import openai
 from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings, Price
-from runner.models.tally import Tally
-from runner.runs.troubles import troubles_of
+from runner.models.usage_totals import Tally
+from runner.runs.finished.problems import troubles_of
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import journal_records, played, table
 from tests.support.servers.batch_client import providing

@@ -13,11 +13,10 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
-from runner.aio import cancel_all
-from runner.models.base import Completion, Request
-from runner.models.connect import connect
-from runner.models.policy import Retry
-from runner.models.providers.bodies import (
+from runner.base.async_runner import cancel_all
+from runner.models.client import connect
+from runner.models.interface import Completion, Request
+from runner.models.providers.body_limits import (
     FREE_BYTES,
     PLACES,
     STEP,
@@ -32,6 +31,7 @@ from runner.models.providers.bodies import (
     unpacker_for,
 )
 from runner.models.providers.openai import OpenAiModel
+from runner.models.retry_policy import Retry
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.aio import run_sync
-from runner.errors import CallError, RefusedError, ServerUnreachable, TransientError
-from runner.models.base import Choice, Completion, Request, SampleKey
+from runner.base.async_runner import run_sync
+from runner.base.errors import CallError, RefusedError, ServerUnreachable, TransientError
+from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.breaker import Breaker
-from runner.models.policy import BreakerPolicy, TransientPolicy
+from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 from tests.support.hang_guard import HANG_SECONDS
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")

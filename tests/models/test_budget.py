@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.errors import (
+from runner.base.errors import (
     BudgetExhausted,
     CallError,
     ContextExceededError,
@@ -19,13 +19,13 @@ from runner.errors import (
     SpecError,
     TransientError,
 )
-from runner.models.base import Choice, Completion, Request, SampleKey, Usage
 from runner.models.costs import CallCosts
+from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Budget, BudgetSettings, within_budget
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
-from runner.models.tally import Tally
-from runner.spec.load import load_spec
+from runner.models.usage_totals import Tally
+from runner.spec.loader import load_spec
 from tests.cli.test_cli import called
 from tests.support.calls import answer_to
 from tests.support.limits import steps

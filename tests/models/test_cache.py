@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from runner.errors import BudgetExhausted, ContextExceededError, RunError, TransientError
-from runner.models.base import Choice, Completion, Request, SampleKey, Usage
+from runner.base.errors import BudgetExhausted, ContextExceededError, RunError, TransientError
+from runner.game.prompts.chat import ChatMessage
+from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.layers.cache import Cache, asked_fields, differences, through_cache
 from runner.models.settings import ModelSettings
-from runner.prompts.chat import ChatMessage
 from tests.support.calls import answer_to
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, nip_run_here

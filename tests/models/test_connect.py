@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from runner.errors import TransientError
-from runner.models.base import Choice, Completion, Request, SampleKey
-from runner.models.connect import connect
-from runner.models.events import CallEvents
+from runner.base.errors import TransientError
+from runner.models.call_events import CallEvents
+from runner.models.client import connect
+from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.budget import Budget, BudgetSettings
-from runner.models.policy import Retry, TransientPolicy
-from runner.models.servers import Servers
+from runner.models.retry_policy import Retry, TransientPolicy
 from runner.models.settings import ModelSettings
-from runner.models.tally import Tally
+from runner.models.shared_servers import Servers
+from runner.models.usage_totals import Tally
 from tests.support.calls import answer_to
 
 URL = "http://127.0.0.1:9/v1"

@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from runner.errors import TransientError
-from runner.models.base import Choice, Completion, Request
+from runner.base.errors import TransientError
+from runner.base.redaction import REMOVED, current_redactor
+from runner.base.storage.log_lines import decode, encode
+from runner.models.interface import Choice, Completion, Request
+from runner.models.journal_records import Asked, CallRecord, parse_record
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
 from runner.models.providers.openai_http import without_secrets
 from runner.models.providers.openai_wire import read_completion
-from runner.models.records import Asked, CallRecord, parse_record
-from runner.redaction import REMOVED, current_redactor
-from runner.storage.log_lines import decode, encode
 from tests.models.test_batch_results import results
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 

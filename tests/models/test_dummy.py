@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.models.base import Request, ResponseHint, SampleKey
-from runner.models.connect import connect
-from runner.models.policy import Retry
+from runner.game.prompts.chat import ChatMessage
+from runner.models.client import connect
+from runner.models.interface import Request, ResponseHint, SampleKey
 from runner.models.providers.dummy import DummyModel, examples_behind, trained_name
+from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
-from runner.prompts.chat import ChatMessage
 from tests.support.calls import answer_to
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played

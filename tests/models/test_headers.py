@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ProviderRefusal, UsageError
-from runner.models.base import Request, SampleKey
+from runner.base.errors import ProviderRefusal, UsageError
+from runner.models.api_keys import KeyUse, check_allowed, host_uses, key_uses
 from runner.models.headers import headers_of
-from runner.models.keys import KeyUse, check_allowed, host_uses, key_uses
+from runner.models.interface import Request, SampleKey
 from runner.models.layers.cache import asked_fields
 from runner.models.settings import ModelSettings
 from runner.rollouts.identity import model_content
-from runner.spec.load import load_spec
+from runner.spec.loader import load_spec
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
 from tests.support.servers.chat_client import serving

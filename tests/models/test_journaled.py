@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.aio import run_sync
-from runner.errors import JournalError
-from runner.models.base import Choice, Completion, Request, SampleKey
+from runner.base.async_runner import run_sync
+from runner.base.errors import JournalError
+from runner.base.storage.journal import JOURNAL, Journal
+from runner.base.storage.log_lines import read_journal
+from runner.game.prompts.chat import ChatMessage
+from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex
-from runner.models.layers.journaled import JournaledCompleter
-from runner.models.records import Asked, CallRecord, Entry, messages_hash
-from runner.prompts.chat import ChatMessage
-from runner.storage.journal import JOURNAL, Journal
-from runner.storage.log_lines import read_journal
+from runner.models.journal_records import Asked, CallRecord, Entry, messages_hash
+from runner.models.layers.journal import JournaledCompleter
 
 SAMPLE = SampleKey("p", 0, 0, "verifier", 0)
 REQUEST = Request("m", ({"role": "user", "content": "is it right?"},), SAMPLE)

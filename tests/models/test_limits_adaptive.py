@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ContextExceededError, TransientError
+from runner.base.errors import ContextExceededError, TransientError
 from runner.models.layers.limits import BACKOFF_COOLDOWN_SECONDS, SHRINK, GroupLimit
 from tests.support.limits import TOO_MANY, Time, full_round, limit_of, settled
 from tests.support.runs import derived_files, played

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import TransientError
+from runner.base.errors import TransientError
 from runner.models.layers.limits import BACKOFF_COOLDOWN_SECONDS, GroupLimit
 from tests.support.runs import played
 from tests.support.servers.batch_client import providing

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from runner.errors import TransientError
-from runner.models.base import Completion, Request
+from runner.base.errors import TransientError
+from runner.models.interface import Completion, Request
 from runner.models.layers.limits import FairSemaphore, GroupLimit, within_limits
 from tests.support.calls import answer_to
 from tests.support.hang_guard import HANG_SECONDS

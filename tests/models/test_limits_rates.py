@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.models.base import Choice, Completion, Request, Usage
+from runner.models.interface import Choice, Completion, Request, Usage
 from runner.models.layers.limits import FairSemaphore, LeakyBucket, within_limits
 from tests.support.calls import answer_to
 from tests.support.limits import Time, limit_of, request

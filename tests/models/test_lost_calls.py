@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from runner.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
-from runner.models.base import Choice, Completion, SampleKey
+from runner.base.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
+from runner.base.storage.journal import Journal
+from runner.models.interface import Choice, Completion, SampleKey
+from runner.models.journal_records import Asked, CallRecord, EndedRecord, FailureRecord, LostRecord, read_records
 from runner.models.layers.lost_calls import AbandonedCalls, InFlight
-from runner.models.records import Asked, CallRecord, EndedRecord, FailureRecord, LostRecord, read_records
-from runner.models.tally import Tally
+from runner.models.usage_totals import Tally
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.runs.spending import spending
-from runner.spec.load import load_spec
-from runner.storage.journal import Journal
+from runner.runs.execution.spending import spending
+from runner.spec.loader import load_spec
 from tests.support.processes import ended, interrupt, nip_run_here, started, started_silent, until, until_asked
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing

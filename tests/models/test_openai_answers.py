@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runner.errors import TransientError
-from runner.models.base import Completion
+from runner.base.errors import TransientError
+from runner.base.redaction import current_redactor
+from runner.base.storage.log_lines import from_json, to_json
+from runner.models.interface import Completion
+from runner.models.journal_records import completion_fields, completion_from_fields
 from runner.models.providers.lenient_json import BYTES_ALTERED, mended
-from runner.models.records import completion_fields, completion_from_fields
-from runner.redaction import current_redactor
-from runner.storage.log_lines import from_json, to_json
 from tests.support.openai_calls import answered, ask, settings
 from tests.support.servers.chat_client import serving
 

@@ -10,7 +10,14 @@ import httpx2
 import openai
 import pytest
 
-from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
+from runner.base.errors import (
+    CallError,
+    ContextExceededError,
+    NipRunError,
+    ProviderRefusal,
+    RefusedError,
+    TransientError,
+)
 from runner.models.providers.openai import map_client_error
 from runner.models.providers.openai_errors import duration, retry_after
 from tests.support.hang_guard import HANG_SECONDS

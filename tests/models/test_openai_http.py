@@ -11,10 +11,10 @@ from urllib.parse import quote
 import openai
 import pytest
 
-from runner.errors import NipRunError
+from runner.base.errors import NipRunError
 from runner.models.providers.openai import close_client, make_client
 from runner.models.settings import ModelSettings
-from runner.runs.process import log_to
+from runner.runs.execution.process import log_to
 from tests.support.openai_calls import answered, ask, settings
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback, running

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ProviderRefusal, TransientError
-from runner.models.base import Request
+from runner.base.errors import ProviderRefusal, TransientError
+from runner.models.interface import Request
 from runner.models.providers.openai import CLIENT_ERRORS, OpenAiModel, close_client, make_client, map_client_error
 from runner.models.settings import ModelSettings
 from tests.support.openai_calls import CHAT, SAMPLE, ask, settings

@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
-from runner.documents.fields import schema
+from runner.documents.dataclass_schema import schema
 from runner.models.connectors import CONNECTORS
 from runner.models.prices import FREE, price_of
-from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS, ProviderName
+from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, ProviderName
 from runner.models.settings import ModelSettings
 
 

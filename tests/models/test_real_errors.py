@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from runner.errors import (
+from runner.base.errors import (
     NipRunError,
     ProviderRefusal,
 )
-from runner.models.base import Completion, Request
+from runner.models.interface import Completion, Request
 from runner.models.providers.openai import OpenAiModel
 from runner.models.providers.openai_errors import refuses_n
 from tests.models.real_errors import (

@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
-from runner.errors import ContextExceededError, RefusedError, TransientError
-from runner.models.base import Choice, Completion, SampleKey, Usage
+from runner.base.errors import ContextExceededError, RefusedError, TransientError
+from runner.base.storage.log_lines import JournalReader, encode
+from runner.models.interface import Choice, Completion, SampleKey, Usage
 from runner.models.journal_index import JournalIndex
-from runner.models.records import (
+from runner.models.journal_records import (
     Asked,
     BatchRecord,
     CallRecord,
@@ -23,8 +24,7 @@ from runner.models.records import (
     parse_record,
     read_records,
 )
-from runner.models.tally import Tally
-from runner.storage.log_lines import JournalReader, encode
+from runner.models.usage_totals import Tally
 
 SAMPLE = SampleKey("p0", 2, 1, "prover", 0)
 ASKED = Asked("p", "m")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError
 from runner.rollouts.plan import Plan
-from runner.runs.result import RunResult
-from runner.runs.which import ReplayOf
-from runner.spec.load import load_spec
+from runner.runs.finished.result import RunResult
+from runner.runs.finished.selection import ReplayOf
+from runner.spec.loader import load_spec
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here

@@ -19,8 +19,8 @@ from runner.models.retirements import (
     shutdowns,
 )
 from runner.models.settings import ModelSettings
-from runner.spec.load import load_spec
-from runner.spec.warnings import warnings_of
+from runner.spec.loader import load_spec
+from runner.spec.warnings.catalog import warnings_of
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file

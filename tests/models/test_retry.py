@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from runner.errors import CallError, ContextExceededError, NipRunError, ProviderRefusal, RefusedError, TransientError
-from runner.models.base import Choice, Completion, Request, SampleKey
-from runner.models.events import CallEvents
+from runner.base.errors import (
+    CallError,
+    ContextExceededError,
+    NipRunError,
+    ProviderRefusal,
+    RefusedError,
+    TransientError,
+)
+from runner.models.backoff import own_wait
+from runner.models.call_events import CallEvents
+from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.retry import with_retries
-from runner.models.layers.waits import own_wait
-from runner.models.policy import TransientPolicy
 from runner.models.providers.openai_errors import retry_after
+from runner.models.retry_policy import TransientPolicy
 from tests.support.calls import answer_to
 from tests.support.processes import ended_or_killed, started_silent
 from tests.support.runs import journal_records, played

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from runner.aio import run_sync
-from runner.errors import CallError, ContextExceededError, ProviderRefusal, ServerUnreachable, TransientError
-from runner.models.base import Choice, Complete, Completion, Request, SampleKey
-from runner.models.events import NO_EVENTS
+from runner.base.async_runner import run_sync
+from runner.base.errors import CallError, ContextExceededError, ProviderRefusal, ServerUnreachable, TransientError
+from runner.models.call_events import NO_EVENTS
+from runner.models.interface import Choice, Complete, Completion, Request, SampleKey
 from runner.models.layers.breaker import Breaker
 from runner.models.layers.placement import Placement
-from runner.models.layers.several import Server, SeveralServers
-from runner.models.layers.standing import ServerRefusal, Standing
-from runner.models.policy import BreakerPolicy, TransientPolicy
+from runner.models.layers.server_health import ServerRefusal, Standing
+from runner.models.layers.server_pool import Server, SeveralServers
+from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 NAMES = ["http://a", "http://b", "http://c"]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from runner.errors import BudgetExhausted, RefusedError, SpecError
-from runner.models.base import Choice, Completion, Request, SampleKey
+from runner.base.errors import BudgetExhausted, RefusedError, SpecError
+from runner.base.storage.journal import Journal
+from runner.base.storage.log_lines import read_journal
+from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex
-from runner.models.layers.journaled import JournaledCompleter
-from runner.spec.load import load_spec
-from runner.storage.journal import Journal
-from runner.storage.log_lines import read_journal
+from runner.models.layers.journal import JournaledCompleter
+from runner.spec.loader import load_spec
 from tests.support.processes import nip_run_here, started_silent, until_asked
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.batch_client import Provider, providing

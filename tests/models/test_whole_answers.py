@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
+from runner.base.redaction import REMOVED, current_redactor
+from runner.base.storage.journal import JOURNAL, Journal
+from runner.base.storage.log_lines import decode, encode
 from runner.models.answers import split
-from runner.models.base import Choice, Completion, Request, SampleKey, Usage
+from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.journal_index import open_index
+from runner.models.journal_records import Asked, CallRecord, parse_record
 from runner.models.layers.cache import Cache, asked_fields
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_http import without_secrets
 from runner.models.providers.openai_wire import read_completion
-from runner.models.records import Asked, CallRecord, parse_record
-from runner.redaction import REMOVED, current_redactor
-from runner.runs.which import ReplayOf
-from runner.storage.journal import JOURNAL, Journal
-from runner.storage.log_lines import decode, encode
+from runner.runs.finished.selection import ReplayOf
 from tests.models.test_batch_results import REQUEST as BATCHED
 from tests.models.test_batch_results import batched, name_of
 from tests.support.bodies import SAID, THOUGHT, openai_body, vllm_body

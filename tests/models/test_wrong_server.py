@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.exit_codes import ExitCode
+from runner.base.exit_codes import ExitCode
 from runner.models.providers.wrong_server import what_it_is
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here

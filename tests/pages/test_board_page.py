@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from runner.cli.main import main
-from runner.pages.board_marks import OTHER, mark_of
-from runner.pages.board_page import FIRST
-from runner.pages.board_sweeps import short_names
-from runner.pages.boards import Board, local_board
-from runner.registry.marks import NO_WEIGHTS
-from runner.registry.withheld import MARK as WITHHELD
-from runner.results.local_board import local_rows
-from runner.results.results import Results
+from runner.pages.boards.lists import Board, local_board
+from runner.pages.boards.marks import OTHER, mark_of
+from runner.pages.boards.page import FIRST
+from runner.pages.sweeps import short_names
+from runner.registry.bundles.withheld_rows import MARK as WITHHELD
+from runner.registry.lineage.contamination import NO_WEIGHTS
+from runner.results.leaderboard.local_board import local_rows
+from runner.results.leaderboard.results_folder import Results
 from tests.support.boards import board_page, board_row, kept_rows, made_board
 from tests.support.processes import nip_run_here
 from tests.support.reports import as_shown, read

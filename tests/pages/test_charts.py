@@ -12,18 +12,18 @@ from xml.etree import ElementTree as ET
 import pytest
 from markupsafe import Markup
 
+from runner.game.protocols.loader import load_protocol
 from runner.pages.charts.bars import Stack, bars, columns, stacked
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import Estimate
 from runner.pages.charts.forest import forest
-from runner.pages.charts.heat import heat
-from runner.pages.charts.looks import COLOURS, COLUMN, FULL, PAGE, Look
+from runner.pages.charts.heatmap import heat
+from runner.pages.charts.labels import broken, fitted, visible, width_of
 from runner.pages.charts.protocol import protocol_picture
 from runner.pages.charts.reliability import Calibration, reliability
 from runner.pages.charts.scales import Scale, decades, extent
-from runner.pages.charts.words import broken, fitted, visible, width_of
-from runner.pages.page import style
-from runner.protocols.load import load_protocol
+from runner.pages.charts.styles import COLOURS, COLUMN, FULL, PAGE, Look
+from runner.pages.html import style
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOOKS = [PAGE, COLUMN, FULL, replace(COLUMN, headed=True)]

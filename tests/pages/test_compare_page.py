@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.comparison.compare import by_metrics, compare_systems
-from runner.comparison.game_by_game import game_pairs
-from runner.comparison.systems import Reading, system_of
-from runner.pages.compare_page import METRICS, compares, couples, crossed
-from runner.pages.run_page import runs_site
+from runner.pages.report.comparison import METRICS, compares, couples, crossed
+from runner.pages.report.run_site import runs_site
+from runner.results.comparison.comparison import by_metrics, compare_systems
+from runner.results.comparison.game_pairs import game_pairs
+from runner.results.comparison.systems import Reading, system_of
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.spec.load import load_spec
+from runner.results.leaderboard.results_folder import Results
+from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 
 

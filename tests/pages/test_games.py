@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.pages.games import ROWS, Game, GamesData, games_of, row_of
 from runner.pages.packing import PIECE_BYTES, read
+from runner.pages.report.games import ROWS, Game, GamesData, games_of, row_of
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.runs.reconstruct import Reconstructor, played_plan
-from runner.runs.sent_prompts import sent_prompts
-from runner.spec.load import load_spec
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.reconstruction import Reconstructor, played_plan
+from runner.runs.finished.sent_prompts import sent_prompts
+from runner.spec.loader import load_spec
 from tests.support.runs import only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file

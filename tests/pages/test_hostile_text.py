@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import runner.pages
+from runner.base.text import in_one_line
 from runner.pages.base85 import ALPHABET, encoded
-from runner.pages.page import as_json, plain, policy, rendered, script, style
-from runner.text import in_one_line
+from runner.pages.html import as_json, plain, policy, rendered, script, style
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import SHOWN_OF_A_MANIFEST, in_file, with_manifest
 from tests.support.reports import Read, as_shown, read, report

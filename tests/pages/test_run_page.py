@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import NipRunError
-from runner.pages.overview import overview
+from runner.base.errors import NipRunError
+from runner.documents.releases.reference import parse
+from runner.pages.report.overview import overview
+from runner.registry.bundles.runs import draft_of
 from runner.registry.draft import Naming
-from runner.registry.fetched import get
-from runner.registry.run_bundle import draft_of
-from runner.releases.reference import parse
+from runner.registry.fetched_release import get
+from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_rows import metric_rows
-from runner.results.results import Results
-from runner.runs.troubles import troubles_of
-from runner.transports.connect import connect
+from runner.runs.finished.problems import troubles_of
 from tests.support.files import parquet_rows
 from tests.support.got import publish
 from tests.support.runs import only_run, played

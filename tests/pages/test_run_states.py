@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import NipRunError
+from runner.base.errors import NipRunError
+from runner.documents.releases.reference import parse
+from runner.registry.bundles.runs import draft_of
 from runner.registry.draft import Naming
-from runner.registry.fetched import get
-from runner.registry.run_bundle import draft_of
-from runner.releases.reference import parse
+from runner.registry.fetched_release import get
+from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.transports.connect import connect
+from runner.results.leaderboard.results_folder import Results
+from tests.pages.live.test_states import followed
 from tests.support.got import publish
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 from tests.support.summaries import Summary, site_of, summaries
-from tests.viewing.test_states import followed
 
 PRICED = {"m": {"price": {"input": 100.0, "output": 400.0}, "max_completion_tokens": 60}}
 

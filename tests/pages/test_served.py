@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from runner.pages.served import ServedPage, served
+from runner.pages.report.served import ServedPage, served
 
 
 def test_a_page_that_is_still_being_made_has_the_browser_ask_again() -> None:

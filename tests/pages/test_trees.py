@@ -13,7 +13,7 @@ import pytest
 
 from runner.results.folder import RunFolder
 from runner.rollouts.trees import build_tree
-from runner.runs.reconstruct import Reconstructor, saved_plan
+from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from tests.support.files import parquet_rows
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.runs import only_run, played

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from runner.pages.boards import local_board, published_board, without_folders
+from runner.base.redaction import Redactor
+from runner.pages.boards.lists import local_board, published_board, without_folders
+from runner.pages.redacted import site_without_secrets
 from runner.pages.site import Section, Site, as_one_file
-from runner.pages.unsecret import site_without_secrets
-from runner.redaction import Redactor
-from runner.registry.board import RegistryBoard
-from runner.results.results import Results
+from runner.registry.board.board import RegistryBoard
+from runner.results.leaderboard.results_folder import Results
 
 KEY = "sk-0123456789abcdefghij"
 

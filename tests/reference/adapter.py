@@ -10,20 +10,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runner.agents.whole_agent import AgentRuntime, Observation, OpenAiWholeAgent
-from runner.datasets.load import Datapoint
-from runner.documents.fields import from_plain
-from runner.errors import TransientError
-from runner.models.base import Choice, Completion, Request
-from runner.prompts.templates import LAST_ROUND, PromptSet, template_names
-from runner.protocols.game import Played, Turn, play
-from runner.protocols.load import load_protocol
-from runner.protocols.protocol import Protocol
-from runner.protocols.table import Parameters
-from runner.protocols.tree_shape import TreeShape
+from runner.base.errors import TransientError
+from runner.documents.dataclass_schema import from_plain
+from runner.game.prompts.templates import LAST_ROUND, PromptSet, template_names
+from runner.game.protocols.loader import load_protocol
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.rounds import Played, Turn, play
+from runner.game.protocols.schema import Parameters
+from runner.game.protocols.tree_shape import TreeShape
+from runner.models.interface import Choice, Completion, Request
+from runner.rollouts.agents.whole_agent import AgentRuntime, Observation, OpenAiWholeAgent
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
+from runner.spec.datasets.loader import Datapoint
 from runner.spec.experiment import Experiment
 
 HERE = Path(__file__).resolve().parent

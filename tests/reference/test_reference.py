@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.agents.arrays import NestedArrayDict, arrays_from_rounds, timesteps
-from runner.agents.observations import observation_of
-from runner.datasets.load import Datapoint
-from runner.errors import NipRunError
-from runner.hashing import hash_parity
-from runner.protocols.game import Message, Round, episode_rewards
-from runner.protocols.rewards import Payoff, payoff
+from runner.base.errors import NipRunError
+from runner.base.hashing import hash_parity
+from runner.game.protocols.rewards import Payoff, payoff
+from runner.game.protocols.rounds import Message, Round, episode_rewards
 from runner.results.metrics import Metrics
+from runner.rollouts.agents.arrays import NestedArrayDict, arrays_from_rounds, timesteps
+from runner.rollouts.agents.observations import observation_of
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.spec.trainers import GuessReplacement, SelectionSettings
+from runner.spec.datasets.loader import Datapoint
+from runner.spec.training_settings import GuessReplacement, SelectionSettings
 from runner.training.selection import probabilities, replaced_proportion, sample_size, select, select_for
 from tests.reference.adapter import (
     FILES,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.protocols.tree_shape import TreeShape
+from runner.game.protocols.tree_shape import TreeShape
 from runner.results.metrics import Metrics
 from runner.rollouts.trees import Node, TreeStatistics, build_tree, contrasts, is_positive
 from tests.reference.adapter import cases, name_of, protocol_of, scripted_tree

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.registry.board import registry_board
-from runner.registry.board_cache import BoardCache
-from runner.spec.load import load_spec
-from runner.transports.folder import FolderTransport
-from runner.transports.registry import Registry
+from runner.registry.board.board import registry_board
+from runner.registry.board.cache import BoardCache
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.registry import Registry
+from runner.spec.loader import load_spec
 from tests.registry.planted import Watched, published_runs
 from tests.support.training import training_spec
 

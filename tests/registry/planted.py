@@ -10,18 +10,18 @@ from typing import IO, Any
 
 import orjson
 
-from runner.registry.board import RegistryBoard
-from runner.registry.links import links_of, trained_facts
-from runner.registry.sessions import Session, content_hashes, session_of_release
-from runner.releases.bundle import Bundle, Content
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind
+from runner.documents.releases.bundle import Bundle, Content
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind
+from runner.registry.board.board import RegistryBoard
+from runner.registry.lineage.links import links_of, trained_facts
+from runner.registry.lineage.sessions import Session, content_hashes, session_of_release
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.interface import Stored
+from runner.registry.transports.registry import Entry, Registry
 from runner.results.folder import RunFolder
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 from runner.results.tables import COLUMNS
-from runner.transports.base import Stored
-from runner.transports.folder import FolderTransport
-from runner.transports.registry import Entry, Registry
 from tests.support.files import parquet_rows
 
 EFFORT = {"datapoints": 10, "rollouts": 10, "completions": 30, "prompt_tokens": 900, "completion_tokens": 90}

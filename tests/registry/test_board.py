@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from runner.errors import UsageError
-from runner.registry.board import _with_own_lists, registry_board
-from runner.releases.bundle import Bundle
+from runner.base.errors import UsageError
+from runner.documents.releases.bundle import Bundle
+from runner.registry.board.board import _with_own_lists, registry_board
+from runner.registry.transports.locations import connect
+from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.transports.connect import connect
-from runner.transports.registry import Registry
+from runner.results.leaderboard.results_folder import Results
 from tests.registry.planted import Watched, by_release, publish, release_of
 from tests.support.processes import nip_run_here
 from tests.support.registries import ALIKE, PLACES

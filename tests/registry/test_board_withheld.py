@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from runner.registry.board import registry_board
+from runner.documents.releases.bundle import Bundle
+from runner.registry.board.board import registry_board
+from runner.registry.bundles.runs import draft_of
+from runner.registry.bundles.withheld_rows import MARK
 from runner.registry.draft import Naming
-from runner.registry.fetched import PIN
-from runner.registry.run_bundle import draft_of
-from runner.registry.withheld import MARK
-from runner.releases.bundle import Bundle
+from runner.registry.fetched_release import PIN
+from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 from runner.results.tasks import PlayedDatapoint
-from runner.transports.registry import Registry
 from tests.registry.planted import by_release, publish
 
 

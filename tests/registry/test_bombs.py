@@ -22,15 +22,15 @@ SECONDS = 20
 GET = """
 import sys
 from pathlib import Path
-from runner.errors import NipRunError
-from runner.releases.reference import Kind, Reference
-from runner.transports.connect import connect
+from runner.base.errors import NipRunError
+from runner.documents.releases.reference import Kind, Reference
+from runner.registry.transports.locations import connect
 for name in sys.argv[2:]:
     folder = Path(sys.argv[1]) / name
     try:
         with connect(f"file:{folder}/registry") as registry:
             registry.unpack(registry.find(Reference(Kind.RUN, "acme", "tiny", "1")), folder / "got")
-        from runner.spec.load import load_spec
+        from runner.spec.loader import load_spec
         load_spec(folder / "got" / "spec.yaml")
     except NipRunError as error:
         print(name, str(error)[:200].replace("\\n", " "))

@@ -13,20 +13,20 @@ import orjson
 import pytest
 from yaml import safe_load as read_yaml
 
-from runner.registry.clean import clean
+from runner.documents.releases.bundle import opened
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind
+from runner.registry.bundles.runs import draft_of
+from runner.registry.cleaning.draft_cleaning import clean
+from runner.registry.cleaning.draft_folder import as_got, lay_out, run_folder
+from runner.registry.cleaning.rules import Rules
 from runner.registry.draft import Draft, Naming
-from runner.registry.laid_out import as_got, lay_out, run_folder
-from runner.registry.reading import unreadable_spec
-from runner.registry.rules import Rules
-from runner.registry.run_bundle import draft_of
-from runner.registry.verify import wrong_in_run
-from runner.releases.bundle import opened
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind
+from runner.registry.publishing.spec_check import unreadable_spec
+from runner.registry.verification.verify import wrong_in_run
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.spec.rejudged import DEBATES
-from runner.statistics.numbers import METHODS
+from runner.results.leaderboard.results_folder import Results
+from runner.spec.rejudged_run import DEBATES
+from runner.statistics.estimates import METHODS
 from tests.support.drafts import draft_by_hand
 from tests.support.runs import journal_records, played
 from tests.support.servers.chat_client import serving
@@ -246,7 +246,7 @@ def test_a_run_at_several_servers_leaves_none_of_their_addresses_and_says_so(tmp
 
 @pytest.mark.full
 def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
-    from runner.releases.manifest import Source
+    from runner.documents.releases.manifest import Source
 
     result = played(spec_file(tmp_path, size=4), tmp_path / "results")
     raw = draft_by_hand(result.folder.path)
@@ -264,7 +264,7 @@ def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path
 
 
 def test_of_an_answer_what_the_wire_format_has_stays_and_the_rest_goes() -> None:
-    from runner.registry.rules import ANSWER_FIELD, Rules
+    from runner.registry.cleaning.rules import ANSWER_FIELD, Rules
 
     message = {"role": "assistant", "content": "on hostnode17 at /srv/x", "reasoning": "http://hostnode17/"}
     fine: dict[str, Any] = {
@@ -300,8 +300,8 @@ models:
 
 
 def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_of_its_hashes() -> None:
-    from runner.registry.clean_yaml import clean_yaml
-    from runner.registry.rules import Rules, renamed_models
+    from runner.registry.cleaning.rules import Rules, renamed_models
+    from runner.registry.cleaning.yaml_text import clean_yaml
 
     rules = Rules(renamed_models(["/a/tiny", "/b/tiny/", "/b/tiny"]), ())
     text = clean_yaml(SPEC, rules, comments=False)
@@ -334,7 +334,7 @@ NO_PLACES = (
 
 @pytest.mark.parametrize("said", PLACES)
 def test_a_place_leaves_no_value_in_whatever_word_it_stands(said: str) -> None:
-    from runner.registry.strict import Reading, without_places
+    from runner.registry.cleaning.place_patterns import Reading, without_places
 
     for reading in Reading:
         assert without_places(said, lambda _: None, reading) == PLACES[said], reading
@@ -343,7 +343,7 @@ def test_a_place_leaves_no_value_in_whatever_word_it_stands(said: str) -> None:
 
 
 def test_what_is_no_place_stays_in_a_value() -> None:
-    from runner.registry.strict import Reading, without_places
+    from runner.registry.cleaning.place_patterns import Reading, without_places
 
     read = {said: without_places(said, lambda _: None, Reading.NAMES) for said in NO_PLACES if said != "a@b"}
     assert [said for said, left in read.items() if left != said] == []

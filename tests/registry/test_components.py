@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from runner import builtin
-from runner.documents.reader import read
-from runner.errors import NipRunError, ReleaseError, SpecError, UsageError
-from runner.hashing import tagged_hash
-from runner.protocols.load import load_protocol
-from runner.registry.component_files import GOLDEN, changed_renderings, prompts_identity, protocol_identity
-from runner.registry.components import component_draft
-from runner.registry.verify import wrong_in_release
-from runner.releases.bundle import Bundle, Content, opened
-from runner.releases.reference import Kind
-from runner.results.provenance import new_manifest
+from runner.base import package_data
+from runner.base.errors import NipRunError, ReleaseError, SpecError, UsageError
+from runner.base.hashing import tagged_hash
+from runner.documents.releases.bundle import Bundle, Content, opened
+from runner.documents.releases.reference import Kind
+from runner.documents.yaml_reader import read
+from runner.game.protocols.loader import load_protocol
+from runner.registry.components.drafts import component_draft
+from runner.registry.components.files import GOLDEN, changed_renderings, prompts_identity, protocol_identity
+from runner.registry.transports.locations import connect
+from runner.registry.verification.verify import wrong_in_release
+from runner.results.provenance.manifest_writer import new_manifest
 from runner.rollouts.plan import Plan
-from runner.spec.load import load_spec, load_specs
-from runner.transports.connect import connect
+from runner.spec.loader import load_spec, load_specs
 from tests.support.components import naming
 from tests.support.specs import dataset_file, spec_file
 
-PROMPTS = builtin.root() / "prompts" / "code_validation" / "nip"
+PROMPTS = package_data.root() / "prompts" / "code_validation" / "nip"
 
 
 def bundle(path: Path, kind: Kind, part: str | None = None) -> Bundle:
@@ -52,9 +52,9 @@ def data(content: Content) -> bytes:
 
 
 def test_a_protocol_has_the_hash_that_runs_of_it_have(tmp_path: Path) -> None:
-    file = shutil.copy(builtin.PROTOCOLS / "debate.yaml", tmp_path / "council.yaml")
+    file = shutil.copy(package_data.PROTOCOLS / "debate.yaml", tmp_path / "council.yaml")
     made = bundle(Path(file), Kind.PROTOCOL)
-    assert made.contents["protocol.yaml"] == (builtin.PROTOCOLS / "debate.yaml").read_bytes()
+    assert made.contents["protocol.yaml"] == (package_data.PROTOCOLS / "debate.yaml").read_bytes()
     assert made.release.identity == {"protocol": protocol_identity(load_protocol("debate"))}
     assert made.release.facts["agents"] == {"prover0": "prover", "prover1": "prover", "verifier": "verifier"}
 

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from runner.results.folder import RunFolder
-from runner.results.leaderboard import Leaderboard
+from runner.results.leaderboard.database import Leaderboard
 from tests.support.processes import nip_run_here, until
 from tests.support.servers.chat_client import serving
 from tests.support.serving import Served
@@ -220,7 +220,7 @@ def test_check_and_the_summary_say_that_a_forced_run_has_no_rank(folder: Path) -
 
 
 def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
-    shipped = Path(__file__).parents[2] / "runner" / "protocols" / "nip.yaml"
+    shipped = Path(__file__).parents[2] / "runner" / "game" / "protocols" / "nip.yaml"
     forced = shipped.read_text().replace("verifier_first: true}", "verifier_first: true, force_guess: one}", 1)
     assert "force_guess: one" in forced
     (folder / "own.yaml").write_text(forced)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from runner.base.storage.atomic_files import read_json
 from runner.registry.differences import by_earlier, different_counts, different_metrics
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
-from runner.storage.atomic import read_json
 from runner.version import __version__
 
 Metrics = dict[str, Any]

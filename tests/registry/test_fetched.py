@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from runner.api import compare, open_run, rejudge, run
-from runner.errors import NotPublished, ReleaseError, UsageError
-from runner.registry.fetched import get, opened, whole
-from runner.registry.takes import what_it_takes
-from runner.releases.manifest import digest
-from runner.releases.reference import Kind, parse
+from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.documents.releases.manifest import digest
+from runner.documents.releases.reference import Kind, parse
+from runner.registry.bundles.requirements import what_it_takes
+from runner.registry.fetched_release import get, opened, whole
+from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.tasks import Task
-from runner.spec.load import load_spec
+from runner.spec.loader import load_spec
 from runner.spec.origin import MARKER
-from runner.transports.connect import connect
 from tests.support.got import bundle_of, publish
 from tests.support.processes import command, environment, nip_run_here, until
 from tests.support.runs import played, table

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import UsageError
-from runner.registry.history import history_of, whole_history
-from runner.registry.marks import proof_in_words
-from runner.registry.sent import record, sent_as
-from runner.registry.sessions import Session
-from runner.releases.manifest import Link
+from runner.base.errors import UsageError
+from runner.documents.releases.manifest import Link
+from runner.registry.lineage.contamination import proof_in_words
+from runner.registry.lineage.history import history_of, whole_history
+from runner.registry.lineage.sessions import Session
+from runner.registry.sent_releases import record, sent_as
 from runner.results.folder import RunFolder
 from tests.registry.planted import measured, step, training
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import NewerFormatError, ReleaseError
-from runner.transports.connect import connect
+from runner.base.errors import NewerFormatError, ReleaseError
+from runner.registry.transports.locations import connect
 from tests.registry.hostile import ROWS, SECRET, Row
 from tests.support.release_trees import REFERENCE, Tree, snapshot
 

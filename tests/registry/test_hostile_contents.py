@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import JournalError, Place, RunError, SpecError
-from runner.prompts.templates import load_prompts
-from runner.protocols.load import load_protocol
-from runner.spec.load import load_spec
+from runner.base.errors import JournalError, Place, RunError, SpecError
+from runner.base.storage.log_lines import read_journal
+from runner.game.prompts.templates import load_prompts
+from runner.game.protocols.loader import load_protocol
+from runner.registry.transports.locations import connect
+from runner.spec.loader import load_spec
 from runner.spec.origin import MARKER
-from runner.storage.log_lines import read_journal
-from runner.transports.connect import connect
 from tests.registry.hostile_contents import GOOD, ROWS, Row
 from tests.registry.test_hostile import canaries
 from tests.support.release_trees import REFERENCE, Tree, snapshot

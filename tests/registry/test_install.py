@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from runner import builtin
-from runner.errors import ReleaseError, TakenError
-from runner.registry.lock import LOCK, Lock, Pin
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import Link, Release
-from runner.releases.reference import Kind, Reference
-from runner.transports.connect import connect
+from runner.base import package_data
+from runner.base.errors import ReleaseError, TakenError
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.reference import Kind, Reference
+from runner.registry.components.lockfile import LOCK, Lock, Pin
+from runner.registry.transports.locations import connect
 from tests.support.components import Project, naming, published
 from tests.support.processes import command, environment, nip_run_here
 
-PROMPTS = builtin.root() / "prompts" / "code_validation" / "nip"
+PROMPTS = package_data.root() / "prompts" / "code_validation" / "nip"
 TERSE = Reference(Kind.PROMPTS, "acme", "terse", "1")
 
 
@@ -28,7 +28,7 @@ TERSE = Reference(Kind.PROMPTS, "acme", "terse", "1")
 def registry(tmp_path: Path) -> Path:
     place = tmp_path / "registry"
     published(place, PROMPTS, Kind.PROMPTS, naming("terse"))
-    shutil.copy(builtin.PROTOCOLS / "debate.yaml", tmp_path / "council.yaml")
+    shutil.copy(package_data.PROTOCOLS / "debate.yaml", tmp_path / "council.yaml")
     for version in ("1.2", "1.10"):
         said = naming("council", version, description=f"Five judges, {version}")
         published(place, tmp_path / "council.yaml", Kind.PROTOCOL, said)
@@ -202,8 +202,8 @@ def test_a_registry_in_the_project_is_named_from_there(tmp_path: Path) -> None:
 
 def test_processes_that_pin_at_once_lose_no_pin(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom runner.registry.lock import Lock, Pin\n"
-        "from runner.releases.reference import Kind, Reference\n"
+        "import sys\nfrom pathlib import Path\nfrom runner.registry.components.lockfile import Lock, Pin\n"
+        "from runner.documents.releases.reference import Kind, Reference\n"
         "for n in range(10):\n"
         "    name = Reference(Kind.PROMPTS, 'acme', f'p{sys.argv[2]}-{n}', '1')\n"
         "    Lock(Path(sys.argv[1])).add({name: Pin('0' * 64, 'file:/r')})\n"

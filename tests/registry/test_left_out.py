@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ReleaseError, RunError
-from runner.registry.left_out import in_words, is_passing
-from runner.storage.parquet import write_parquet
+from runner.base.errors import ReleaseError, RunError
+from runner.base.storage.parquet import write_parquet
+from runner.registry.skipped_releases import in_words, is_passing
 
 
 def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_want_of_memory(tmp_path: Path) -> None:

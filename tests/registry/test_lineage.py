@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ReleaseError
-from runner.hashing import tagged_hash
-from runner.registry.checks import CHECKS, Subject
+from runner.base.errors import ReleaseError
+from runner.base.hashing import tagged_hash
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import FileEntry, Release, digest
+from runner.documents.releases.reference import Kind
+from runner.registry.cleaning.machine_names import Names
 from runner.registry.differences import Note
 from runner.registry.draft import Draft
-from runner.registry.edges import Edge, Proof
-from runner.registry.history import history_of
-from runner.registry.lineage import Lineage
-from runner.registry.marks import effort_in_words, marks_of
-from runner.registry.names import Names
-from runner.registry.sessions import Session, session_of_release
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import FileEntry, Release, digest
-from runner.releases.reference import Kind
-from runner.transports.connect import connect
-from runner.transports.registry import Entry
+from runner.registry.lineage.contamination import effort_in_words, marks_of
+from runner.registry.lineage.edges import Edge, Proof
+from runner.registry.lineage.history import history_of
+from runner.registry.lineage.lineage import Lineage
+from runner.registry.lineage.sessions import Session, session_of_release
+from runner.registry.publishing.checks import CHECKS, Subject
+from runner.registry.transports.locations import connect
+from runner.registry.transports.registry import Entry
 from tests.registry.planted import EFFORT, games_of, group, measured, run_release, session, step, training
 
 BASE, ONE, TWO, THREE = "base", "ft:one", "ft:two", "ft:three"

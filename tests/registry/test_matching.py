@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.registry import matching
-from runner.registry.matching import Match, Row, TooFar, matched
+from runner.registry.verification import row_matching
+from runner.registry.verification.row_matching import Match, Row, TooFar, matched
 
 LONG = 20_000
 
@@ -52,7 +52,7 @@ def test_each_row_is_matched_once(recorded: str, missing: list[str], added: list
 
 
 def test_memory_is_bounded_whatever_the_order_and_however_many_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "MAX_WAITING", LONG)
+    monkeypatch.setattr(row_matching, "MAX_WAITING", LONG)
     names = [f"{number:05}" for number in range(LONG)]
     with pytest.raises(TooFar) as far:
         found(" ".join(reversed(names)), " ".join(names))

@@ -11,18 +11,18 @@ import pytest
 import yaml
 
 from runner.api import run
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind, wrong_word
 from runner.models.settings import ModelSettings
-from runner.registry.clean import clean
-from runner.registry.component_parts import model_entry
+from runner.registry.bundles.models import MAX_WEIGHTS, model_drafts
+from runner.registry.bundles.run_facts import sources_of_manifest
+from runner.registry.cleaning.draft_cleaning import clean
+from runner.registry.components.parts import model_entry
 from runner.registry.draft import Draft, Naming
-from runner.registry.links import links_of, release_name, trained_facts
-from runner.registry.model_release import MAX_WEIGHTS, model_drafts
-from runner.registry.run_facts import sources_of_manifest
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind, wrong_word
+from runner.registry.lineage.links import links_of, release_name, trained_facts
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.spec.load import load_spec
+from runner.results.leaderboard.results_folder import Results
+from runner.spec.loader import load_spec
 from runner.training.weights import weights_at, without_path
 from tests.support.training import training_spec
 

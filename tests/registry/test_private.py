@@ -10,18 +10,18 @@ from urllib.parse import quote
 
 import pytest
 
-from runner.redaction import Redactor
-from runner.registry.checks import Outcome
+from runner.base.redaction import Redactor
+from runner.documents.releases.bundle import Content
+from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.reference import Kind
+from runner.registry.cleaning.byte_search import BLOCK, REACH, Finder, group_by_cause, search
+from runner.registry.cleaning.machine_names import Names
+from runner.registry.cleaning.private_data import private_in
+from runner.registry.cleaning.secret_keys import secret_values
+from runner.registry.cleaning.secrets import HeldSecrets, known_forms
 from runner.registry.draft import Draft
-from runner.registry.names import Names
-from runner.registry.private import private_in
-from runner.registry.publish import Ready, failures
-from runner.registry.searching import BLOCK, REACH, Finder, group_by_cause, search
-from runner.registry.secret_keys import secret_values
-from runner.registry.secrets import HeldSecrets, known_forms
-from runner.releases.bundle import Content
-from runner.releases.manifest import Release, Source
-from runner.releases.reference import Kind
+from runner.registry.publishing.checks import Outcome
+from runner.registry.publishing.publish import Ready, failures
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
 HELD = "a-secret+of/our own~42"
@@ -223,7 +223,7 @@ def test_one_cause_in_several_releases_is_one_problem() -> None:
      ("key: ${key}", False), ("monkey: x", False), ("tokenizer: x/y", False)],
 )  # fmt: skip
 def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str, is_told: bool) -> None:
-    from runner.registry.secret_keys import secret_values
+    from runner.registry.cleaning.secret_keys import secret_values
 
     key = line.partition(":")[0]
     body = f"models:\n  m:\n    extra_body:\n      deep:\n        {line}\n"

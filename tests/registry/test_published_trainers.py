@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from runner.documents.fetched import MARKER
-from runner.pages.run_facts import commands
+from runner.documents.fetched_files import MARKER
+from runner.pages.report.run_facts import commands
 from runner.results.folder import RunFolder
-from runner.server.web.page_facts import commands_of
+from runner.server.web.wording import commands_of
 from runner.spec.trainer_files import NO_FILES, read_index
 from tests.support.components import Project
 from tests.support.processes import nip_run, nip_run_here

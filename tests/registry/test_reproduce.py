@@ -13,25 +13,25 @@ from typing import Any
 
 import pytest
 
-from runner.errors import Interrupted, ReleaseError, UsageError
-from runner.registry.chain import chain_of, different_models
-from runner.registry.fetched import Got, get, opened
-from runner.registry.fresh import compared, fresh_plan
-from runner.registry.replayed import replayed
-from runner.registry.reproducible import got_for
-from runner.releases.manifest import Link
-from runner.releases.reference import parse
+from runner.base.errors import Interrupted, ReleaseError, UsageError
+from runner.documents.releases.manifest import Link
+from runner.documents.releases.reference import parse
+from runner.registry.fetched_release import Got, get, opened
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.interface import Stored
+from runner.registry.transports.locations import connect
+from runner.registry.transports.registry import Registry
+from runner.registry.verification.fresh_play import compared, fresh_plan
+from runner.registry.verification.replay import replayed
+from runner.registry.verification.reproducible import got_for
+from runner.registry.verification.training_chain import chain_of, different_models
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.runs.own_folder import as_published
-from runner.runs.result import RunResult
-from runner.spec.load import load_spec
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.result import RunResult
+from runner.runs.finished.saved_spec import as_published
+from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from runner.training.stage_log import read_stages
-from runner.transports.base import Stored
-from runner.transports.connect import connect
-from runner.transports.folder import FolderTransport
-from runner.transports.registry import Registry
 from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here
 from tests.support.runs import metric, played

@@ -12,10 +12,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.errors import RunError
+from runner.base.errors import RunError
 from runner.registry.differences import MAX_TOLD, some_of
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.rows import different_from_published, different_rows
+from runner.registry.verification.rows import different_from_published, different_rows
 from runner.results.folder import RunFolder
 from tests.support.got import bundle_of
 from tests.support.runs import played

@@ -12,22 +12,22 @@ import orjson
 import pytest
 import yaml
 
-from runner import builtin
-from runner.documents.fields import to_plain
-from runner.documents.layers import load_layers
+from runner.base import package_data
+from runner.documents.dataclass_schema import to_plain
+from runner.documents.layer_merge import load_layers
+from runner.documents.releases.bundle import opened
+from runner.documents.releases.manifest import Release
+from runner.registry.bundles.parameters import SPEC, parameters
+from runner.registry.bundles.run_facts import MOST_DATAPOINTS
+from runner.registry.bundles.runs import draft_of, drafts_of
 from runner.registry.draft import Draft, Naming
-from runner.registry.parameters import SPEC, parameters
-from runner.registry.recompute import write_tables
-from runner.registry.run_bundle import draft_of, drafts_of
-from runner.registry.run_facts import MOST_DATAPOINTS
-from runner.releases.bundle import opened
-from runner.releases.manifest import Release
+from runner.registry.recomputed_run import write_tables
 from runner.results.folder import RunFolder
-from runner.results.inputs import write_inputs
+from runner.results.leaderboard.results_folder import Results
 from runner.results.notes import Notes
-from runner.results.results import Results
+from runner.results.provenance.input_files import write_inputs
 from runner.results.tables import COLUMNS
-from runner.spec.load import load_spec, load_specs
+from runner.spec.loader import load_spec, load_specs
 from runner.training.plan import plan_of
 from tests.compatibility.old import FIXTURES
 from tests.support.paths import ROOT
@@ -157,11 +157,11 @@ def test_the_same_folder_gives_the_same_release_on_every_machine(run: Path, tmp_
 import sys
 from pathlib import Path
 from runner.registry.draft import Naming
-from runner.registry.run_bundle import draft_of
+from runner.registry.bundles.runs import draft_of
 from runner.results.folder import RunFolder
-from runner.results.inputs import write_inputs
+from runner.results.provenance.input_files import write_inputs
 from runner.results.notes import Notes
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 folder = RunFolder(Path(sys.argv[1]))
 print(draft_of(folder, Results.of(folder), Naming("acme", licence="CC-BY-4.0")).bundle().sha256)
 """
@@ -214,7 +214,7 @@ SPECS = [
     path
     for folder in ("specs", "specs/paper")
     for path in sorted((ROOT / folder).glob("*.yaml"))
-    if "hf://" not in str(load_layers(path, "", (), builtin.find).data["dataset"]["path"])
+    if "hf://" not in str(load_layers(path, "", (), package_data.find).data["dataset"]["path"])
 ]
 
 

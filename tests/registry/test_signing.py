@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ReleaseError, TakenError, UsageError
+from runner.base.errors import ReleaseError, TakenError, UsageError
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import MANIFEST, Release
+from runner.documents.releases.reference import Kind
 from runner.registry.differences import Note
 from runner.registry.signing import SIGNATURE_FILE, check, check_release, sign, sign_release
-from runner.registry.verify import wrong_in_release
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import MANIFEST, Release
-from runner.releases.reference import Kind
-from runner.transports.folder import FolderTransport
-from runner.transports.registry import Entry, Registry
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.registry import Entry, Registry
+from runner.registry.verification.verify import wrong_in_release
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import environment, nip_run_here, python
@@ -235,11 +235,15 @@ def test_where_no_signature_can_be_no_key_is_asked_to_have_signed(tmp_path: Path
     ("package", "use", "extra"),
     [
         ("model_signing", "from runner.registry.signing import sign; sign(b'', pathlib.Path('key'))", "nip-run[sign]"),
-        ("huggingface_hub", "from runner.transports.connect import connect; connect('hf:acme/x')", "nip-run[hf]"),
+        (
+            "huggingface_hub",
+            "from runner.registry.transports.locations import connect; connect('hf:acme/x')",
+            "nip-run[hf]",
+        ),
     ],
 )
 def test_where_a_package_is_missing_the_extra_that_brings_it_is_named(package: str, use: str, extra: str) -> None:
     done = python(f"import sys, pathlib; sys.modules[{package!r}] = None; {use}")
     assert done.returncode == 1
     assert f"pip install '{extra}'" in done.stderr.splitlines()[-1]
-    assert done.stderr.splitlines()[-1].startswith("runner.errors.UsageError: ")
+    assert done.stderr.splitlines()[-1].startswith("runner.base.errors.UsageError: ")

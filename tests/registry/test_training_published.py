@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.registry.fetched import get
-from runner.registry.verify import wrong_in_got
-from runner.releases.reference import parse
-from runner.transports.connect import connect
+from runner.documents.releases.reference import parse
+from runner.registry.fetched_release import get
+from runner.registry.transports.locations import connect
+from runner.registry.verification.verify import wrong_in_got
 from tests.support.processes import nip_run_here
 
 

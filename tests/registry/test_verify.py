@@ -12,15 +12,15 @@ import duckdb
 import pytest
 import yaml
 
-from runner.errors import ReleaseError
-from runner.hashing import tagged_hash
-from runner.registry.fetched import get
-from runner.registry.verify import edited as edited_since
-from runner.registry.verify import wrong_in_got, wrong_in_release, wrong_in_run
-from runner.releases.bundle import Bundle, opened
-from runner.releases.reference import Reference, parse
+from runner.base.errors import ReleaseError
+from runner.base.hashing import tagged_hash
+from runner.documents.releases.bundle import Bundle, opened
+from runner.documents.releases.reference import Reference, parse
+from runner.registry.fetched_release import get
+from runner.registry.transports.locations import connect
+from runner.registry.verification.verify import edited as edited_since
+from runner.registry.verification.verify import wrong_in_got, wrong_in_release, wrong_in_run
 from runner.results.folder import RunFolder
-from runner.transports.connect import connect
 from runner.version import __version__
 from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from runner.api import load_spec, load_specs, run
-from runner.documents.layered import FileRead
-from runner.releases.paths import wrong_path
-from runner.results.beginning import MAX_WRITTEN, written_files
-from runner.results.environment import environment
+from runner.documents.layered_data import FileRead
+from runner.documents.releases.paths import wrong_path
 from runner.results.folder import RunFolder
-from runner.results.pins import CHANGED, NO_REMOTE
-from runner.runs.which import ReplayOf
-from runner.spec.written import Written
+from runner.results.provenance.file_pins import CHANGED, NO_REMOTE
+from runner.results.provenance.packages import environment
+from runner.results.provenance.sources_snapshot import MAX_WRITTEN, written_files
+from runner.runs.finished.selection import ReplayOf
+from runner.spec.source_files import Written
 from runner.version import __version__
 from tests.support.processes import python
 from tests.support.repositories import committed, pushed
@@ -204,5 +204,5 @@ def test_the_packages_stand_by_their_versions_alone(tmp_path: Path) -> None:
 
 
 def test_the_packages_are_the_same_whatever_the_hash_seed() -> None:
-    code = "from runner.results.environment import environment; print(environment(), end='')"
+    code = "from runner.results.provenance.packages import environment; print(environment(), end='')"
     assert {python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")} == {environment()}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.errors import RunDirectoryError
+from runner.base.errors import RunDirectoryError
 from runner.results.folder import RunFolder
-from runner.runs.which import ReplayOf
+from runner.runs.finished.selection import ReplayOf
 from tests.support.runs import played
 from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec

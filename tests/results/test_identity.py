@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from runner.results.folder import RunFolder
-from runner.results.provenance import git_state
-from runner.results.results import Results
-from runner.runs.which import ReplayOf
+from runner.results.leaderboard.results_folder import Results
+from runner.results.provenance.manifest_writer import git_state
+from runner.runs.finished.selection import ReplayOf
 from tests.support.runs import played
 from tests.support.specs import spec_file
 

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.datasets.load import Datapoint
+from runner.game.protocols.loader import load_protocol
+from runner.game.protocols.rounds import Round
 from runner.models.logprobs import BOUND
-from runner.protocols.game import Round
-from runner.protocols.load import load_protocol
 from runner.results.metric_rows import extra_lines, judging_rows, metric_rows, reasons
 from runner.results.metrics import Metrics
 from runner.rollouts.confidence import BY_LOGPROBS
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.runs.result import RunResult
+from runner.runs.finished.result import RunResult
+from runner.spec.datasets.loader import Datapoint
 
 
 def game(point: int, decision: int, *, protocol: str = "solo_verifier", repeat: int = 0, **facts: Any) -> Rollout:

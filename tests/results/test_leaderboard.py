@@ -15,13 +15,13 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.errors import LeaderboardError, ProviderRefusal, RunError, UsageError
+from runner.base.errors import LeaderboardError, ProviderRefusal, RunError, UsageError
+from runner.base.storage.locks import locked
 from runner.results.folder import RunFolder
-from runner.results.leaderboard import FILE, LOCK
+from runner.results.leaderboard.database import FILE, LOCK
+from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
-from runner.results.results import Results
 from runner.results.tables import COLUMNS
-from runner.storage.locks import locked
 from tests.support.processes import ended, environment, nip_run_here
 from tests.support.runs import played, table
 from tests.support.servers.chat_client import serving
@@ -123,7 +123,7 @@ def test_a_refused_run_is_failed_on_a_board_that_is_made_again(tmp_path: Path) -
 def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from runner.results.results import Results\n"
+        "from runner.results.leaderboard.results_folder import Results\n"
         "results = Results(Path(sys.argv[1]))\n"
         "for folder in results.runs(): results.board.append(folder)\n"
     )

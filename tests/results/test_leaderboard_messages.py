@@ -15,8 +15,8 @@ REBUILD = "nip-run leaderboard --rebuild --results"
 CODE = """
 import resource, sys
 from pathlib import Path
-from runner.errors import LeaderboardError
-from runner.results.results import Results
+from runner.base.errors import LeaderboardError
+from runner.results.leaderboard.results_folder import Results
 
 results = Results(Path(sys.argv[1]))
 (folder,) = results.runs()

@@ -10,14 +10,14 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.datasets.load import Datapoint
-from runner.protocols.game import Message, Round
-from runner.protocols.protocol import Decision
+from runner.base.storage.format_versions import LEADERBOARD
+from runner.base.storage.parquet import BESIDE
+from runner.game.protocols.protocol import Decision
+from runner.game.protocols.rounds import Message, Round
 from runner.results.tables import COLUMNS, PartFiles
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Outcome, Rollout
-from runner.storage.formats import LEADERBOARD
-from runner.storage.parquet import BESIDE
+from runner.spec.datasets.loader import Datapoint
 from tests.support.files import parquet_rows
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import derived_files, only_run, played

@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
-from runner.errors import RunError
+from runner.base.errors import RunError
+from runner.base.storage.atomic_files import read_json
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, ReplaySource, Status
-from runner.results.provenance import updated_manifest
-from runner.results.results import Results
+from runner.results.provenance.manifest_writer import updated_manifest
 from runner.rollouts.plan import Plan
-from runner.spec.load import load_spec
-from runner.storage.atomic import read_json
+from runner.spec.loader import load_spec
 from tests.support.runs import played
 from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec

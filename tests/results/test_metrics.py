@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runner.datasets.load import Datapoint
-from runner.protocols.game import Message, Round
-from runner.protocols.load import load_protocol
-from runner.protocols.protocol import Protocol
-from runner.results.measured import episode_length
+from runner.game.protocols.loader import load_protocol
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.rounds import Message, Round
+from runner.results.game_measurements import episode_length
 from runner.results.metrics import Estimate, Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.spec.load import load_spec
+from runner.spec.datasets.loader import Datapoint
+from runner.spec.loader import load_spec
 from runner.statistics.intervals import interval
 from tests.support.specs import spec_file
 

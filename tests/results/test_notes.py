@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.notes import MAX_TEXT, Notes
 

@@ -9,15 +9,15 @@ from statistics import fmean
 
 import pytest
 
-from runner.agents.arrays import timesteps
-from runner.datasets.load import Datapoint
-from runner.models.base import Choice, Completion, Request
-from runner.protocols.game import Played, Reply, play
-from runner.protocols.load import builtin_names, load_protocol
-from runner.protocols.protocol import Protocol
+from runner.game.protocols.loader import builtin_names, load_protocol
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.rounds import Played, Reply, play
+from runner.models.interface import Choice, Completion, Request
 from runner.results.metrics import Metrics
+from runner.rollouts.agents.arrays import timesteps
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
+from runner.spec.datasets.loader import Datapoint
 from tests.support.games import bare_agent
 
 GAMES = 30

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runner import builtin
-from runner.documents.fetched import MARKER, marker
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import Release, Source
-from runner.releases.reference import Kind
-from runner.results import pins
-from runner.results.pins import Part, of_hub, public_url, sources
+from runner.base import package_data
+from runner.documents.fetched_files import MARKER, marker
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.reference import Kind
+from runner.results.provenance import file_pins
+from runner.results.provenance.file_pins import Part, of_hub, public_url, sources
 from tests.support.repositories import ADDRESS, committed, git, pushed
 
 
@@ -107,17 +107,17 @@ def damaged(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("happened", "why"),
     [
-        (no_repository, pins.NOT_IN_GIT),
-        (no_commit, pins.NO_COMMIT),
-        (no_remote, pins.NO_REMOTE),
-        (a_remote_on_this_machine, pins.LOCAL_REMOTE),
-        (not_pushed, pins.NOT_PUSHED),
-        (changed, pins.CHANGED),
-        (changed_and_staged, pins.CHANGED),
-        (changed_behind_gits_back, pins.CHANGED),
-        (not_tracked, pins.NOT_TRACKED),
-        (ignored, pins.NOT_TRACKED),
-        (damaged, pins.NOT_TOLD),
+        (no_repository, file_pins.NOT_IN_GIT),
+        (no_commit, file_pins.NO_COMMIT),
+        (no_remote, file_pins.NO_REMOTE),
+        (a_remote_on_this_machine, file_pins.LOCAL_REMOTE),
+        (not_pushed, file_pins.NOT_PUSHED),
+        (changed, file_pins.CHANGED),
+        (changed_and_staged, file_pins.CHANGED),
+        (changed_behind_gits_back, file_pins.CHANGED),
+        (not_tracked, file_pins.NOT_TRACKED),
+        (ignored, file_pins.NOT_TRACKED),
+        (damaged, file_pins.NOT_TOLD),
     ],
 )
 def test_what_nobody_else_can_get_is_not_pinned_and_says_why(
@@ -136,7 +136,7 @@ def test_of_several_files_the_one_that_is_not_pinned_is_named(tmp_path: Path) ->
     assert source(spec, spec, tmp_path / "base.yaml").clean
     (tmp_path / "base.yaml").write_text("seed: 2\n")
     found = source(spec, spec, tmp_path / "base.yaml")
-    assert (found.clean, found.path, found.why) == (False, "specs/mine.yaml", f"base.yaml: {pins.CHANGED}")
+    assert (found.clean, found.path, found.why) == (False, "specs/mine.yaml", f"base.yaml: {file_pins.CHANGED}")
 
 
 def test_a_file_in_git_lfs_is_the_one_that_its_pointer_names(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_file_in_git_lfs_is_the_one_that_its_pointer_names(tmp_path: Path) -> 
     data.write_bytes(content)
     assert source(data).clean
     data.write_bytes(content + b"\n")
-    assert source(data).why == pins.CHANGED
+    assert source(data).why == file_pins.CHANGED
 
 
 def test_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 3600\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert source(spec).why == pins.TOO_LATE
+    assert source(spec).why == file_pins.TOO_LATE
 
 
 def test_a_repository_is_asked_as_often_for_many_files_as_for_one(
@@ -224,7 +224,7 @@ def test_an_address_is_told_without_who_and_by_which_password(said: str, public:
 
 
 def test_a_built_in_file_is_pinned_by_the_version_of_nip_run() -> None:
-    path = builtin.root() / "specs" / "quickstart.yaml"
+    path = package_data.root() / "specs" / "quickstart.yaml"
     found = source(path)
     assert (found.clean, found.repository, found.path) == (True, None, "nip-run:specs/quickstart.yaml")
 
@@ -232,16 +232,16 @@ def test_a_built_in_file_is_pinned_by_the_version_of_nip_run() -> None:
 def test_a_dataset_of_the_hub_is_pinned_by_a_commit_alone() -> None:
     commit = "0123456789" * 4
     assert of_hub("hf://acme/data", commit).clean
-    assert of_hub("hf://acme/data", "main").why == of_hub("hf://acme/data", None).why == pins.NO_REVISION
+    assert of_hub("hf://acme/data", "main").why == of_hub("hf://acme/data", None).why == file_pins.NO_REVISION
 
 
 @pytest.mark.parametrize(
     ("part", "change", "clean", "why"),
     [
         ("dataset", None, True, None),
-        ("dataset", "rows.jsonl", False, pins.NOT_IN_GIT),
+        ("dataset", "rows.jsonl", False, file_pins.NOT_IN_GIT),
         ("spec", "rows.jsonl", True, "run/acme/x@1 with rows.jsonl edited"),
-        ("spec", "release.json", False, pins.NOT_IN_GIT),
+        ("spec", "release.json", False, file_pins.NOT_IN_GIT),
     ],
 )
 def test_what_came_with_a_release_is_pinned_by_it(

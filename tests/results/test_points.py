@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.results.points import point_of, shown_point
+from runner.results.sweep_points import point_of, shown_point
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import RunDirectoryError, UsageError
+from runner.base.errors import RunDirectoryError, UsageError
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
-from runner.results.results import Results
-from runner.spec.load import load_spec
+from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from tests.support.specs import spec_file
 from tests.support.training import training_spec

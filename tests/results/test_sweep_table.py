@@ -13,12 +13,12 @@ from statistics import stdev
 import pytest
 
 from runner.api import run_sweep, sweep_table
-from runner.errors import UsageError
-from runner.results.pooled_numbers import pooled_numbers
-from runner.results.results import Results
-from runner.results.sweep_table import SweepPoint, sweep_rows
-from runner.runs.result import RunResult
-from runner.spec.load import load_specs
+from runner.base.errors import UsageError
+from runner.results.leaderboard.pooled_numbers import pooled_numbers
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
+from runner.runs.finished.result import RunResult
+from runner.spec.loader import load_specs
 from runner.statistics.seeds import pooled
 from tests.support.processes import nip_run_here
 from tests.support.runs import table

@@ -11,11 +11,11 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.errors import RunError
-from runner.results.leaderboard import FILE
+from runner.base.errors import RunError
+from runner.results.leaderboard.database import FILE
+from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
-from runner.results.results import Results
-from runner.runs.which import ReplayOf
+from runner.runs.finished.selection import ReplayOf
 from tests.compatibility.old import RUNS, opened
 from tests.support.processes import nip_run_here
 from tests.support.runs import played

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
+from runner.base.errors import SpecError
 from runner.cli.main import main
-from runner.cli.result import as_json
-from runner.errors import SpecError
+from runner.cli.terminal.run_result import as_json
+from runner.game.protocols.rounds import Round
 from runner.models.logprobs import BOUND, PAccept
-from runner.protocols.game import Round
 from runner.rollouts.confidence import confidence_of, is_bound
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
-from runner.runs.result import RunResult
-from runner.runs.which import ReplayOf
-from runner.spec.load import load_spec
-from runner.spec.warnings import warnings_of
+from runner.runs.finished.result import RunResult
+from runner.runs.finished.selection import ReplayOf
+from runner.spec.loader import load_spec
+from runner.spec.warnings.catalog import warnings_of
 from tests.support.processes import nip_run_here
 from tests.support.runs import derived_files, only_run, played, table
 from tests.support.servers.chat_client import serving

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.datasets.load import Datapoint
-from runner.errors import RunError
-from runner.protocols.game import Message, Round
+from runner.base.errors import RunError
+from runner.game.protocols.rounds import Message, Round
 from runner.rollouts.job import Job
-from runner.rollouts.ordered import Finished, InOrder
+from runner.rollouts.plan_order import Finished, InOrder
 from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.spec.datasets.loader import Datapoint
 
 POINT = Datapoint("p", 1, {"question": "q"})
 

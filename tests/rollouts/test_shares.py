@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.datasets.shards import Shard
-from runner.errors import UsageError
+from runner.base.errors import UsageError
 from runner.rollouts.plan import Plan
-from runner.runs.in_shards import in_shard
-from runner.spec.load import load_spec
+from runner.runs.execution.shard_consistency import in_shard
+from runner.spec.datasets.shards import Shard
+from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 
 LIMITS = {"max_completion_tokens": 50, "price": {"input": 1.0, "output": 2.0}}

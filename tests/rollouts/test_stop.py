@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runner.rollouts.stop import Stop, Stopped
+from runner.rollouts.stop_switch import Stop, Stopped
 from tests.support.hang_guard import HANG_SECONDS
 
 

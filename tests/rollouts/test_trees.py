@@ -14,19 +14,19 @@ from typing import Any, cast
 
 import pytest
 
-from runner.agents.agent import Agent, Observation
-from runner.datasets.load import Datapoint
-from runner.errors import ContextExceededError, RefusedError
-from runner.protocols.confidence import VerdictSettings
-from runner.protocols.game import Reply, Round
-from runner.protocols.load import load_protocol
-from runner.protocols.protocol import Decision, Protocol
-from runner.protocols.tree_shape import NodePath as Answers
-from runner.protocols.tree_shape import TreeShape
+from runner.base.errors import ContextExceededError, RefusedError
+from runner.game.protocols.confidence import VerdictSettings
+from runner.game.protocols.loader import load_protocol
+from runner.game.protocols.protocol import Decision, Protocol
+from runner.game.protocols.rounds import Reply, Round
+from runner.game.protocols.tree_shape import NodePath as Answers
+from runner.game.protocols.tree_shape import TreeShape
+from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.engine import Engine
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree, contrasts
+from runner.spec.datasets.loader import Datapoint
 from tests.support.games import protocol_of
 
 PAUSED = """\

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from runner.models.base import Usage
+from runner.models.interface import Usage
 from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.settings import Price
-from runner.models.tally import Tally
-from runner.results.results import Results
+from runner.models.usage_totals import Tally
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.runs.accounting import Progress
-from runner.runs.run import RunOptions
-from runner.runs.spending import spending
-from runner.runs.which import ITS_OWN
-from runner.spec.load import load_spec
+from runner.runs.execution.accounting import Progress
+from runner.runs.execution.spending import spending
+from runner.runs.finished.selection import ITS_OWN
+from runner.runs.session.run import RunOptions
+from runner.spec.loader import load_spec
 from runner.training.any_run import run_spec
 from tests.support.servers.batch_client import providing
 from tests.support.specs import spec_file

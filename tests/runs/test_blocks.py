@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from runner.base.errors import SpecError
 from runner.cli.main import main
-from runner.errors import SpecError
-from runner.protocols.game import Round
+from runner.game.protocols.rounds import Round
 from runner.rollouts.estimate import estimates
 from runner.rollouts.plan import Plan
-from runner.runs.reconstruct import saved_plan
-from runner.runs.spending import spending
-from runner.runs.which import ReplayOf
-from runner.spec.load import load_spec
-from runner.spec.warnings import warnings_of
+from runner.runs.execution.spending import spending
+from runner.runs.finished.reconstruction import saved_plan
+from runner.runs.finished.selection import ReplayOf
+from runner.spec.loader import load_spec
+from runner.spec.warnings.catalog import warnings_of
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import python
@@ -228,7 +228,7 @@ def test_answers_are_shared_among_like_plays_of_a_block_alone(tmp_path: Path) ->
 def test_ids_of_a_block_are_the_same_in_another_process(tmp_path: Path) -> None:
     path = two_players(tmp_path)
     code = (
-        "from runner.rollouts.plan import Plan; from runner.spec.load import load_spec; import sys;"
+        "from runner.rollouts.plan import Plan; from runner.spec.loader import load_spec; import sys;"
         "plan = Plan(load_spec(sys.argv[1])); print(plan.run_id, *(job.rollout_id for job in plan.jobs()))"
     )
     plan = Plan(load_spec(path))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runner.errors import SpecError, UsageError
-from runner.runs.which import ReplayOf
-from runner.spec.load import load_spec
+from runner.base.errors import SpecError, UsageError
+from runner.runs.finished.selection import ReplayOf
+from runner.spec.loader import load_spec
 from tests.support.runs import derived_files, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file

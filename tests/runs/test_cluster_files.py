@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import environment, until, until_asked

@@ -19,9 +19,9 @@ AT_ONCE = """
 import asyncio, resource, sys
 
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from runner.errors import TransientError
-from runner.models.base import Request, SampleKey
-from runner.models.providers.bodies import Places
+from runner.base.errors import TransientError
+from runner.models.interface import Request, SampleKey
+from runner.models.providers.body_limits import Places
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 
@@ -81,10 +81,10 @@ def test_sigterm_ends_a_run_within_seconds(row: str, server: Loopback, tmp_path:
 
 WITH_40_MIB = """
 import resource, sys
-import duckdb, numpy, scipy.special, runner.models.providers.openai, runner.results.leaderboard, runner.results.metrics
+import duckdb, numpy, scipy.special, runner.models.providers.openai, runner.results.leaderboard.database, runner.results.metrics
 from runner.api import run
-from runner.errors import NipRunError
-from runner.spec.load import load_spec
+from runner.base.errors import NipRunError
+from runner.spec.loader import load_spec
 
 spec = load_spec(sys.argv[1])
 with open("/proc/self/status") as status:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import FolderGoneError
-from runner.runs.accounting import Progress
+from runner.base.errors import FolderGoneError
+from runner.runs.execution.accounting import Progress
 from tests.support.processes import ended, nip_run_here, started, until
 from tests.support.runs import derived_files, only_run, played
 from tests.support.servers.chat_client import serving

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from runner.models.base import Completion, Request, SampleKey, Usage
+from runner.game.prompts.chat_format import ChatFormat
+from runner.models.interface import Completion, Request, SampleKey, Usage
 from runner.models.lost_messages import WATCHED, LostMessages
 from runner.models.settings import ModelSettings
-from runner.prompts.chat_format import ChatFormat
-from runner.runs.server_notes import ServerNotes
+from runner.runs.execution.server_notes import ServerNotes
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
 from tests.support.servers.chat_client import serving

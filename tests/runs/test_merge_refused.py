@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from runner.datasets.shards import Shard
-from runner.errors import MergeError, RunDirectoryError
+from runner.base.errors import MergeError, RunDirectoryError
+from runner.base.storage.locks import locked
+from runner.base.storage.log_lines import encode, read_journal, seed_of
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.runs.merging import merge
-from runner.runs.shard_checks import checked
-from runner.runs.shard_parts import parts_at
-from runner.storage.locks import locked
-from runner.storage.log_lines import encode, read_journal, seed_of
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.shards.checks import checked
+from runner.runs.shards.merge import merge
+from runner.runs.shards.parts import parts_at
+from runner.spec.datasets.shards import Shard
 from tests.support.runs import only_run, played
 from tests.support.specs import spec_file
 

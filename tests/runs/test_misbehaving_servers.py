@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import pytest
 
-from runner.errors import NipRunError, ProviderRefusal, TransientError
+from runner.base.errors import NipRunError, ProviderRefusal, TransientError
 from runner.models.answers import choices_of
-from runner.models.base import Completion, Request
+from runner.models.interface import Completion, Request
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS

@@ -12,7 +12,7 @@ import httpx2
 import openai
 import pytest
 
-from runner.errors import RunError
+from runner.base.errors import RunError
 from runner.models.providers.openai import map_client_error
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS

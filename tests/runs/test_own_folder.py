@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import RunDirectoryError, RunError, UsageError
+from runner.base.errors import RunDirectoryError, RunError, UsageError
 from tests.support.processes import nip_run_here
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.runs.result import RunResult
+from runner.runs.finished.result import RunResult
 from tests.support import planted
 from tests.support.runs import metric, played, table
 from tests.support.servers.client import Loopback

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from runner.errors import NipRunError
+from runner.base.errors import NipRunError
 from tests.support.runs import only_run, played
 from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec

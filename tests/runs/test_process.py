@@ -11,13 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import Interrupted
-from runner.results import leaderboard
-from runner.results.results import Results
-from runner.rollouts.stop import Stop
-from runner.runs.process import interruptible, signals_heard, sigterm_as_keyboard_interrupt, stopping_on_signals
-from runner.storage.locks import locked
-from runner.storage.queries import interruptible_queries
+from runner.base.errors import Interrupted
+from runner.base.storage.duckdb_connections import interruptible_queries
+from runner.base.storage.locks import locked
+from runner.results.leaderboard import database
+from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.stop_switch import Stop
+from runner.runs.execution.process import (
+    interruptible,
+    signals_heard,
+    sigterm_as_keyboard_interrupt,
+    stopping_on_signals,
+)
 from tests.support.processes import ended, environment, has_open, python, started, until
 from tests.support.runs import journal_records, only_run, played
 from tests.support.servers.chat_client import serving
@@ -51,7 +56,7 @@ def heard() -> Iterator[None]:
 
 QUERY = """
 import os, signal, threading, duckdb
-from runner.storage.queries import interruptible_queries
+from runner.base.storage.duckdb_connections import interruptible_queries
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with interruptible_queries():
@@ -70,7 +75,7 @@ def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
 
 ATTENDED = """
 import os, random, signal, threading
-from runner.storage.queries import attended, connect
+from runner.base.storage.duckdb_connections import attended, connect
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 connection, rng, heard = connect(), random.Random(1), 0
@@ -108,11 +113,11 @@ def test_a_signal_outside_of_the_games_interrupts_the_run(number: signal.Signals
 def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     path, results = spec_file(tmp_path, size=2), tmp_path / "here"
     results.mkdir()
-    with locked(results / leaderboard.LOCK, "the board"):
+    with locked(results / database.LOCK, "the board"):
         process = started("spec.yaml", "--results", "here", cwd=tmp_path)
         until(lambda: process.poll() is not None or any(results.glob("runs/*/metrics.json")))
         until(lambda: process.poll() is not None or '"done"' in (only_run(results) / "manifest.json").read_text())
-        until(lambda: process.poll() is not None or has_open(process.pid, leaderboard.LOCK))  # it waits for the board
+        until(lambda: process.poll() is not None or has_open(process.pid, database.LOCK))  # it waits for the board
         process.send_signal(number)
         code, _, err = ended(process)
     assert code == 130, err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import ProviderRefusal, UsageError
+from runner.base.errors import ProviderRefusal, UsageError
 from tests.support.processes import ended, nip_run, nip_run_here, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ProviderRefusal
+from runner.base.errors import ProviderRefusal
 from runner.rollouts.engine import REFUSED_SECONDS
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run

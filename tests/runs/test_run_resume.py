@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import JournalError, RunDirectoryError, UsageError
+from runner.base.errors import JournalError, RunDirectoryError, UsageError
 from runner.rollouts.plan import Plan
-from runner.runs.spending import spending
-from runner.spec.load import load_spec
+from runner.runs.execution.spending import spending
+from runner.spec.loader import load_spec
 from tests.support.processes import ended, interrupt, nip_run_here, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving

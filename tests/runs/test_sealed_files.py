@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner import load_spec, open_run, run
-from runner.errors import RunError
+from runner.base.errors import RunError
 from runner.results.folder import RunFolder
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from runner.errors import MergeError, RunDirectoryError, UsageError
+from runner.base.errors import MergeError, RunDirectoryError, UsageError
 from runner.results.folder import RunFolder
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.runs.merging import merge
-from runner.runs.result import RunResult
-from runner.runs.spending import spending
-from runner.runs.which import ReplayOf
-from runner.spec.load import load_spec
+from runner.runs.execution.spending import spending
+from runner.runs.finished.result import RunResult
+from runner.runs.finished.selection import ReplayOf
+from runner.runs.shards.merge import merge
+from runner.spec.loader import load_spec
 from tests.support.processes import started_silent, until_asked
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving

@@ -16,11 +16,11 @@ import pytest
 
 from runner.api import run
 from runner.cli.main import main
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
-from runner.rollouts.slots import Slots
-from runner.runs.process import log_to
-from runner.spec.load import load_specs
+from runner.runs.execution.process import log_to
+from runner.spec.loader import load_specs
 from tests.support.processes import ended, interrupt, nip_run, nip_run_here, started, started_silent, until
 from tests.support.runs import derived_files, journal_records
 from tests.support.servers.batch_client import providing

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from runner.errors import UsageError
-from runner.results.results import Results
+from runner.base.errors import UsageError
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.spec.load import load_specs
+from runner.spec.loader import load_specs
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, nip_run, nip_run_here, started_silent, until
 from tests.support.runs import journal_records

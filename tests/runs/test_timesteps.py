@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError
 from tests.support.runs import played, table
 from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec

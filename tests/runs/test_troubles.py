@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.result import as_json
+from runner.cli.terminal.run_result import as_json
 from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run, played, table

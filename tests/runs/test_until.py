@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from runner.api import query
-from runner.errors import BudgetExhausted, SpecError, UsageError
-from runner.results.compared import Compared
+from runner.base.errors import BudgetExhausted, SpecError, UsageError
+from runner.results.baseline_scores import Compared
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.runs.which import ReplayOf
-from runner.spec.load import load_spec
-from runner.statistics.sequences import ConfidenceSequence
+from runner.runs.finished.selection import ReplayOf
+from runner.spec.loader import load_spec
+from runner.statistics.confidence_sequences import ConfidenceSequence
 from tests.support.processes import nip_run_here, started_silent, until
 from tests.support.runs import derived_files, journal_records, metric, only_run, played, table
 from tests.support.servers.chat_client import serving

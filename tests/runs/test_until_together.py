@@ -12,9 +12,9 @@ import pytest
 
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.runs.reconstruct import Reconstructor, saved_plan
-from runner.spec.load import load_specs
-from runner.statistics.sequences import ConfidenceSequence
+from runner.runs.finished.reconstruction import Reconstructor, saved_plan
+from runner.spec.loader import load_specs
+from runner.statistics.confidence_sequences import ConfidenceSequence
 from tests.support.processes import ended, nip_run_here, started, started_silent, until
 from tests.support.runs import derived_files, journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving

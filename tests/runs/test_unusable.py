@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runner.errors import TooManyUnusable
-from runner.runs.unusable import MIN_ANSWERS, AnswerCounts
-from runner.spec.load import load_spec
+from runner.base.errors import TooManyUnusable
+from runner.runs.execution.unusable import MIN_ANSWERS, AnswerCounts
+from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from tests.support.processes import nip_run_here
 from tests.support.runs import journal_records, only_run, played

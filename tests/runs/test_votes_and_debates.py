@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from runner.agents.votes import voted
-from runner.errors import GenerationError, RunDirectoryError
-from runner.protocols.game import Message, Reply, Round
-from runner.rollouts.debates import Debate, Debates
+from runner.base.errors import GenerationError, RunDirectoryError
+from runner.game.protocols.rounds import Message, Reply, Round
+from runner.rollouts.agents.votes import voted
 from runner.rollouts.estimate import estimates
 from runner.rollouts.plan import Plan
+from runner.rollouts.recorded_debates import Debate, Debates
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.spec.load import load_spec
+from runner.spec.loader import load_spec
 from tests.support.limits import steps
 from tests.support.runs import played, table
 from tests.support.specs import spec_file

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ProviderRefusal
+from runner.base.errors import ProviderRefusal
+from runner.base.storage.atomic_files import read_json
 from runner.models.answers import choices_of
-from runner.models.base import Body, Choice, Completion, Request, SampleKey
+from runner.models.interface import Body, Choice, Completion, Request, SampleKey
 from runner.models.providers.openai_errors import classified
 from runner.models.settings import ModelSettings
-from runner.runs.server_notes import ServerNotes
-from runner.storage.atomic import read_json
+from runner.runs.execution.server_notes import ServerNotes
 from tests.support.processes import nip_run_here
 from tests.support.runs import journal_records, only_run, played, table
 from tests.support.servers.chat_client import serving

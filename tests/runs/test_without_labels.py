@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from runner.errors import SpecError
-from runner.registry.verify import wrong_in_run
+from runner.base.errors import SpecError
+from runner.registry.verification.verify import wrong_in_run
 from runner.results.metrics import NEED_LABELS, NO_LABELS
-from runner.spec.load import load_spec
+from runner.spec.loader import load_spec
 from tests.support.runs import metric, played, table
 from tests.support.specs import spec_file
 

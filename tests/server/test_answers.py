@@ -17,8 +17,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message
 
-from runner.server.boards.made import as_csv
-from runner.server.people.accounts import Scope, add_account, make_token
+from runner.server.accounts.accounts import Scope, add_account, make_token
+from runner.server.boards.builder import as_csv
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application

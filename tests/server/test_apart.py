@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ReleaseError, RunError, UsageError
-from runner.server.apart import ApartError, Bounds, Ending, How, apart, run_apart
+from runner.base.errors import ReleaseError, RunError, UsageError
+from runner.server.isolated_task import ApartError, Bounds, Ending, How, apart, run_apart
 from runner.server.settings import Settings
 
 MEMORY = 4 << 30
@@ -60,7 +60,7 @@ def asked(_: Path) -> int:
     import numpy as np
     import scipy.special
 
-    from runner.storage.queries import connect
+    from runner.base.storage.duckdb_connections import connect
 
     with connect() as database:
         (found,) = database.execute("SELECT sum(n) FROM range(100000) numbers(n)").fetchall()

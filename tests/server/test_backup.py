@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, inspect
 
-from runner.errors import RunError, UsageError
-from runner.releases.reference import Kind
+from runner.base.errors import RunError, UsageError
+from runner.documents.releases.reference import Kind
 from runner.server.store.backup import back_up, missing_blobs, restore
 from runner.server.store.blobs import DiskBlobs
 from runner.server.store.database import Database

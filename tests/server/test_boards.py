@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind
-from runner.server.boards.shown import Shown
+from runner.base.storage.safe_files import make_folders
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind
+from runner.server.boards.snapshot import Shown
 from runner.server.boards.worker import Worker, culprits
 from runner.server.service import Server
 from runner.server.settings import Settings
-from runner.storage.files import make_folders
 from tests.support.served import put
 
 

@@ -11,9 +11,9 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 from starlette.types import Message
 
-from runner.server.people.accounts import Viewer
-from runner.server.web.bodies import Bodies, json_of
-from runner.server.web.faults import handle_faults
+from runner.server.accounts.accounts import Viewer
+from runner.server.web.api_errors import handle_faults
+from runner.server.web.request_bodies import Bodies, json_of
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.serving import Served
 

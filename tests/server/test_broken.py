@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from runner.pages.served import ServedPage, served
+from runner.base.storage.safe_files import make_folders
+from runner.pages.report.served import ServedPage, served
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.web.app import application
 from runner.server.web.headers import ALWAYS
-from runner.storage.files import make_folders
 
 
 def scope(path: str) -> dict[str, Any]:

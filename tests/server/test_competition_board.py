@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, insert, select
 
+from runner.server.accounts.accounts import ANYBODY, add_account
 from runner.server.competitions.board import board
-from runner.server.people.accounts import ANYBODY, add_account
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases

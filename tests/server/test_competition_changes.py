@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
-from runner.errors import UsageError
-from runner.registry.components import component_draft
+from runner.base.errors import UsageError
+from runner.documents.releases.bundle import opened
+from runner.documents.releases.reference import Kind
+from runner.registry.bundles.runs import draft_of
+from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
-from runner.registry.run_bundle import draft_of
-from runner.releases.bundle import opened
-from runner.releases.reference import Kind
-from runner.results.results import Results
-from runner.server.competitions.changed import Changes, change, owned
-from runner.server.competitions.kept import REFUSED, WAITING, enter
-from runner.server.people.accounts import Viewer, account_id, viewer_of_account
+from runner.results.leaderboard.results_folder import Results
+from runner.server.accounts.accounts import Viewer, account_id, viewer_of_account
+from runner.server.competitions.editing import Changes, change, owned
+from runner.server.competitions.storage import REFUSED, WAITING, enter
 from runner.server.store.database import Database
 from runner.server.store.schema import competitions, releases, submissions
 from tests.server.test_competitions import LABELS, ROWS, Contest, wanted, write_rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner import run
-from runner.registry.components import component_draft
+from runner.documents.releases.reference import Kind
+from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
-from runner.releases.reference import Kind
 from tests.server.test_competitions import LABELS, Contest, wanted, write_rows
 from tests.support.serving import Served
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from runner.results.tally import Tally
+from runner.results.streaming_means import Tally
 from runner.server.competitions.scores import ACCURACY, METHOD, step_of, told
-from runner.server.web.pages_competitions import _between
-from runner.statistics.plain import Mean
+from runner.server.web.pages.competitions import _between
+from runner.statistics.simple_means import Mean
 
 
 def part(rows: int, right: set[int], plays: int = 1, groups: int | None = None) -> dict[str, Any]:

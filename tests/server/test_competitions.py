@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from runner.errors import UsageError
-from runner.registry.components import component_draft
+from runner.base.errors import UsageError
+from runner.documents.releases.reference import Kind
+from runner.registry.bundles.runs import draft_of
+from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
-from runner.registry.run_bundle import draft_of
-from runner.releases.reference import Kind
-from runner.results.results import Results
-from runner.runs.result import RunResult
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.result import RunResult
 from runner.server.competitions.scores import IN_FULL, step_of, told
 from runner.server.store.schema import competitions, submissions
-from runner.server.web.api_competitions import CompetitionChanged, CompetitionWanted, asked_in
+from runner.server.web.api.competitions import CompetitionChanged, CompetitionWanted, asked_in
 from tests.support.processes import nip_run, until
 from tests.support.runs import played
 from tests.support.serving import Served

@@ -10,15 +10,15 @@ import orjson
 import pytest
 from sqlalchemy import Connection, insert, select, update
 
-from runner.errors import NotPublished, ReleaseError, UsageError
-from runner.registry.components import component_draft
+from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.documents.releases.reference import Kind, Reference
+from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
-from runner.releases.reference import Kind, Reference
+from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account, add_member
 from runner.server.competitions import board as boards
-from runner.server.competitions.kept import DAY, REFUSED, SCORED, WAITING, Wanted, enter, make, waiting
 from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART
 from runner.server.competitions.scoring import Scoring
-from runner.server.people.accounts import ANYBODY, Scope, Viewer, add_account, add_member
+from runner.server.competitions.storage import DAY, REFUSED, SCORED, WAITING, Wanted, enter, make, waiting
 from runner.server.service import Server
 from runner.server.settings import Settings
 from runner.server.store.database import Database

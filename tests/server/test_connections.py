@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from runner.server.people.accounts import Scope
+from runner.server.accounts.accounts import Scope
 from tests.server.test_uploads import folders, made
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import until

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import RunError
-from runner.releases.reference import Kind, Reference
-from runner.server.people.accounts import ANYBODY
+from runner.base.errors import RunError
+from runner.documents.releases.reference import Kind, Reference
+from runner.server.accounts.accounts import ANYBODY
 from runner.server.settings import Settings
-from runner.server.store.closed import closed_to_others
 from runner.server.store.database import Database
-from runner.server.web.run_pages import PAGE, _make
+from runner.server.store.permissions import closed_to_others
+from runner.server.web.pages.run_cache import PAGE, _make
 from tests.support.serving import Served
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.releases.reference import Kind
-from runner.transports.connect import connect
+from runner.documents.releases.reference import Kind
+from runner.registry.transports.locations import connect
 from tests.support.processes import nip_run_here
 from tests.support.registries import bundle
 from tests.support.served import copy_of, run_bundle

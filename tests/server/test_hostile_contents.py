@@ -10,7 +10,7 @@ from zlib import crc32
 import httpx2
 import pytest
 
-from runner.releases.bundle import Bundle
+from runner.documents.releases.bundle import Bundle
 from tests.registry.hostile_contents import ALIASES, MERGES, ROWS
 from tests.server.test_uploads import folders
 from tests.support.hang_guard import HANG_SECONDS

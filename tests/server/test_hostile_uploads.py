@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.releases.reference import Kind, Reference
+from runner.documents.releases.reference import Kind, Reference
 from tests.registry.hostile import LINK, ROWS, Row
 from tests.support.raw_uploads import Raw
 from tests.support.release_trees import Tree, manifest_bytes

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.releases.manifest import MANIFEST
-from runner.releases.reference import Kind
+from runner.documents.releases.manifest import MANIFEST
+from runner.documents.releases.reference import Kind
 from tests.support.processes import nip_run_here
 from tests.support.registries import bundle
 from tests.support.serving import Served

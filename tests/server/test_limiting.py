@@ -11,13 +11,13 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.errors import ReleaseError, RunError
-from runner.server.intake.declared import Declaration
+from runner.base.errors import ReleaseError, RunError
 from runner.server.settings import TAKEN
+from runner.server.uploads.declaration import Declaration
+from runner.server.web.allowed_hosts import Hosts
 from runner.server.web.callers import GONE, address_of
-from runner.server.web.hosts import Hosts
-from runner.server.web.limiting import AtOnce, Buckets, Limiting
-from runner.server.web.state import Readiness
+from runner.server.web.health import Readiness
+from runner.server.web.rate_limits import AtOnce, Buckets, Limiting
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.raw_uploads import Raw, declared
 

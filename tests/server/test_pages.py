@@ -16,17 +16,17 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from runner.releases.bundle import Bundle
-from runner.releases.limits import USUAL
-from runner.releases.manifest import Link
-from runner.releases.reference import Reference, parse
-from runner.server.boards.places import Places, forget_boards
-from runner.server.people.accounts import ANYBODY
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.limits import USUAL
+from runner.documents.releases.manifest import Link
+from runner.documents.releases.reference import Reference, parse
+from runner.registry.transports.registry import Registry
+from runner.server.accounts.accounts import ANYBODY
+from runner.server.boards.paths import Places, forget_boards
 from runner.server.service import Server
 from runner.server.settings import Settings
-from runner.server.tree import ServerTree
-from runner.server.web.run_pages import Made, RunPages
-from runner.transports.registry import Registry
+from runner.server.visible_tree import ServerTree
+from runner.server.web.pages.run_cache import Made, RunPages
 from tests.support.browsing import Browsing, Links, hidden_word, is_ours
 from tests.support.processes import nip_run
 from tests.support.served import copy_of, put, run_bundle

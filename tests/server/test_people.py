@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from runner.server.people.accounts import Scope, add_account, add_member, make_token
+from runner.server.accounts.accounts import Scope, add_account, add_member, make_token
 from tests.server.test_keeping import keep, refused
 from tests.support.serving import Answered, Served
 

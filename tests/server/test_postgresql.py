@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from runner.errors import RunError, TakenError
-from runner.releases.reference import Kind
-from runner.server.people.accounts import add_account
+from runner.base.errors import RunError, TakenError
+from runner.documents.releases.reference import Kind
+from runner.server.accounts.accounts import add_account
 from runner.server.store.backup import back_up, restore
 from runner.server.store.database import Database
 from runner.server.store.schema import VERSION, accounts

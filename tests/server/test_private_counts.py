@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.releases.bundle import Bundle
+from runner.documents.releases.bundle import Bundle
 from runner.server.service import Server
 from runner.server.settings import Settings
 from tests.server.test_privacy import OTHER, PRIVATE, PUBLIC, links, routes

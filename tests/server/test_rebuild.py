@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from runner.errors import NotPublished, UsageError
-from runner.releases.reference import Kind, Reference
-from runner.server.intake.checking import EXPLAINED_BY_TIME
-from runner.server.intake.declared import Declaration
-from runner.server.intake.pieces import NoRoomError, OffsetError
-from runner.server.intake.publishing import Publishing
-from runner.server.intake.uploads import CHECKING, MOST_ENDED, OPEN, REFUSED, SEEN, Upload
-from runner.server.intake.waiting import Queue, Waiting
-from runner.server.people.accounts import Scope, Viewer, add_account
-from runner.server.people.keeping import set_hidden
+from runner.base.errors import NotPublished, UsageError
+from runner.documents.releases.reference import Kind, Reference
+from runner.server.accounts.accounts import Scope, Viewer, add_account
+from runner.server.accounts.administration import set_hidden
 from runner.server.rebuild import alone, collect, rebuild
 from runner.server.settings import Settings
+from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, uploads
-from runner.server.store.stores import blobs_of
+from runner.server.uploads.checking import EXPLAINED_BY_TIME
+from runner.server.uploads.declaration import Declaration
+from runner.server.uploads.pieces import NoRoomError, OffsetError
+from runner.server.uploads.publishing import Publishing
+from runner.server.uploads.queue import Queue, Waiting
+from runner.server.uploads.uploads import CHECKING, MOST_ENDED, OPEN, REFUSED, SEEN, Upload
 from tests.server.test_uploads import folders, made
 from tests.support.processes import nip_run_here, until
 from tests.support.raw_uploads import declared

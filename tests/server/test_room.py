@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, update
 
-from runner.errors import UsageError
-from runner.releases.limits import Limits
-from runner.releases.manifest import CHECKSUM, MANIFEST
-from runner.server.intake.declared import Declaration
-from runner.server.intake.pieces import NoRoomError
-from runner.server.intake.uploads import REFUSED
-from runner.server.people.accounts import add_account
-from runner.server.people.keeping import set_disabled
+from runner.base.errors import UsageError
+from runner.documents.releases.limits import Limits
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST
+from runner.server.accounts.accounts import add_account
+from runner.server.accounts.administration import set_disabled
 from runner.server.store.schema import files, releases
+from runner.server.uploads.declaration import Declaration
+from runner.server.uploads.pieces import NoRoomError
+from runner.server.uploads.uploads import REFUSED
 from tests.server.test_rebuild import DATA, Held
 from tests.support.processes import until
 

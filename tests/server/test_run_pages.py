@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from runner.releases.reference import Kind, Reference
-from runner.server.people.accounts import ANYBODY
+from runner.base.storage.safe_files import make_folders
+from runner.documents.releases.reference import Kind, Reference
+from runner.server.accounts.accounts import ANYBODY
 from runner.server.service import Server
 from runner.server.settings import Settings
-from runner.server.web.run_pages import OF_ONE, WAITING, Busy, Made, RunPages, forget_old
-from runner.storage.files import make_folders
+from runner.server.web.pages.run_cache import OF_ONE, WAITING, Busy, Made, RunPages, forget_old
 
 
 def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.releases.reference import Kind
+from runner.documents.releases.reference import Kind
 from runner.server.store.schema import VERSION
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended_or_killed, nip_run_here

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from runner.releases.bundle import Bundle, Content, opened
-from runner.releases.manifest import Link
-from runner.server.boards.anew import JOURNAL
-from runner.server.boards.shown import Shown
+from runner.base.storage.log_lines import encode, seed_of
+from runner.base.storage.safe_files import make_folders
+from runner.documents.releases.bundle import Bundle, Content, opened
+from runner.documents.releases.manifest import Link
+from runner.server.accounts.accounts import add_account, add_member
+from runner.server.boards.replays import JOURNAL
+from runner.server.boards.snapshot import Shown
 from runner.server.boards.worker import Worker
-from runner.server.people.accounts import add_account, add_member
 from runner.server.service import Server
 from runner.server.settings import Settings
-from runner.storage.files import make_folders
-from runner.storage.log_lines import encode, seed_of
 from tests.support.served import copy_of, put, run_bundle
 
 pytestmark = pytest.mark.full

@@ -14,13 +14,13 @@ import pytest
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from runner.server.people.accounts import Scope, add_account, add_member, make_token, revoke_token, viewer_of
-from runner.server.people.keeping import set_disabled
-from runner.server.people.signed_in import SECONDS, sign_in, sign_out, signed_in
+from runner.server.accounts.accounts import Scope, add_account, add_member, make_token, revoke_token, viewer_of
+from runner.server.accounts.administration import set_disabled
+from runner.server.accounts.browser_sessions import SECONDS, sign_in, sign_out, signed_in
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, tokens
-from runner.server.web.seeing import JsonLines
+from runner.server.web.observability import JsonLines
 from tests.support.serving import Served
 
 NOW = 1_000_000.0

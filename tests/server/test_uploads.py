@@ -10,13 +10,13 @@ from unittest.mock import patch
 
 import pytest
 
-from runner.errors import ReleaseError, TakenError, UsageError
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import CHECKSUM, MANIFEST, Link, Release
-from runner.releases.reference import Kind, Reference, parse
-from runner.transports.http import HttpTransport
-from runner.transports.patience import Patience
-from runner.transports.registry import Registry
+from runner.base.errors import ReleaseError, TakenError, UsageError
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Link, Release
+from runner.documents.releases.reference import Kind, Reference, parse
+from runner.registry.transports.http.transport import HttpTransport
+from runner.registry.transports.registry import Registry
+from runner.registry.transports.timeouts import Patience
 from tests.support.cutting import cutting
 from tests.support.raw_uploads import Raw, declared
 from tests.support.serving import Served, publishing_to

@@ -10,9 +10,9 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.server.web.faults import fault
-from runner.server.web.limiting import Limiting
-from runner.server.web.wrong import Wrong
+from runner.server.web.api_errors import fault
+from runner.server.web.error_pages import Wrong
+from runner.server.web.rate_limits import Limiting
 
 PERSON, PROGRAM = "text/html,application/xhtml+xml,*/*;q=0.8", "*/*"
 

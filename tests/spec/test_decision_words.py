@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runner.errors import SpecError
-from runner.spec.load import load_saved, load_spec
+from runner.base.errors import SpecError
+from runner.spec.loader import load_saved, load_spec
 from tests.support.runs import played
 from tests.support.specs import spec_file
 

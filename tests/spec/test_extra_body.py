@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.datasets.settings import DatasetLimits, limits_of_saved
-from runner.errors import SpecError
+from runner.base.errors import SpecError
 from runner.models.extra_body import extra_body_problems
 from runner.models.settings import ModelSettings
-from runner.spec.load import load_saved, load_spec
+from runner.spec.datasets.settings import DatasetLimits, limits_of_saved
+from runner.spec.loader import load_saved, load_spec
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run
 from tests.support.servers.chat_client import serving

@@ -13,12 +13,12 @@ from typing import Any, get_type_hints
 import pytest
 
 from runner.api import load_spec, run
-from runner.documents.fetched import MARKER, got_from, marker
-from runner.errors import ReleaseError, SpecError, UsageError
-from runner.models.keys import allowed_commands, parse_allowed
-from runner.registry.lock import LOCK, Lock
+from runner.base.errors import ReleaseError, SpecError, UsageError
+from runner.documents.fetched_files import MARKER, got_from, marker
+from runner.models.api_keys import allowed_commands, parse_allowed
+from runner.registry.components.lockfile import LOCK, Lock
 from runner.spec.experiment import Experiment
-from runner.spec.load import load_saved
+from runner.spec.loader import load_saved
 from runner.spec.origin import NAMING
 from tests.support.processes import nip_run_here
 from tests.support.runs import played

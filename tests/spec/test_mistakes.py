@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from runner.builtin import find, is_file, is_folder, is_there
-from runner.documents.check import MAX_INTEGER
-from runner.errors import SpecError
-from runner.hashing import file_hash
+from runner.base.errors import SpecError
+from runner.base.hashing import file_hash
+from runner.base.package_data import find, is_file, is_folder, is_there
+from runner.documents.schema_check import MAX_INTEGER
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from runner.spec.checks.addresses import address_problem
-from runner.spec.load import load_spec, load_specs
+from runner.spec.loader import load_spec, load_specs
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 

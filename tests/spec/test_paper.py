@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.api import query, run
-from runner.models.keys import KeyUse
-from runner.spec.load import load_specs
-from runner.spec.warnings import warnings_of
-from runner.training.keys import key_uses_of
+from runner.models.api_keys import KeyUse
+from runner.spec.loader import load_specs
+from runner.spec.warnings.catalog import warnings_of
+from runner.training.key_usage import key_uses_of
 from runner.training.plan import plan_of
 from tests.support.paths import ROOT
 

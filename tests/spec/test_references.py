@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from runner import builtin
-from runner.errors import SpecError
-from runner.registry.finding import finder
-from runner.registry.store import Store
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind
-from runner.results.provenance import new_manifest
+from runner.base import package_data
+from runner.base.errors import SpecError
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind
+from runner.registry.components.lookup import finder
+from runner.registry.components.store import Store
+from runner.registry.transports.locations import connect
+from runner.results.provenance.manifest_writer import new_manifest
 from runner.rollouts.plan import Plan
-from runner.spec.load import Spec, load_spec, load_specs
-from runner.transports.connect import connect
+from runner.spec.loader import Spec, load_spec, load_specs
 from tests.support.components import Project, naming, published
 from tests.support.processes import nip_run_here
 from tests.support.specs import dataset_file, spec_file
@@ -37,9 +37,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("registry")
     place, source = root / "registry", root / "source"
     path = spec_file(source, size=SIZE)
-    shutil.copy(builtin.PROTOCOLS / "nip.yaml", source / "council.yaml")
+    shutil.copy(package_data.PROTOCOLS / "nip.yaml", source / "council.yaml")
     published(place, source / "council.yaml", Kind.PROTOCOL, naming("council", "1.2.0"))
-    published(place, builtin.root() / "prompts" / "code_validation" / "nip", Kind.PROMPTS, naming("terse"))
+    published(place, package_data.root() / "prompts" / "code_validation" / "nip", Kind.PROMPTS, naming("terse"))
     published(place, source / "data.jsonl", Kind.DATASET, naming("sums"))
     published(place, path, Kind.SPEC, naming("tiny"))
     published(place, path, Kind.AGENT, naming("weak"), "verifier")
@@ -130,7 +130,7 @@ def test_an_override_and_a_sweep_may_name_releases(project: Project) -> None:
 
 
 def test_a_file_of_such_a_name_is_meant_before_a_release(tmp_path: Path) -> None:
-    shutil.copytree(builtin.root() / "prompts" / "code_validation" / "nip", tmp_path / "acme" / "terse@1")
+    shutil.copytree(package_data.root() / "prompts" / "code_validation" / "nip", tmp_path / "acme" / "terse@1")
     assert load_spec(spec_file(tmp_path, size=SIZE, prompts="acme/terse@1")).components == {}
 
 

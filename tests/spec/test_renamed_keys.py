@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunDirectoryError
+from runner.base.errors import RunDirectoryError
 from runner.results.folder import RunFolder
-from runner.results.inputs import write_inputs
+from runner.results.provenance.input_files import write_inputs
 from runner.rollouts.identity import MUTABLE_KEYS
 from runner.rollouts.plan import Plan
 from runner.spec.experiment import RENAMED_KEYS
-from runner.spec.load import load_spec, load_specs
+from runner.spec.loader import load_spec, load_specs
 from runner.spec.schemas import experiment_schema
 from tests.support.processes import nip_run
 from tests.support.runs import played

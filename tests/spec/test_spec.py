@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import SpecError
+from runner.base.errors import SpecError
 from runner.results.folder import RunFolder
-from runner.results.inputs import resolved_spec, write_inputs
+from runner.results.provenance.input_files import resolved_spec, write_inputs
 from runner.rollouts.plan import Plan
-from runner.spec.load import Spec, load_spec, load_specs
+from runner.spec.loader import Spec, load_spec, load_specs
 from tests.support.paths import ROOT
 
 SHIPPED = sorted((ROOT / "specs").glob("*.yaml"))

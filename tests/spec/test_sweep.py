@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from runner.errors import SpecError
+from runner.base.errors import SpecError
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import sweep_problems
-from runner.spec.load import load_spec, load_specs
+from runner.spec.loader import load_spec, load_specs
 from tests.support.specs import spec_file
 
 NIP, DEBATE = "prompts/code_validation/nip", "prompts/code_validation/debate"

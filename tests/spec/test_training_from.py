@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from runner.api import load_spec
-from runner.errors import SpecError
+from runner.base.errors import SpecError
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.links import links_of, trained_facts
-from runner.results.results import Results
-from runner.runs.result import RunResult
+from runner.registry.lineage.links import links_of, trained_facts
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.result import RunResult
 from runner.spec.origin import MARKER
 from tests.support.training import trained, training_spec
 

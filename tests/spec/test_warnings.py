@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from runner.spec.load import load_spec
-from runner.spec.warnings import check_warnings_of, warnings_of
+from runner.spec.loader import load_spec
+from runner.spec.warnings.catalog import check_warnings_of, warnings_of
 from tests.compatibility.old import called
 from tests.support.games import SEVENTH
 from tests.support.paths import ROOT

@@ -10,7 +10,8 @@ import pytest
 
 from runner.statistics.differences import Sample, paired_difference, unpaired_difference
 from runner.statistics.intervals import interval
-from runner.statistics.paired import (
+from runner.statistics.paired_groups import Pairs
+from runner.statistics.sign_flip import (
     ALPHA,
     MID_P_GROUPS,
     MOST_REJECTED,
@@ -19,7 +20,6 @@ from runner.statistics.paired import (
     ranges_in_order,
     sign_flip,
 )
-from runner.statistics.pairs import Pairs
 
 TABLES = range(50)
 EXACTLY = 1e-12

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from runner.statistics.sequences import FOR_EFFECTS, FOR_WIDTH, ConfidenceSequence, DifferenceSequence
+from runner.statistics.confidence_sequences import FOR_EFFECTS, FOR_WIDTH, ConfidenceSequence, DifferenceSequence
 
 
 def sequence_of(*values: float, weight: float = 1.0) -> ConfidenceSequence:

@@ -10,13 +10,13 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from runner.agents.votes import majority
+from runner.rollouts.agents.votes import majority
 from runner.statistics.calibration import LOG_FLOOR, Forecasts, auroc
+from runner.statistics.clustered_means import Codes, Floats, share
+from runner.statistics.estimates import Number, block_numbers, forecast_numbers, player_numbers, verdict_numbers
 from runner.statistics.intervals import wilson
-from runner.statistics.numbers import Number, block_numbers, forecast_numbers, player_numbers, verdict_numbers
-from runner.statistics.shares import Codes, Floats, share
 from runner.statistics.verdicts import Verdicts, majority_chance
-from runner.statistics.worst import worst
+from runner.statistics.worst_case import worst
 
 CLOSE = 1e-12
 

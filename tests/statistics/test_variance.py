@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from runner.statistics.intervals import variance_factors
-from runner.statistics.paired import ALPHA, FEWEST_GROUPS, sign_flip
-from runner.statistics.variance import (
+from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, sign_flip
+from runner.statistics.variance_components import (
     Scores,
     Split,
     described,

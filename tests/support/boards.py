@@ -7,10 +7,10 @@ import json
 from datetime import datetime
 from typing import Any
 
-from runner.pages.board_page import board_site
-from runner.pages.boards import Board, published_board
+from runner.pages.boards.lists import Board, published_board
+from runner.pages.boards.page import board_site
 from runner.pages.site import as_one_file
-from runner.registry.board import RegistryBoard
+from runner.registry.board.board import RegistryBoard
 
 _PLAIN: dict[str, Any] = {
     "benchmark": "tiny/v1", "run_id": "tiny-1", "name": "tiny", "protocol": "nip", "accuracy": 0.5, "ci_low": 0.4,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from runner.models.base import Completion
+from runner.models.interface import Completion
 
 
 async def answer_to(call: Awaitable[Completion]) -> Completion:

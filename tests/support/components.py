@@ -7,11 +7,11 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from runner.registry.components import component_draft
+from runner.documents.releases.reference import Kind
+from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
-from runner.releases.reference import Kind
-from runner.transports.connect import connect
-from runner.transports.registry import Published
+from runner.registry.transports.locations import connect
+from runner.registry.transports.registry import Published
 from tests.support.processes import nip_run_here
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.datasets.load import Dataset, load_dataset
-from runner.datasets.settings import DatasetSettings
-from runner.errors import Place, SpecError
+from runner.base.errors import Place, SpecError
+from runner.spec.datasets.loader import Dataset, load_dataset
+from runner.spec.datasets.settings import DatasetSettings
 
 A = {"id": "a", "label": 0, "text": "first"}
 B = {"id": "b", "label": 1, "text": "second"}

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.reference import Kind
 from runner.registry.draft import Draft
-from runner.releases.manifest import Release, Source
-from runner.releases.reference import Kind
 from tests.support.files import parquet_rows
 
 PINNED = {

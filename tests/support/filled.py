@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.registry.components import component_draft
+from runner.documents.releases.reference import Kind, Reference
+from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
-from runner.releases.reference import Kind, Reference
 from runner.server.settings import Settings
 from tests.server.test_competitions import CUP, Contest, wanted, write_rows
 from tests.support.hang_guard import HANG_SECONDS

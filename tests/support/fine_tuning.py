@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.models.policy import TransientPolicy
+from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
-from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import FineTuneJob, JobState, JobStatus
-from runner.training.backends.connect import backend_for
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.interface import FineTuneJob, JobState, JobStatus
 from runner.training.backends.openai import OpenAiBackend
+from runner.training.backends.registry import backend_for
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers.fine_tune_client import FineTuner
 

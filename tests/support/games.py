@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
-from runner.documents.fields import from_plain
-from runner.prompts.templates import PromptSet
-from runner.protocols.game import Played, Reply, Turn, play
-from runner.protocols.load import load_protocol
-from runner.protocols.parse import DecisionFormat, parse_answer
-from runner.protocols.protocol import Protocol
+from runner.documents.dataclass_schema import from_plain
+from runner.game.prompts.templates import PromptSet
+from runner.game.protocols.answer_parser import DecisionFormat, parse_answer
+from runner.game.protocols.loader import load_protocol
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.rounds import Played, Reply, Turn, play
+from runner.rollouts.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
 from runner.spec.experiment import Experiment
 
 STRICT = DecisionFormat()

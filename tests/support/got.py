@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-from runner.registry.links import trained_facts
-from runner.registry.run_data import run_data
-from runner.releases.bundle import Bundle, Content
-from runner.releases.manifest import Link, Release
-from runner.releases.reference import Kind
+from runner.base.storage.atomic_files import read_json
+from runner.documents.releases.bundle import Bundle, Content
+from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.reference import Kind
+from runner.registry.bundles.run_data import run_data
+from runner.registry.lineage.links import trained_facts
+from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
-from runner.storage.atomic import read_json
-from runner.transports.connect import connect
 from tests.support.files import parquet_rows
 
 KEPT = ("manifest.json", "journal.jsonl", "metrics.json", "stages.jsonl")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.pages.packing import packed
-from runner.pages.run_page import runs_site
+from runner.pages.report.run_site import runs_site
 from runner.pages.site import as_one_file
 from runner.results.folder import RunFolder
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from runner.releases.bundle import Bundle
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind
-from runner.transports.hub import HubTransport
-from runner.transports.patience import Patience
-from runner.transports.registry import Registry
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind
+from runner.registry.transports.hub.transport import HubTransport
+from runner.registry.transports.registry import Registry
+from runner.registry.transports.timeouts import Patience
 
 QUICK = Patience(connect=2.0, read=1.0, tries=2, wait=0.01, answer_bytes=1 << 20, answer_seconds=5.0)
 PLACE = "acme/registry"

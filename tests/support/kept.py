@@ -11,13 +11,13 @@ from typing import Any
 import duckdb
 from sqlalchemy import MetaData, create_engine, insert, select, update
 
-from runner.server.boards.made import FILE
+from runner.base.storage.safe_files import make_folders
+from runner.server.boards.builder import FILE
 from runner.server.boards.worker import Worker
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import meta, metadata
 from runner.server.store.upgrades import PASSING
-from runner.storage.files import make_folders
 from tests.support.paths import ROOT
 
 _SCHEMAS = ROOT / "tests" / "fixtures" / "server"

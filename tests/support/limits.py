@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from runner.errors import TransientError
-from runner.models.base import Choice, Completion, Request, SampleKey
+from runner.base.errors import TransientError
+from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.limits import GroupLimit
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, insert, select
 
-from runner.releases.bundle import Bundle, opened
-from runner.releases.manifest import CHECKSUM, MANIFEST
-from runner.server.intake.publishing import check_row
+from runner.base.storage.safe_files import create
+from runner.documents.releases.bundle import Bundle, opened
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.server.settings import Settings
+from runner.server.store.blob_stores import blobs_of
 from runner.server.store.blobs import DiskBlobs
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, checks, files, releases
-from runner.server.store.stores import blobs_of
-from runner.storage.files import create
+from runner.server.uploads.publishing import check_row
 
 
 def planted(settings: Settings, account: str, bundles: Iterable[Bundle]) -> int:

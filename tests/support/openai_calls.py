@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from runner.models.base import Completion, Request, SampleKey
+from runner.game.prompts.chat import ChatMessage
+from runner.models.interface import Completion, Request, SampleKey
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
-from runner.prompts.chat import ChatMessage
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers import frame
 from tests.support.servers.client import Loopback

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.api import run
-from runner.releases.bundle import Bundle, Content
-from runner.releases.manifest import Release
-from runner.spec.load import load_spec
-from runner.transports.connect import connect
+from runner.documents.releases.bundle import Bundle, Content
+from runner.documents.releases.manifest import Release
+from runner.registry.transports.locations import connect
+from runner.spec.loader import load_spec
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 

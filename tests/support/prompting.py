@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.prompts.templates import own_variables, prompt_variables
-from runner.protocols.protocol import Protocol
+from runner.game.prompts.templates import own_variables, prompt_variables
+from runner.game.protocols.protocol import Protocol
 
 COLUMNS = {"question": "What is it?", "solution": "def f():\n    return 1\n", "size": 5}
 

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.releases.bundle import Bundle, checked_copy
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind
-from runner.transports.connect import connect
-from runner.transports.registry import Entry, Registry
+from runner.documents.releases.bundle import Bundle, checked_copy
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind
+from runner.registry.transports.locations import connect
+from runner.registry.transports.registry import Entry, Registry
 from tests.support.paths import ROOT
 from tests.support.processes import environment
 

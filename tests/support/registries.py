@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from runner.releases.bundle import Bundle, Content
-from runner.releases.manifest import Release
-from runner.releases.reference import Kind
+from runner.documents.releases.bundle import Bundle, Content
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind
 from tests.support import git, serving
 from tests.support.servers.hub_client import WRITE, running_hub
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from runner.releases.bundle import media_type
-from runner.releases.reference import Kind, Reference
+from runner.documents.releases.bundle import media_type
+from runner.documents.releases.reference import Kind, Reference
 
 REFERENCE = Reference(Kind.RUN, "acme", "tiny", "1")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from runner.pages.board_page import board_site
-from runner.pages.boards import local_board
-from runner.pages.page import shown
-from runner.pages.run_page import runs_site
+from runner.pages.boards.lists import local_board
+from runner.pages.boards.page import board_site
+from runner.pages.html import shown
+from runner.pages.report.run_site import runs_site
 from runner.pages.site import as_one_file
 from runner.pages.site_folder import site_folder
 from runner.results.folder import RunFolder
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 
 VOID = frozenset(["area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"])
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.api import run
-from runner.runs.accounting import Watch
-from runner.runs.result import RunResult
-from runner.runs.which import ReplayOf
-from runner.spec.load import load_spec
+from runner.runs.execution.accounting import Watch
+from runner.runs.finished.result import RunResult
+from runner.runs.finished.selection import ReplayOf
+from runner.spec.loader import load_spec
 from tests.support.files import parquet_rows
 
 DERIVED = ("rollouts.parquet", "messages.parquet", "metrics.json")

@@ -13,13 +13,13 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from runner.documents.releases.bundle import Bundle, opened
+from runner.documents.releases.reference import Kind
+from runner.registry.bundles.runs import drafts_of
 from runner.registry.draft import Naming
-from runner.registry.run_bundle import drafts_of
-from runner.releases.bundle import Bundle, opened
-from runner.releases.reference import Kind
 from runner.results.folder import RunFolder
-from runner.results.results import Results
-from runner.server.people.accounts import account_id, add_account
+from runner.results.leaderboard.results_folder import Results
+from runner.server.accounts.accounts import account_id, add_account
 from runner.server.service import Server
 from runner.server.store.schema import accounts, checks, files, releases
 from runner.version import __version__

@@ -29,13 +29,13 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import delete, select
 
-from runner.releases.bundle import Bundle
-from runner.server.people.accounts import Scope, add_account, add_member, make_token
+from runner.documents.releases.bundle import Bundle
+from runner.registry.transports.locations import connect
+from runner.registry.transports.registry import Registry
+from runner.server.accounts.accounts import Scope, add_account, add_member, make_token
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, meta, metadata
-from runner.transports.connect import connect
-from runner.transports.registry import Registry
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, ended_or_killed, environment
 
@@ -61,7 +61,7 @@ _WITH_SETTINGS = """
 import json, sys
 from pathlib import Path
 from runner.server.settings import Settings
-from runner.server.web.running import serve
+from runner.server.web.serving import serve
 said = json.loads(sys.argv[1])
 tell = lambda address, listening: print(json.dumps({"listening": listening}, indent=2), flush=True)
 serve(Settings(folder=Path(said.pop("folder")), **said), "127.0.0.1", int(sys.argv[2]), tell, address=None, bare=False)

@@ -20,9 +20,9 @@ import yaml
 from hypothesis import strategies as st
 
 from runner.cli.main import main
-from runner.documents.dump import dump
-from runner.documents.reader import Document, parse
-from runner.protocols.load import builtin_names, protocol_schema
+from runner.documents.yaml_reader import Document, parse
+from runner.documents.yaml_writer import dump
+from runner.game.protocols.loader import builtin_names, protocol_schema
 from runner.spec.schemas import experiment_schema
 from tests.support.paths import ROOT
 

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from runner.pages.one_run import Made, gathered, run_page
-from runner.pages.run_games import Gathered
-from runner.pages.run_page import runs_site
+from runner.pages.report.run import Made, gathered, run_page
+from runner.pages.report.run_games import Gathered
+from runner.pages.report.run_site import runs_site
 from runner.pages.site import Site
 from runner.results.folder import RunFolder
 

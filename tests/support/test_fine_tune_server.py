@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from runner.models.settings import ModelSettings
-from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import FineTuneJob, JobState
-from runner.training.backends.connect import backend_for
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.interface import FineTuneJob, JobState
+from runner.training.backends.registry import backend_for
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.runs import metric, played
 from tests.support.servers.fine_tune import trainings

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from runner.api import run
+from runner.base.storage.log_lines import read_journal
 from runner.results.folder import RunFolder
-from runner.runs.result import RunResult
-from runner.spec.load import load_spec
-from runner.storage.log_lines import read_journal
+from runner.runs.finished.result import RunResult
+from runner.spec.loader import load_spec
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.specs import merged
 

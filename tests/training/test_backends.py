@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunError
+from runner.base.errors import RunError
 from runner.models.settings import ModelSettings
-from runner.spec.backends import TRAITS
+from runner.spec.backend_traits import TRAITS
 from runner.spec.schemas import experiment_schema
-from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import FineTuneJob, JobState, JobStatus
-from runner.training.backends.connect import BACKENDS, backend_for
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.interface import FineTuneJob, JobState, JobStatus
 from runner.training.backends.model_name import MAX_LENGTH, name_problem
+from runner.training.backends.registry import BACKENDS, backend_for
 from tests.support.fine_tuning import job_in, unexpected
 
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunError
+from runner.base.errors import RunError
 from runner.models.settings import ModelSettings
-from runner.spec.checks.command import PLACEHOLDERS, command_problems
-from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import Backend, FineTuneJob, JobState, JobStatus
+from runner.spec.checks.trainer_command import PLACEHOLDERS, command_problems
+from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.command import CommandBackend, startable_problems
-from runner.training.backends.connect import backend_for
+from runner.training.backends.interface import Backend, FineTuneJob, JobState, JobStatus
 from runner.training.backends.model_name import MAX_LENGTH
+from runner.training.backends.registry import backend_for
 from tests.support.fine_tuning import unexpected
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, until
@@ -244,9 +244,9 @@ def test_the_name_that_a_failed_attempt_wrote_is_not_taken_by_the_next(tmp_path:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from runner.training.backends.base import FineTuneJob
+from runner.training.backends.interface import FineTuneJob
 from runner.training.backends.command import CommandBackend
-from runner.spec.trainers import TrainerSettings
+from runner.spec.training_settings import TrainerSettings
 folder, command = Path(sys.argv[1]), tuple(sys.argv[2:])
 job = FineTuneJob("run/1/m", "m", "sft", "org/tiny", folder / "m.sft.jsonl", "ab" * 32, folder / "job", 7, "my run")
 backend = CommandBackend("m", TrainerSettings(backend="command", command=command))

@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 import pytest
 
-from runner.errors import NipRunError, ProviderRefusal, RunError
-from runner.models.policy import TransientPolicy
+from runner.base.errors import NipRunError, ProviderRefusal, RunError
+from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
-from runner.spec.trainers import TrainerSettings
-from runner.training.backends.connect import backend_for
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.registry import backend_for
 from tests.support.fine_tuning import job_in
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended_or_killed, environment, until
@@ -74,12 +74,12 @@ def test_a_job_is_asked_about_in_bounds(
 POLL = """
 import sys
 from pathlib import Path
-from runner.errors import Interrupted
-from runner.models.policy import TransientPolicy
+from runner.base.errors import Interrupted
+from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
-from runner.runs.process import interruptible
-from runner.spec.trainers import TrainerSettings
-from runner.training.backends.connect import backend_for
+from runner.runs.execution.process import interruptible
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.registry import backend_for
 from tests.support.fine_tuning import job_in
 
 model = ModelSettings(model="tiny", base_url=sys.argv[1], timeout=3600.0)

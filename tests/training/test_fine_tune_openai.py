@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunError
+from runner.base.errors import RunError
 from runner.models.settings import ModelSettings
-from runner.spec.trainers import TrainerSettings
-from runner.training.backends.base import FineTuneJob, JobState
-from runner.training.backends.connect import backend_for
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.interface import FineTuneJob, JobState
 from runner.training.backends.openai import OpenAiBackend, suffix_of
+from runner.training.backends.registry import backend_for
 from tests.support.fine_tuning import EXAMPLE, QUICK, Killed, backend_at, begun, job_in, to_its_end, unexpected
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import until
@@ -286,10 +286,10 @@ def test_a_killed_process_leaves_one_job_although_listings_lag(server: FineTuner
 
 SUBMIT = """
 import json, pathlib, sys, time
-from runner.models.policy import TransientPolicy
+from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
-from runner.spec.trainers import TrainerSettings
-from runner.training.backends.connect import backend_for
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.registry import backend_for
 from tests.support.fine_tuning import job_in
 
 url, folder, notes = sys.argv[1:]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.errors import NipRunError, ProviderRefusal, RunError
+from runner.base.errors import NipRunError, ProviderRefusal, RunError
 from tests.support.fine_tuning import backend_at, begun, job_in, unexpected
 from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.aio import run_sync
-from runner.errors import RunError
+from runner.base.async_runner import run_sync
+from runner.base.errors import RunError
 from runner.models.providers.adapters import Adapter, AdapterAt
 from runner.models.providers.openai import close_client, make_client
 from runner.models.settings import ModelSettings

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from runner.api import load_spec, load_specs, query, run
+from runner.base.errors import SpecError, UsageError
 from runner.cli.main import main
-from runner.errors import SpecError, UsageError
 from runner.models.settings import ModelSettings
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.spec.load import load_saved
+from runner.spec.loader import load_saved
 from runner.training.stage_log import read_stages
 from runner.training.stages import Switched
 from tests.compatibility.old import RUNS, opened

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import RunPlan
-from runner.spec.load import load_spec
+from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan, plan_of
 from tests.support.specs import spec_file
 from tests.support.training import TEST, TRAIN, training_spec

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.errors import SpecError
-from runner.spec.load import load_spec
-from runner.spec.trainers import SelectionSettings
+from runner.base.errors import SpecError
+from runner.spec.loader import load_spec
+from runner.spec.training_settings import SelectionSettings
 from runner.training.selection import select_for
 from tests.support.training import training_spec
 

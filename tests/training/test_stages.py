@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from runner.errors import JournalError
-from runner.hashing import canonical
+from runner.base.errors import JournalError
+from runner.base.hashing import canonical
+from runner.base.storage.log_lines import encode
 from runner.results.folder import RunFolder
-from runner.storage.log_lines import encode
-from runner.training.report import progress
 from runner.training.stage_log import read_stages, stage_log
 from runner.training.stages import RECORDS, Begun, GroupRecord, StageKind, StageRecord, TrainingEnded, Waited
+from runner.training.summary import progress
 from tests.support.runs import played
 from tests.support.specs import spec_file
 

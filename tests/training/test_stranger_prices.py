@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from runner.documents.fetched import MARKER, marker
-from runner.errors import BudgetExhausted, UsageError
+from runner.base.errors import BudgetExhausted, UsageError
+from runner.documents.fetched_files import MARKER, marker
 from runner.models import prices
 from runner.models.providers import openai
-from runner.spec.load import load_spec
+from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from runner.training.trust import check_trust, stranger_prices
 from tests.support.processes import nip_run_here

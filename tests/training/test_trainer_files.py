@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ReleaseError
-from runner.models.keys import key_uses
+from runner.base.errors import ReleaseError
+from runner.models.api_keys import key_uses
 from runner.results.folder import RunFolder
 from runner.spec.trainer_files import INDEX, TrainerFiles, read_index
-from runner.spec.trainers import TrainerSettings
+from runner.spec.training_settings import TrainerSettings
 from runner.training import trainer_files
 from runner.training.trainer_files import collect_files, restore_files, shown_files, stored_contents
 from tests.support.training import trained, training_spec

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.result import as_json
-from runner.errors import Interrupted
+from runner.base.errors import Interrupted
+from runner.cli.terminal.run_result import as_json
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
-from runner.results.results import Results
-from runner.runs.accounting import Progress
-from runner.spec.load import load_spec
+from runner.runs.execution.accounting import Progress
+from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan
-from runner.training.report import progress
+from runner.training.summary import progress
 from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
 from tests.support.runs import played

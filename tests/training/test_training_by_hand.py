@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunError, UsageError, Waiting
-from runner.hashing import file_hash
-from runner.results.results import Results
-from runner.runs.run import RunOptions
-from runner.spec.load import load_spec
+from runner.base.errors import RunError, UsageError, Waiting
+from runner.base.hashing import file_hash
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.session.run import RunOptions
+from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.run import train
 from tests.support.processes import nip_run_here

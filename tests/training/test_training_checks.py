@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from runner.errors import SpecError
+from runner.base.errors import SpecError
 from runner.spec.checks.trees import tree_calls
-from runner.spec.load import load_spec
+from runner.spec.loader import load_spec
 from tests.support.processes import nip_run_here
 from tests.support.training import TEST, TRAIN, at_provider, malt, training_spec
 

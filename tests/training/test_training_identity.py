@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from runner.errors import RunDirectoryError, SpecError, Waiting
+from runner.base.errors import RunDirectoryError, SpecError, Waiting
 from runner.results.folder import RunFolder
-from runner.results.inputs import write_inputs
+from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
-from runner.results.results import Results
-from runner.spec.load import load_spec
+from runner.results.provenance.input_files import write_inputs
+from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan
 from tests.support.processes import nip_run_here
 from tests.support.training import at_provider, malt, trained, training_spec

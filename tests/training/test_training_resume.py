@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from runner.errors import JournalError, RunDirectoryError, RunError, UsageError, Waiting
-from runner.hashing import file_hash
+from runner.base.errors import JournalError, RunDirectoryError, RunError, UsageError, Waiting
+from runner.base.hashing import file_hash
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
-from runner.results.results import Results
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.servers.chat_client import serving
 from tests.support.training import TRAIN, at_provider, datasets_of, malt, stages_of, trained, training_spec

@@ -9,11 +9,11 @@ from typing import Any
 from on_mlflow.tool import Tool
 from shared import Claims
 
-from runner.exports.mlflow.facts import KEY_TAG, TAG
 from runner.exports.mlflow.games import Games
 from runner.exports.mlflow.record import MlflowRun
+from runner.exports.mlflow.run_facts import KEY_TAG, TAG
 from runner.exports.mlflow.training import training_record
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 
 
 def wanted_of(results: Path, start: str) -> dict[str, MlflowRun]:

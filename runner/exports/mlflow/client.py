@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from runner.errors import NipRunError, ProviderRefusal, RunError, ServerUnreachable, UsageError
-from runner.redaction import redacted
-from runner.text import in_one_line, shortened
+from runner.base.errors import NipRunError, ProviderRefusal, RunError, ServerUnreachable, UsageError
+from runner.base.redaction import redacted
+from runner.base.text import in_one_line, shortened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

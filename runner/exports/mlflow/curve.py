@@ -9,14 +9,14 @@ from typing import Any
 from runner.exports.metric_kinds import exported_name
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import Point
-from runner.exports.source import CLOCK_SKEW_MS, started_ms
+from runner.exports.run_source import CLOCK_SKEW_MS, started_ms
 from runner.models.journal_index import FollowedIndex
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.runs.reconstruct import Reconstructor, played_jobs, played_plan
+from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
 
 OF_GAMES = ("accuracy", "accuracy_0", "accuracy_1", "decided")
 OF_AGENTS = ("reward",)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Self
 
+from runner.base.hashing import tagged_hash
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
-from runner.exports.mlflow.facts import TAG, common, counts_of, data_of, tags_of
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import GameTrace, MlflowRun, Point, TurnSpan, as_written, milliseconds, run_key
-from runner.exports.source import Source
-from runner.hashing import tagged_hash
-from runner.models.base import LATER_CLASSES
+from runner.exports.mlflow.run_facts import TAG, common, counts_of, data_of, tags_of
+from runner.exports.run_source import Source
+from runner.models.interface import LATER_CLASSES
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import shown_value

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from runner.redaction import Redactor, current_redactor
+from runner.base.redaction import Redactor, current_redactor
 
 MAX_KEY, MAX_PARAM, MAX_TAG = 250, 6_000, 8_000
 MAX_RUN_NAME = 250

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from runner.errors import RunError
+from runner.base.errors import RunError
+from runner.base.hashing import tagged_hash
+from runner.base.text import in_one_line, shortened
 from runner.exports.mlflow.limits import Fitted
-from runner.hashing import tagged_hash
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
-from runner.text import in_one_line, shortened
 
 RunStatus = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.documents.fields import to_plain
+from runner.documents.dataclass_schema import to_plain
 from runner.exports.mlflow.curve import interval_points, value_points
-from runner.exports.mlflow.facts import KEY_TAG, TAG, common, counts_of, data_of, tags_of
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import Data, MlflowRun, Model, Point, as_written, model_key
+from runner.exports.mlflow.run_facts import KEY_TAG, TAG, common, counts_of, data_of, tags_of
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.metric_rows import shown_value
-from runner.runs.reconstruct import saved_plan
-from runner.spec.trainers import TrainingSettings
+from runner.runs.finished.reconstruction import saved_plan
+from runner.spec.training_settings import TrainingSettings
 from runner.training.games import check_part
 from runner.training.stage_log import read_stages
 from runner.training.stages import Became, DatasetsBuilt, GamesPlayed, PartRecord, Stages, Switched, TestPlayed

@@ -13,10 +13,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from runner.errors import CallError, ServerUnreachable, TransientError
-from runner.models.base import Complete, Completion, Request, SampleKey
-from runner.models.layers.waits import own_wait
-from runner.models.policy import BreakerPolicy, TransientPolicy
+from runner.base.errors import CallError, ServerUnreachable, TransientError
+from runner.models.backoff import own_wait
+from runner.models.interface import Complete, Completion, Request, SampleKey
+from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 
 GATEWAY = (502, 503, 504)
 """Statuses that say that a server is down, whoever asks."""

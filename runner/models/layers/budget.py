@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from runner.documents.fields import option
-from runner.errors import BudgetExhausted, CallError
-from runner.models.base import Complete, Completion, Request
+from runner.base.errors import BudgetExhausted, CallError
+from runner.documents.dataclass_schema import option
 from runner.models.costs import CallCosts, cost_of_failure
-from runner.models.tally import Tally
+from runner.models.interface import Complete, Completion, Request
+from runner.models.usage_totals import Tally
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,16 +18,16 @@ from typing import Any
 
 import orjson
 
-from runner.errors import NewerFormatError, RunError
-from runner.hashing import canonical, tagged_hash
+from runner.base.errors import NewerFormatError, RunError
+from runner.base.hashing import canonical, tagged_hash
+from runner.base.storage.format_versions import CACHE, refuse_newer
+from runner.base.storage.log_lines import from_json, to_json
+from runner.base.storage.safe_files import make_folders
 from runner.models.answers import with_own_choice
-from runner.models.base import Complete, Completion, Request
+from runner.models.interface import Complete, Completion, Request
+from runner.models.journal_records import completion_fields, completion_from_fields
 from runner.models.providers.openai_body import request_body
-from runner.models.records import completion_fields, completion_from_fields
 from runner.models.settings import ModelSettings
-from runner.storage.files import make_folders
-from runner.storage.formats import CACHE, refuse_newer
-from runner.storage.log_lines import from_json, to_json
 
 BUSY_SECONDS = 30.0
 

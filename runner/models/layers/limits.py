@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from runner.errors import TransientError
-from runner.models.base import Complete, Completion, Request
+from runner.base.errors import TransientError
+from runner.models.interface import Complete, Completion, Request
 
 START_SHARE = 4
 SPARE_SHARE = 8

@@ -19,12 +19,12 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from runner.errors import RunError
-from runner.hashing import canonical
-from runner.models.base import SampleKey
-from runner.models.records import BatchRecord, LostRecord, Record
-from runner.models.tally import Tally
-from runner.storage.files import create_only, is_there, open_to_read
+from runner.base.errors import RunError
+from runner.base.hashing import canonical
+from runner.base.storage.safe_files import create_only, is_there, open_to_read
+from runner.models.interface import SampleKey
+from runner.models.journal_records import BatchRecord, LostRecord, Record
+from runner.models.usage_totals import Tally
 
 _NAME_BYTES = 16
 _SLOT = struct.Struct("<16sqdqq")

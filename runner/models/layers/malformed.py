@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from runner.errors import ProviderRefusal
-from runner.models.base import Complete, Completion, Request, SampleKey
+from runner.base.errors import ProviderRefusal
+from runner.models.interface import Complete, Completion, Request, SampleKey
 
 
 @dataclass

@@ -13,7 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 
-from runner.models.base import SampleKey
+from runner.models.interface import SampleKey
 
 BOUND = 1.05
 """No server gets a game by which it would have more than this many times the mean of those in play."""

@@ -7,12 +7,12 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from runner.errors import TransientError
-from runner.models.base import Complete, Completion, Request
-from runner.models.events import CallEvents
+from runner.base.errors import TransientError
+from runner.models.backoff import own_wait
+from runner.models.call_events import CallEvents
+from runner.models.interface import Complete, Completion, Request
 from runner.models.layers.breaker import Breaker
-from runner.models.layers.waits import own_wait
-from runner.models.policy import TransientPolicy
+from runner.models.retry_policy import TransientPolicy
 
 
 def after_failure(

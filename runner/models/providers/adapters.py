@@ -13,7 +13,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from runner.errors import NipRunError, RunError
+from runner.base.errors import NipRunError, RunError
+from runner.base.redaction import redacted
+from runner.base.text import escape_controls
 from runner.models.providers.openai import (
     CLIENT_ERRORS,
     Client,
@@ -24,8 +26,6 @@ from runner.models.providers.openai import (
 )
 from runner.models.providers.openai_errors import where
 from runner.models.settings import ModelSettings
-from runner.redaction import redacted
-from runner.text import escape_controls
 
 T = TypeVar("T")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO, Any
 
-from runner.errors import NipRunError, TransientError
+from runner.base.errors import NipRunError, TransientError
+from runner.base.redaction import current_redactor
 from runner.models.answers import part_of
-from runner.models.base import Completion, Request
+from runner.models.interface import Completion, Request
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json, written
 from runner.models.providers.openai_errors import classified, cut_at_limit, where
 from runner.models.providers.openai_http import MAX_ANSWER_BYTES, without_secrets
 from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings
-from runner.redaction import current_redactor
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import Any
 
 import orjson
 
-from runner.hashing import derived_seed
-from runner.models.base import Body, Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
+from runner.base.hashing import derived_seed
+from runner.models.interface import Body, Choice, Completion, Request, Usage, estimated_prompt_tokens, estimated_tokens
 
 MODEL = "dummy"
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from runner.redaction import Redactor
+from runner.base.redaction import Redactor
 
 BYTES_ALTERED: Final = "bytes"
 SECRET_ALTERED: Final = "secret"  # noqa: S105 - no secret, but the word for one

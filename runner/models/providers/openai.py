@@ -24,10 +24,11 @@ import aiohttp
 import httpx2
 import openai
 
-from runner.errors import NipRunError, ProviderRefusal, RunError, SeveralRefusedError, TransientError
-from runner.models.base import Completion, Request, session_of
+from runner.base.errors import NipRunError, ProviderRefusal, RunError, SeveralRefusedError, TransientError
+from runner.base.redaction import redacted, remember
 from runner.models.headers import SESSION_ID, headers_of
-from runner.models.providers.bodies import OnePlace, Places
+from runner.models.interface import Completion, Request, session_of
+from runner.models.providers.body_limits import OnePlace, Places
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_errors import (
@@ -52,7 +53,6 @@ from runner.models.providers.openai_http import (
 from runner.models.providers.openai_wire import read_completion
 from runner.models.providers.wrong_server import MAX_WEB_PAGES, find_wrong_scheme, what_it_is
 from runner.models.settings import ModelSettings
-from runner.redaction import redacted, remember
 
 T = TypeVar("T")
 

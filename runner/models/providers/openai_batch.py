@@ -23,12 +23,12 @@ from typing import IO, Any, Final, TypeVar
 
 import orjson
 
-from runner.aio import cancel_all
-from runner.errors import NipRunError, ProviderRefusal, RunError, ServerUnreachable, TransientError
-from runner.hashing import tagged_hash
-from runner.models.base import Completion, Request
-from runner.models.layers.waits import own_wait
-from runner.models.policy import TransientPolicy
+from runner.base.async_runner import cancel_all
+from runner.base.errors import NipRunError, ProviderRefusal, RunError, ServerUnreachable, TransientError
+from runner.base.hashing import tagged_hash
+from runner.models.backoff import own_wait
+from runner.models.interface import Completion, Request
+from runner.models.journal_records import BatchRecord
 from runner.models.providers.batch_results import BatchResults
 from runner.models.providers.openai import (
     CLIENT_ERRORS,
@@ -42,8 +42,8 @@ from runner.models.providers.openai import (
 )
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
-from runner.models.providers.openai_listing import SETTLING_LISTINGS, list_all, may_have_worked, with_id
-from runner.models.records import BatchRecord
+from runner.models.providers.paid_objects import SETTLING_LISTINGS, list_all, may_have_worked, with_id
+from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
 
 ENDPOINT: Final = "/v1/chat/completions"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import orjson
 
+from runner.game.prompts.chat import ChatMessage
 from runner.models.settings import ModelSettings
-from runner.prompts.chat import ChatMessage
 
 
 def request_body(settings: ModelSettings, messages: Sequence[ChatMessage], n: int | None = None) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from runner.errors import (
+from runner.base.errors import (
     ContextExceededError,
     MalformedError,
     NipRunError,
@@ -20,12 +20,12 @@ from runner.errors import (
     RefusedError,
     TransientError,
 )
+from runner.base.redaction import redacted
+from runner.base.text import escape_controls
 from runner.models.answers import as_text
-from runner.models.base import Choice, Completion, Request, Usage, estimated_prompt_tokens
-from runner.models.providers import error_words as words
+from runner.models.interface import Choice, Completion, Request, Usage, estimated_prompt_tokens
+from runner.models.providers import error_phrases as words
 from runner.models.settings import ModelSettings
-from runner.redaction import redacted
-from runner.text import escape_controls
 
 BASE_URL = "https://api.openai.com/v1"
 

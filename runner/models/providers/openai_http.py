@@ -20,8 +20,16 @@ import aiohttp
 import httpx2
 from aiohttp.http_exceptions import ContentLengthError, HttpProcessingError
 
-from runner.models.providers.bodies import BodyError, OnePlace, Places, TooLongError, read_body, read_start, read_to
-from runner.redaction import Redactor, current_redactor
+from runner.base.redaction import Redactor, current_redactor
+from runner.models.providers.body_limits import (
+    BodyError,
+    OnePlace,
+    Places,
+    TooLongError,
+    read_body,
+    read_start,
+    read_to,
+)
 
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 5.0

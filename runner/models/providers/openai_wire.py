@@ -8,15 +8,15 @@ from typing import Any
 
 import orjson
 
-from runner.errors import CallError, NipRunError, TransientError
+from runner.base.errors import CallError, NipRunError, TransientError
+from runner.base.redaction import current_redactor, has_escapes
+from runner.base.text import escape_controls
 from runner.models.answers import body_of, choices_of, model_of, reported_usage, usage_of, with_first_choices
-from runner.models.base import Completion, Request
+from runner.models.interface import Completion, Request
 from runner.models.plausible_usage import checked_usage
 from runner.models.providers.lenient_json import SECRET_ALTERED, mended, parsed
 from runner.models.providers.openai_errors import classified, status_in, where
 from runner.models.settings import ModelSettings, requested_answers
-from runner.redaction import current_redactor, has_escapes
-from runner.text import escape_controls
 
 
 def read_completion(

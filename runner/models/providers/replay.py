@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from runner.errors import RunError
-from runner.models.base import Complete, Completion, Request
+from runner.base.errors import RunError
+from runner.base.storage.journal import JOURNAL
+from runner.game.prompts.chat import ChatMessage
+from runner.models.interface import Complete, Completion, Request
 from runner.models.journal_index import open_index
-from runner.models.records import EndedRecord, messages_hash
-from runner.prompts.chat import ChatMessage
-from runner.storage.journal import JOURNAL
+from runner.models.journal_records import EndedRecord, messages_hash
 
 _NEEDS = "a replay needs the same prompts in the same chat format (chat_format, system_role, send_name)"
 

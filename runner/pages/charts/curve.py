@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from runner.pages.charts.axes import Axis, framed
 from runner.pages.charts.drawing import Drawing, empty
 from runner.pages.charts.estimates import Estimate, values_of
-from runner.pages.charts.frames import Axis, framed
-from runner.pages.charts.looks import PAGE, Look
+from runner.pages.charts.labels import known, listed
 from runner.pages.charts.scales import Scale, Tick, extent
-from runner.pages.charts.words import known, listed
+from runner.pages.charts.styles import PAGE, Look
 
 Stretch = Sequence[tuple[float, Estimate]]
 """Points without a gap between them."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.charts.looks import PAGE, POINTS_AN_INCH, SERIES, Look, attributes
-from runner.pages.charts.words import fitted, visible, width_of
+from runner.pages.charts.labels import fitted, visible, width_of
+from runner.pages.charts.styles import PAGE, POINTS_AN_INCH, SERIES, Look, attributes
 
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 Point = tuple[float, float]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.pages.charts.words import known, told_between
+from runner.pages.charts.labels import known, told_between
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty
 from runner.pages.charts.estimates import Estimate, groups_of, values_of
-from runner.pages.charts.looks import PAGE, Look
+from runner.pages.charts.labels import known, listed, visible, width_of
 from runner.pages.charts.scales import Scale, extent
-from runner.pages.charts.words import known, listed, visible, width_of
+from runner.pages.charts.styles import PAGE, Look
 
 
 def forest(

@@ -9,12 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from runner.pages.charts.axes import Axis, amounts, framed
 from runner.pages.charts.drawing import Drawing, empty
 from runner.pages.charts.estimates import Estimate, values_of
-from runner.pages.charts.frames import Axis, amounts, framed
-from runner.pages.charts.looks import PAGE, Look
+from runner.pages.charts.labels import fitted, known, listed, money, visible, width_of
 from runner.pages.charts.scales import Scale, extent
-from runner.pages.charts.words import fitted, known, listed, money, visible, width_of
+from runner.pages.charts.styles import PAGE, Look
 
 MOST_NAMES = 24
 """With more systems, those on the frontier alone are named."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.looks import PAGE, Look
-from runner.pages.charts.words import listed, visible, width_of
+from runner.pages.charts.labels import listed, visible, width_of
+from runner.pages.charts.styles import PAGE, Look
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schedule import ScheduledRound, Speech, Stretch, folded, schedule
 from runner.pages.charts.drawing import Drawing
-from runner.pages.charts.looks import PAGE, Look, dashes
-from runner.pages.charts.words import listed, visible, width_of
-from runner.protocols.protocol import Protocol
-from runner.protocols.schedule import ScheduledRound, Speech, Stretch, folded, schedule
+from runner.pages.charts.labels import listed, visible, width_of
+from runner.pages.charts.styles import PAGE, Look, dashes
 
 _PRIVATE = (4.0, 2.5)
 

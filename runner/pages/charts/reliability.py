@@ -8,12 +8,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from runner.pages.charts.axes import Axis, framed
 from runner.pages.charts.drawing import Drawing, empty
 from runner.pages.charts.estimates import Estimate
-from runner.pages.charts.frames import Axis, framed
-from runner.pages.charts.looks import PAGE, Look
+from runner.pages.charts.labels import counted, known, listed, told
 from runner.pages.charts.scales import Scale
-from runner.pages.charts.words import counted, known, listed, told
+from runner.pages.charts.styles import PAGE, Look
 
 
 @dataclass(frozen=True)

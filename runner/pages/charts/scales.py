@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from runner.pages.charts.words import known, short
+from runner.pages.charts.labels import known, short
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _MOST_TICKS = 50

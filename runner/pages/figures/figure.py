@@ -11,9 +11,9 @@ from typing import Any, Literal
 import orjson
 from markupsafe import Markup
 
-from runner.pages.charts.looks import COLUMN, Look
-from runner.pages.charts.words import known
-from runner.text import csv_text
+from runner.base.text import csv_text
+from runner.pages.charts.labels import known
+from runner.pages.charts.styles import COLUMN, Look
 
 Row = Mapping[str, Any]
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from runner.errors import UsageError
+from runner.base.errors import UsageError
+from runner.base.text import comma_join, counted
 from runner.pages.charts.estimates import Estimate
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.pooled_numbers import pooled_curves, pooled_numbers
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.results.manifest import PLAYED, Manifest
-from runner.results.pooled_numbers import pooled_curves, pooled_numbers
-from runner.results.results import Results
-from runner.results.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
-from runner.statistics.numbers import Number
-from runner.text import comma_join, counted
+from runner.statistics.estimates import Number
 
 BY_PLAYS = ("always_failed", "majority_accuracy")
 """Metrics that depend on how often each datapoint was played."""

@@ -12,7 +12,7 @@ const HIDDEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
 
 const TOLD = new Set(["title", "aria-label"]); // attributes that a reader is told
 
-// A number as Python rounds it (runner/text.py): exact ties go to the even digit, and there is no `-0.000`.
+// A number as Python rounds it (runner/base/text.py): exact ties go to the even digit, and there is no `-0.000`.
 function rounded(value, places) {
   const exact = value.toFixed(places + 60), end = exact.length - 60;
   const isDown = /^50*$/.test(exact.slice(end)) && "02468".includes(exact[end - 1]);

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NoReturn
 
-from runner.redaction import redacted
+from runner.base.redaction import redacted
 
 _TASKS = Path("/proc/self/task")
 _NAME = b"nip-run worker"

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
-from runner.runs.workers.arena import Arena
-from runner.runs.workers.packing import packed, unpacked
+from runner.runs.workers.message_codec import packed, unpacked
+from runner.runs.workers.shared_memory import Arena
 
 AT_ONCE = 64
 AT_ONCE_BYTES = 4 << 20

@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from runner.models.base import SampleKey
-from runner.models.tally import Tally
+from runner.base.storage.log_lines import Unnumbered
+from runner.models.interface import SampleKey
+from runner.models.usage_totals import Tally
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.making import MadeGame
-from runner.runs.unusable import AnswerCounts
-from runner.runs.workers.failures import Failure
-from runner.storage.log_lines import Unnumbered
+from runner.runs.execution.game_outputs import MadeGame
+from runner.runs.execution.unusable import AnswerCounts
+from runner.runs.workers.remote_errors import Failure
 
 FACTS = tuple(field.name for field in fields(Rollout) if field.name != "job")
 """What a rollout is besides its job, which the writer has."""
@@ -42,7 +42,7 @@ class Start:
     plan: Plan
     run_id: str
     is_bound: bool
-    """Whether the journal is bound to its run; see `runner.storage.log_lines`."""
+    """Whether the journal is bound to its run; see `runner.base.storage.log_lines`."""
     is_durable: bool
     """Whether an answer costs something, and a game goes on once it is on disk."""
     budgeted: bool

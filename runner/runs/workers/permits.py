@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.errors import TransientError
+from runner.base.errors import TransientError
 from runner.models.admission import OwnAdmission
-from runner.models.base import Completion, Request, SampleKey, Usage
 from runner.models.costs import CallCosts
+from runner.models.interface import Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Budget, NotSent
 from runner.models.layers.lost_calls import InFlight
-from runner.models.policy import Retry
-from runner.models.servers import Servers
-from runner.models.tally import Tally
-from runner.rollouts.stop import Stop
-from runner.runs.workers.failures import Failure, NoPermitsError
+from runner.models.retry_policy import Retry
+from runner.models.shared_servers import Servers
+from runner.models.usage_totals import Tally
+from runner.rollouts.stop_switch import Stop
 from runner.runs.workers.messages import Ask, AskAhead, Denied, Ended, Granted, Unused, Used
+from runner.runs.workers.remote_errors import Failure, NoPermitsError
 
 AHEAD = "(a call to come)"
 """Stands for the datapoint of a call that is not known yet."""

@@ -7,10 +7,10 @@ import gc
 import os
 import socket
 
-from runner.runs.process import relaxed_gc
-from runner.runs.workers.arena import Arena
+from runner.runs.execution.process import relaxed_gc
 from runner.runs.workers.link import SocketLink
-from runner.runs.workers.playing import Playing
+from runner.runs.workers.shared_memory import Arena
+from runner.runs.workers.worker import Playing
 
 
 def main(descriptor: int, memory: int | None) -> None:

@@ -11,22 +11,22 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from runner.errors import RunError
-from runner.registry.board import read_board
-from runner.registry.left_out import in_words, lacks_memory
-from runner.releases.reference import Kind
-from runner.server.apart import is_the_servers
-from runner.server.boards.made import Facts, write_folder
-from runner.server.boards.places import Places
-from runner.server.boards.registry import PublicRegistry, Remembering
-from runner.server.boards.shown import Shown
-from runner.server.boards.tiers import vouched
+from runner.base.errors import RunError
+from runner.base.storage.atomic_files import atomic_write, fsync_dir, read_json
+from runner.base.storage.safe_files import make_folders, open_to_read, remove_folder
+from runner.documents.releases.reference import Kind
+from runner.registry.board.board import read_board
+from runner.registry.skipped_releases import in_words, lacks_memory
+from runner.registry.transports.listing import Entry
+from runner.server.boards.builder import Facts, write_folder
+from runner.server.boards.paths import Places
+from runner.server.boards.public_registry import PublicRegistry, Remembering
+from runner.server.boards.snapshot import Shown
+from runner.server.boards.verification_tiers import vouched
+from runner.server.isolated_task import is_the_servers
 from runner.server.settings import Settings
+from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
-from runner.server.store.stores import blobs_of
-from runner.storage.atomic import atomic_write, fsync_dir, read_json
-from runner.storage.files import make_folders, open_to_read, remove_folder
-from runner.transports.listing import Entry
 
 T = TypeVar("T")
 

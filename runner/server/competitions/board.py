@@ -9,16 +9,16 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, RowMapping, Select, case, func, select
 
-from runner.errors import NotPublished
-from runner.releases.reference import Kind, Reference
+from runner.base.errors import NotPublished
+from runner.documents.releases.reference import Kind, Reference
 from runner.results.answer_origins import NO_OWN_SAMPLE, AnswerOrigins
-from runner.server.competitions.copies import copied_from
-from runner.server.competitions.kept import REFUSED, SCORED, counts, owns
+from runner.server.accounts.accounts import ANYBODY, Viewer
+from runner.server.competitions.row_copies import copied_from
 from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART, told
-from runner.server.people.accounts import ANYBODY, Viewer
+from runner.server.competitions.storage import REFUSED, SCORED, counts, owns
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
-from runner.server.tree import seen_by
-from runner.statistics.paired import ranges_in_order
+from runner.server.visible_tree import seen_by
+from runner.statistics.sign_flip import ranges_in_order
 
 _Z = 1.959963984540054
 

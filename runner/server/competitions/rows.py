@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import orjson
 
-from runner.hashing import tagged_hash
-from runner.registry.run_bundle import ROWS
-from runner.transports.base import Transport
+from runner.base.hashing import tagged_hash
+from runner.registry.bundles.runs import ROWS
+from runner.registry.transports.interface import Transport
 
 MAX_LINE = 64 << 20
 

@@ -18,22 +18,22 @@ from typing import Any
 
 from sqlalchemy import select
 
-from runner.registry.fetched import get
-from runner.releases.reference import parse
+from runner.documents.releases.reference import parse
+from runner.registry.fetched_release import get
+from runner.registry.transports.registry import Registry
 from runner.results.manifest import Manifest, verifiers_of
 from runner.results.metrics import Metrics
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.runs.reconstruct import Reconstructor, played_plan
-from runner.server.people.accounts import Viewer
+from runner.runs.finished.reconstruction import Reconstructor, played_plan
+from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
+from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
-from runner.server.store.stores import blobs_of
-from runner.server.tree import ServerTree
+from runner.server.visible_tree import ServerTree
 from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.statistics.intervals import wilson
-from runner.transports.registry import Registry
 
 OPEN_PART, HELD_PART = "open", "held_out"
 ACCURACY = "accuracy"

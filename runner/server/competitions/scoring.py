@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from threading import Event, Thread
 
-from runner.server.apart import clear
-from runner.server.competitions.kept import score, waiting
+from runner.server.competitions.storage import score, waiting
+from runner.server.isolated_task import clear
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 

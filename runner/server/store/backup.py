@@ -20,13 +20,13 @@ import orjson
 from sqlalchemy import MetaData, Table, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from runner.errors import ReleaseError, RunError, UsageError
+from runner.base.errors import ReleaseError, RunError, UsageError
+from runner.base.storage.atomic_files import fsync_dir
+from runner.base.storage.safe_files import create, open_to_read
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database, said_by
 from runner.server.store.schema import files, meta, metadata
 from runner.server.store.upgrades import PASSING, check_version, upgraded_row
-from runner.storage.atomic import fsync_dir
-from runner.storage.files import create, open_to_read
 
 FORMAT = "nip-run server backup 1"
 _MOST_LINE = 64 << 20

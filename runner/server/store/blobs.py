@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from runner.errors import NotPublished, ReleaseError
-from runner.storage.atomic import fsync_dir
-from runner.storage.files import create_only, make_folders, open_to_read, same_file
+from runner.base.errors import NotPublished, ReleaseError
+from runner.base.storage.atomic_files import fsync_dir
+from runner.base.storage.safe_files import create_only, make_folders, open_to_read, same_file
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 

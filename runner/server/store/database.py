@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from runner.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError
 from runner.server.store.schema import VERSION, meta, metadata
 from runner.server.store.upgrades import check_version, upgrade
 

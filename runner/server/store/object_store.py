@@ -11,7 +11,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from runner.errors import NotPublished, UsageError
+from runner.base.errors import NotPublished, UsageError
 from runner.server.store.blobs import BlobsError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Float, Table, Text, inspect, text, update
 
-from runner.errors import RunError
+from runner.base.errors import RunError
 from runner.server.store.schema import VERSION, competitions, invitations, meta, metadata, submissions, uploads
 
 PASSING = frozenset({"browsers", "uploads"})

@@ -10,21 +10,22 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from runner.server.people.accounts import viewer_of
+from runner.server.accounts.accounts import viewer_of
 from runner.server.service import Server
-from runner.server.web import api_admin, api_competitions, api_people, api_releases, api_uploads, state
-from runner.server.web.bodies import Bodies
-from runner.server.web.document import describe
-from runner.server.web.faults import handle_faults
+from runner.server.web import health
+from runner.server.web.allowed_hosts import Hosts
+from runner.server.web.api import accounts, admin, competitions, releases, uploads
+from runner.server.web.api.schemas import ALWAYS
+from runner.server.web.api_errors import handle_faults
+from runner.server.web.error_pages import Wrong
 from runner.server.web.headers import Headers
-from runner.server.web.hosts import Hosts
-from runner.server.web.limiting import AtOnce, Limiting
-from runner.server.web.pages import add_pages
-from runner.server.web.seeing import Numbers, Seeing
-from runner.server.web.shapes import ALWAYS
-from runner.server.web.site import Site
-from runner.server.web.state import Readiness
-from runner.server.web.wrong import Wrong
+from runner.server.web.health import Readiness
+from runner.server.web.observability import Numbers, Seeing
+from runner.server.web.openapi import describe
+from runner.server.web.pages.routes import add_pages
+from runner.server.web.pages.site import Site
+from runner.server.web.rate_limits import AtOnce, Limiting
+from runner.server.web.request_bodies import Bodies
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -59,12 +60,12 @@ def application(server: Server) -> FastAPI:
     app.state.server = server
     app.state.numbers = Numbers()
     app.state.readiness = Readiness(server)
-    app.include_router(api_releases.router)
-    app.include_router(api_uploads.router)
-    app.include_router(api_people.router)
-    app.include_router(api_admin.router)
-    app.include_router(state.router)
-    app.include_router(api_competitions.router)
+    app.include_router(releases.router)
+    app.include_router(uploads.router)
+    app.include_router(accounts.router)
+    app.include_router(admin.router)
+    app.include_router(health.router)
+    app.include_router(competitions.router)
     add_pages(app, site)
     describe(app)
     handle_faults(app)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.documents.layered import Layered
-from runner.errors import Problem
-from runner.protocols.protocol import Protocol
-from runner.spec.checks.sound import Sound
-from runner.text import comma_join, did_you_mean
+from runner.base.errors import Problem
+from runner.base.text import comma_join, did_you_mean
+from runner.documents.layered_data import Layered
+from runner.game.protocols.protocol import Protocol
+from runner.spec.sound_spec import Sound
 
 
 def agent_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterator[Problem]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.datasets.load import Dataset
-from runner.errors import Place, Problem
-from runner.prompts.templates import PromptSet
-from runner.text import comma_join
+from runner.base.errors import Place, Problem
+from runner.base.text import comma_join
+from runner.game.prompts.templates import PromptSet
+from runner.spec.datasets.loader import Dataset
 
 
 def column_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Iterator[Problem]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from runner.documents.fields import from_plain
-from runner.documents.layered import Layered
-from runner.errors import Problem
-from runner.protocols.parse import DecisionFormat, verdict_of
-from runner.protocols.protocol import Decision
-from runner.spec.checks.sound import Sound
+from runner.base.errors import Problem
+from runner.documents.dataclass_schema import from_plain
+from runner.documents.layered_data import Layered
+from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
+from runner.game.protocols.protocol import Decision
+from runner.spec.sound_spec import Sound
 
 _SECTION = "decision_format"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runner.errors import PlaceOf, Problem
+from runner.base.errors import PlaceOf, Problem
+from runner.base.text import comma_join
 from runner.spec.experiment import Execution, Experiment
-from runner.text import comma_join
 
 _ADDRESS = re.compile(r"auto|(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 

@@ -7,25 +7,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner import builtin
-from runner.builtin import is_file, is_folder
-from runner.documents.fields import from_plain
-from runner.documents.layered import Layered
-from runner.errors import Problem
+from runner.base import package_data
+from runner.base.errors import Problem
+from runner.base.package_data import is_file, is_folder
+from runner.base.storage.journal import JOURNAL
+from runner.documents.dataclass_schema import from_plain
+from runner.documents.layered_data import Layered
+from runner.game.protocols.answer_parser import DecisionFormat
+from runner.game.protocols.confidence import VerdictSettings
+from runner.game.protocols.protocol import Protocol
 from runner.models.addresses import same_server
 from runner.models.costs import answer_limit
 from runner.models.extra_body import extra_body_problems
 from runner.models.headers import header_problems
 from runner.models.layers.budget import BudgetSettings
 from runner.models.prices import listed_price, price_of
-from runner.models.providers.table import DEFAULT_PROVIDER, PROVIDERS
+from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.protocols.confidence import VerdictSettings
-from runner.protocols.parse import DecisionFormat
-from runner.protocols.protocol import Protocol
 from runner.spec.checks.addresses import address_problem
-from runner.spec.checks.sound import Sound
-from runner.storage.journal import JOURNAL
+from runner.spec.sound_spec import Sound
 
 ALTERNATIVES = 2
 """So many of the likeliest tokens may hold both verdicts, at least."""
@@ -138,7 +138,7 @@ def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any], *
     run = settings.get("run")
     if run is None:
         yield _of_group(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
-    elif saved and not builtin.is_there(replay_folder(layered, name)):
+    elif saved and not package_data.is_there(replay_folder(layered, name)):
         return  # the run has all its answers in its own journal, and may have been got without the one that it replays
     elif not is_folder(replay_folder(layered, name)):
         yield _of_group(layered, name, "run")(f"no run folder {run!r}; `nip-run runs` lists those there are")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from runner.documents.fields import changed
-from runner.errors import PlaceOf, Problem
+from runner.base.errors import PlaceOf, Problem
+from runner.base.text import comma_join, did_you_mean
+from runner.documents.dataclass_schema import changed
 from runner.models.settings import ModelSettings
-from runner.spec.backends import HYPERPARAMETERS, TRAITS
-from runner.spec.checks.command import command_problems
+from runner.spec.backend_traits import HYPERPARAMETERS, TRAITS
+from runner.spec.checks.trainer_command import command_problems
 from runner.spec.experiment import Experiment
-from runner.spec.trainers import TrainerSettings, TrainingSettings
-from runner.text import comma_join, did_you_mean
+from runner.spec.training_settings import TrainerSettings, TrainingSettings
 
 
 def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from runner.datasets.load import HUB, Dataset
-from runner.documents.fields import changed
-from runner.errors import PlaceOf, Problem
-from runner.hashing import tagged_hash
-from runner.protocols.protocol import Protocol
+from runner.base.errors import PlaceOf, Problem
+from runner.base.hashing import tagged_hash
+from runner.base.text import comma_join
+from runner.documents.dataclass_schema import changed
+from runner.game.protocols.protocol import Protocol
 from runner.spec.checks.trainers import trainer_problems
+from runner.spec.datasets.loader import HUB, Dataset
 from runner.spec.experiment import Experiment
-from runner.spec.trainers import TrainingSettings
-from runner.text import comma_join
+from runner.spec.training_settings import TrainingSettings
 
 
 def training_problems(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.datasets.load import Dataset
-from runner.errors import PlaceOf, Problem
-from runner.protocols.protocol import Protocol
+from runner.base.errors import PlaceOf, Problem
+from runner.game.protocols.protocol import Protocol
+from runner.spec.datasets.loader import Dataset
 from runner.spec.experiment import Experiment
 
 MAX_BRANCHES = 2**31 - 1

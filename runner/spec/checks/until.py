@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.errors import PlaceOf, Problem
+from runner.base.errors import PlaceOf, Problem
 from runner.spec.experiment import Experiment
 
 

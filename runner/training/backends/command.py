@@ -26,15 +26,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.errors import RunError
-from runner.redaction import current_redactor
-from runner.spec.checks.command import _PLACEHOLDER, command_problems
-from runner.spec.trainers import TrainerSettings
-from runner.storage.files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
-from runner.storage.locks import is_locked, locked
-from runner.text import escape_controls
-from runner.training.backends import supervise
-from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.base.errors import RunError
+from runner.base.redaction import current_redactor
+from runner.base.storage.locks import is_locked, locked
+from runner.base.storage.safe_files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
+from runner.base.text import escape_controls
+from runner.spec.checks.trainer_command import _PLACEHOLDER, command_problems
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends import supervisor
+from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
 from runner.training.backends.model_name import MAX_LENGTH, name_problem
 
 LOG_LINES = 10
@@ -141,7 +141,7 @@ class CommandBackend:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with append_to(job.folder / "trainer.log") as log:
                 done = subprocess.run(
-                    [sys.executable, "-I", supervise.__file__, str(lock), str(job.folder.absolute() / "exit.json"),
+                    [sys.executable, "-I", supervisor.__file__, str(lock), str(job.folder.absolute() / "exit.json"),
                      *command],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(lock,), start_new_session=True,
                     check=False, cwd=self._here,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.hashing import tagged_hash
+from runner.base.hashing import tagged_hash
+from runner.base.storage.safe_files import open_to_read
 from runner.models.providers.dummy import trained_name
-from runner.storage.files import open_to_read
-from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
 
 
 class DummyBackend:

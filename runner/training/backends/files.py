@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.errors import RunError
-from runner.storage.atomic import atomic_write
-from runner.storage.files import make_folder, make_folders
-from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.base.errors import RunError
+from runner.base.storage.atomic_files import atomic_write
+from runner.base.storage.safe_files import make_folder, make_folders
+from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
 from runner.training.backends.model_name import name_problem
 
 README = """\

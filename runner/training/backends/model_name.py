@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.text import escape_controls
+from runner.base.text import escape_controls
 
 MAX_LENGTH = 1024
 

@@ -15,11 +15,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from runner.aio import run_sync
-from runner.errors import CallError, NipRunError, ProviderRefusal, RunError, TransientError
-from runner.hashing import tagged_hash
-from runner.models.layers.waits import own_wait
-from runner.models.policy import TransientPolicy
+from runner.base.async_runner import run_sync
+from runner.base.errors import CallError, NipRunError, ProviderRefusal, RunError, TransientError
+from runner.base.hashing import tagged_hash
+from runner.base.redaction import redacted
+from runner.base.text import escape_controls
+from runner.models.backoff import own_wait
 from runner.models.providers.openai import (
     CLIENT_ERRORS,
     Client,
@@ -30,12 +31,11 @@ from runner.models.providers.openai import (
     without_secret_cause,
 )
 from runner.models.providers.openai_errors import error_detail, where
-from runner.models.providers.openai_listing import SETTLING_LISTINGS, list_all, may_have_worked, with_id
+from runner.models.providers.paid_objects import SETTLING_LISTINGS, list_all, may_have_worked, with_id
+from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
-from runner.redaction import redacted
-from runner.spec.trainers import TrainerSettings
-from runner.text import escape_controls
-from runner.training.backends.base import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
 from runner.training.backends.model_name import name_problem
 
 METADATA_KEY: Final = "nip_run"

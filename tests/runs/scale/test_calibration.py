@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.results.results import Results
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.runs.scale.calibration import Calibration, MergeCost, scratch
-from runner.spec.load import load_spec
+from runner.runs.planning.calibration import Calibration, MergeCost, scratch
+from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.runs.scale.breaks import Room, breaks_of
-from runner.runs.scale.model import (
+from runner.runs.planning.breaking_points import Room, breaks_of
+from runner.runs.planning.duration_model import (
     CORE,
     CORES,
     LONGEST,

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from runner.errors import BudgetExhausted
-from runner.models.base import Completion, Request, SampleKey, Usage
+from runner.base.errors import BudgetExhausted
 from runner.models.costs import CallCosts
+from runner.models.interface import Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.layers.lost_calls import InFlight
-from runner.models.policy import Retry
-from runner.models.servers import Servers
+from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
-from runner.models.tally import Tally
-from runner.rollouts.stop import Stop
+from runner.models.shared_servers import Servers
+from runner.models.usage_totals import Tally
+from runner.rollouts.stop_switch import Stop
 from runner.runs.workers import messages
-from runner.runs.workers.ahead import MOST, PermitsAhead
 from runner.runs.workers.permits import SPARE_CALLS, Asking, Permits
+from runner.runs.workers.prefetched_permits import MOST, PermitsAhead
 from tests.support.virtual_time import run_in_virtual_time
 
 WAY = 0.002

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from runner.cli.run_ahead import guessed
+from runner.cli.experiments.run_ahead import guessed
 from runner.rollouts.plan import Plan
-from runner.runs.process import cores_here
+from runner.runs.execution.process import cores_here
 from runner.runs.workers import messages
-from runner.runs.workers.begun import begun_ahead, taken
-from runner.runs.workers.packing import Packed, packed, unpacked
-from runner.runs.workers.playing import Playing
-from runner.spec.load import load_spec
+from runner.runs.workers.message_codec import Packed, packed, unpacked
+from runner.runs.workers.prestarted import begun_ahead, taken
+from runner.runs.workers.worker import Playing
+from runner.spec.loader import load_spec
 from tests.support.processes import ended, python, started, until
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -103,7 +103,7 @@ def test_the_workers_of_a_command_are_forks_of_it_which_end_with_it(tmp_path: Pa
 def test_a_run_by_one_process_imports_nothing_of_this() -> None:
     code = "import sys\nfrom runner.cli.main import main\nmain(['missing.yaml'])\nprint('|', *sys.modules)"
     modules = python(code).stdout.rsplit("|", 1)[1].split()
-    assert "runner.cli.run" in modules
+    assert "runner.cli.experiments.run" in modules
     assert [name for name in modules if name.startswith("runner.runs.workers")] == []
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from runner.errors import ProviderRefusal, SpecError
+from runner.base.errors import ProviderRefusal, SpecError
 from runner.runs.workers import messages
+from runner.runs.workers.cluster.actor_link import Seat
+from runner.runs.workers.cluster.errors import how_it_ended, located, wrong_node
 from runner.runs.workers.cluster.frames import PIECE_BYTES, Incoming, Outgoing
-from runner.runs.workers.cluster.seat import Seat
-from runner.runs.workers.cluster.words import how_it_ended, located, wrong_node
-from runner.runs.workers.failures import Failure
-from runner.spec.load import load_spec
+from runner.runs.workers.remote_errors import Failure
+from runner.spec.loader import load_spec
 from runner.version import __version__
 from tests.support.limits import steps
 from tests.support.processes import nip_run, nip_run_here

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from runner.runs.workers.arena import SIZE, Arena, shared
 from runner.runs.workers.link import LEAST_SHARED, SocketLink
+from runner.runs.workers.shared_memory import SIZE, Arena, shared
 from tests.support.hang_guard import HANG_SECONDS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory that processes share is Linux's")

@@ -9,28 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from runner import errors
-from runner.datasets.datapoint import Datapoint
-from runner.errors import JournalError, MalformedError, NipRunError, ProviderRefusal, RunError
+from runner.base import errors
+from runner.base.errors import JournalError, MalformedError, NipRunError, ProviderRefusal, RunError
+from runner.base.storage.journal import Journal
+from runner.base.storage.log_lines import encode, numbered, unnumbered
 from runner.models.journal_index import JournalIndex
-from runner.models.records import OtherRecord, begun, read_records
-from runner.results.measured import Measured
+from runner.models.journal_records import OtherRecord, begun, read_records
+from runner.results.game_measurements import Measured
 from runner.results.tables import Rows
 from runner.rollouts.job import Job
-from runner.rollouts.ordered import HELD_CHARACTERS, InOrder
 from runner.rollouts.plan import Plan
-from runner.runs.accounting import Counted
-from runner.runs.making import Made, MadeElsewhere, MadeGame
+from runner.rollouts.plan_order import HELD_CHARACTERS, InOrder
+from runner.runs.execution.accounting import Counted
+from runner.runs.execution.game_outputs import Made, MadeElsewhere, MadeGame
 from runner.runs.workers import messages
-from runner.runs.workers.book import ALONE, SUSPECT, LeaseBook, Leased
-from runner.runs.workers.deaths import AT_ONCE_IN_A_ROW, IN_A_ROW, Deaths
-from runner.runs.workers.failures import Failure
-from runner.runs.workers.keys import game_of_job, game_of_sample
-from runner.runs.workers.packing import packed, unpacked
-from runner.runs.workers.places import Place
-from runner.spec.load import load_spec
-from runner.storage.journal import Journal
-from runner.storage.log_lines import encode, numbered, unnumbered
+from runner.runs.workers.leases import ALONE, SUSPECT, LeaseBook, Leased
+from runner.runs.workers.lost_workers import AT_ONCE_IN_A_ROW, IN_A_ROW, Deaths
+from runner.runs.workers.message_codec import packed, unpacked
+from runner.runs.workers.record_keys import game_of_job, game_of_sample
+from runner.runs.workers.remote_errors import Failure
+from runner.runs.workers.worker_state import Place
+from runner.spec.datasets.datapoint import Datapoint
+from runner.spec.loader import load_spec
 from tests.support.runs import played
 from tests.support.specs import spec_file
 
@@ -84,7 +84,7 @@ def test_an_error_that_is_not_known_is_told_with_where_it_came_from() -> None:
 
 def test_a_finished_game_comes_back_equal(tmp_path: Path) -> None:
     from runner.results.folder import RunFolder
-    from runner.runs.reconstruct import Reconstructor, saved_plan
+    from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 
     result = played(spec_file(tmp_path, size=3), tmp_path / "results")
     folder = RunFolder(result.path)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.errors import BudgetExhausted, ProviderRefusal, RunError
-from runner.runs.accounting import Progress
+from runner.base.errors import BudgetExhausted, ProviderRefusal, RunError
+from runner.runs.execution.accounting import Progress
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, environment, interrupt, nip_run, nip_run_here, python, started, until
 from tests.support.runs import derived_files, journal_records, only_run, played

@@ -18,7 +18,7 @@ import pytest
 from runner.runs.workers import messages
 from runner.runs.workers.cluster import connection
 from runner.runs.workers.cluster.connection import connected
-from runner.runs.workers.cluster.crew import RayCrew
+from runner.runs.workers.cluster.pool import RayCrew
 from runner.spec.experiment import Execution
 from tests.support import ray_nodes
 from tests.support.processes import command, ended, environment, nip_run, until

@@ -17,11 +17,11 @@ from typing import Any, cast
 
 import pytest
 
-from runner.rollouts.stop import Stop
+from runner.rollouts.stop_switch import Stop
+from runner.runs.workers.heartbeat import MOST, MOST_WHEN_STOPPING, Silence
 from runner.runs.workers.link import SocketLink
 from runner.runs.workers.messages import ALIVE_SECONDS
-from runner.runs.workers.places import Held, Place
-from runner.runs.workers.silence import MOST, MOST_WHEN_STOPPING, Silence
+from runner.runs.workers.worker_state import Held, Place
 from tests.support import ray_nodes
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, started, until

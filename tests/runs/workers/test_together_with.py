@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.results.results import Results
-from runner.runs.merging import merge
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.shards.merge import merge
 from tests.support.processes import nip_run_here
 from tests.support.runs import derived_files, only_run, played, table
 from tests.support.servers.fleet import fleet

@@ -29,7 +29,7 @@ def worker_class() -> type[Any]:
             if self._seat is None:
                 import gc
 
-                from runner.runs.workers.cluster.seat import Seat
+                from runner.runs.workers.cluster.actor_link import Seat
 
                 gc.set_threshold(50_000, 20, 50)  # as `runs.process.relaxed_gc` has it, while the process lives
                 self._seat = Seat()

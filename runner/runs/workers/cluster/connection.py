@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-from runner.errors import RunError, UsageError
-from runner.runs.workers.cluster.words import in_a_line
+from runner.base.errors import RunError, UsageError
+from runner.runs.workers.cluster.errors import in_a_line
 from runner.spec.experiment import Execution
 
 LOOPBACK = "127.0.0.1"

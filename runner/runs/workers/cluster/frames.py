@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from runner.runs.workers.packing import packed, unpacked
+from runner.runs.workers.message_codec import packed, unpacked
 
 PIECE_BYTES = 80 * 1024
 """What Ray sends along with a call is below 100 KiB, its own few bytes included (`max_direct_call_object_size`)."""

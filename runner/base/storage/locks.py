@@ -1,0 +1,114 @@
+"""Locks on files that name their holder, and end with the process that holds them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from runner.base.errors import RunDirectoryError, RunError
+from runner.base.storage.safe_files import make_folders, open_own, read_bounded
+
+MAX_HOLDER = 64 << 10
+
+
+@contextmanager
+def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold an exclusive lock on a side file that says who holds it.
+
+    The lock goes with the process, however that ends; the file stays.
+
+    Raises:
+        RunDirectoryError: another process holds it after `wait_seconds`; the message names the process.
+        RunError: the file cannot be opened.
+    """
+    try:
+        make_folders(path.parent)
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise RunError(f"cannot open {path}: {error.strerror}") from error
+    _acquire(descriptor, path, what, wait_seconds)
+    try:
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": Path(sys.argv[0]).name or "python"}
+        with suppress(OSError):  # the name of the holder is a courtesy; on a full disk the lock still holds
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, path: Path, what: str, wait_seconds: float) -> None:
+    """Take the lock, or close the descriptor and say who has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            os.close(descriptor)
+            raise RunError(f"cannot lock {path}: {error.strerror}") from error
+        # Whoever lists runs holds the lock for an instant to see whether it is held.
+        if _Queue(descriptor).wait(max(wait_seconds, 0.2)):
+            return
+        raise RunDirectoryError(f"{what} is in use by {_holder(path)}") from error
+
+
+class _Queue:
+    """Waits for a lock in the kernel's own queue, which is fair where asking again and again is not."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._guard = threading.Lock()
+        self._state = "waiting"
+        self._done = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the lock was had in time; if not, the descriptor is closed as soon as the kernel lets go."""
+        if seconds > 0:
+            threading.Thread(target=self._take, daemon=True).start()
+            self._done.wait(seconds)
+        with self._guard:
+            if self._state == "taken":
+                return True
+            self._state = "given up"
+        if seconds <= 0:
+            os.close(self._descriptor)
+        return False
+
+    def _take(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        with self._guard:
+            if self._state == "given up":
+                os.close(self._descriptor)
+                return
+            self._state = "taken"
+        self._done.set()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds a lock of ours."""
+    try:
+        descriptor = open_own(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(read_bounded(path, MAX_HOLDER))
+        return f"process {holder['pid']} on {holder['host']} ({holder['command']})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "another process"

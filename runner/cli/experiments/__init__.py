@@ -1,0 +1,1 @@
+"""Commands that prepare, check and play specs."""

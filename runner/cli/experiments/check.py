@@ -1,0 +1,189 @@
+"""`nip-run check`: every error at once, then what would be played, turn by turn, and what it would cost.
+
+Writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from runner.base.exit_codes import ExitCode
+from runner.base.text import comma_join, counted, dollar_range, in_one_line
+from runner.cli.experiments.shards import check_shard, in_shards, shard_as_json, shard_lines, with_parts
+from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
+from runner.cli.terminal.output import print_json, print_table, say
+from runner.cli.terminal.schedule import schedule_as_json, show_schedule
+from runner.documents.fetched_files import from_elsewhere
+from runner.game.protocols.protocol import Protocol
+from runner.models.api_keys import NO_KEY, forms_of
+from runner.models.providers.openai_errors import BASE_URL
+from runner.results.leaderboard.results_folder import Results
+from runner.results.sweep_points import shown_point
+from runner.rollouts.estimate import CostEstimate, estimates, total_cost
+from runner.rollouts.plan import Plan
+from runner.runs.execution.baseline_run import compared_with
+from runner.runs.execution.process import cores_here
+from runner.runs.execution.spending import used_models
+from runner.spec.checks.trees import tree_calls
+from runner.spec.warnings.catalog import check_warnings_of
+from runner.training.key_usage import key_uses_of, to_allow
+from runner.training.plan import AnyPlan, TrainingPlan
+from runner.training.trust import missing_addresses
+
+
+def execute(args: argparse.Namespace) -> int:
+    results = Results(args.results)
+    words = with_parts(args.words, results, args.shard)
+    points = in_shards(load_points(words, results.path_of, quiet=args.quiet), args.shard)
+    points = points_as_begun(points, results)
+    check_shard(points, args.shard)
+    for point in points:
+        compared_with(point.plan.games, results, point.plan.run_id)
+    if args.json:
+        print_json([_as_json(point) for point in points])
+        return ExitCode.DONE
+    costs = [_estimates(point.plan.all_games()) for point in points]  # which renders every template
+    show_warnings(points, check_warnings_of)
+    shown: Protocol | None = None
+    for point, cost in zip(points, costs, strict=True):
+        spec, games = point.spec, point.plan.all_games()
+        reruns = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
+        datapoints = games[0].spec.dataset.datapoints if reruns else point.plan.games.points
+        say(f"{point.path}: no errors. {_what(point.plan, games[0])}")
+        if spec.point:
+            say(f"with {shown_point(spec.point)}")
+        ones = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
+        say(f"on {counted(len(datapoints), 'datapoint')} ({ones}).")
+        for line in (*shard_lines(games[0]), *_workers(games[0]), *_design(games[0]), *_keys(point.plan), *point.notes):
+            say(line)
+        if spec.protocol != shown:
+            show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
+            shown = spec.protocol
+        columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
+        title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
+        if spec.experiment.until is not None:
+            title = f"at most, since `until` may stop it sooner; {title}"
+        print_table(columns, [_row(estimate) for estimate in cost], title=title)
+    return ExitCode.DONE
+
+
+def _workers(games: Plan) -> list[str]:
+    """Who plays the games, where it is not the command's own process."""
+    execution = games.spec.experiment.execution
+    if not execution.by_workers:
+        return []
+    if execution.engine == "processes":
+        cores = cores_here()
+        more = "" if execution.processes <= cores else f", which has {counted(cores, 'core')}"
+        return [f"Played by {execution.processes} worker processes of this machine{more}."]
+    where = "" if execution.address is None else f" at {in_one_line(execution.address)}"
+    return [f"Played by {counted(execution.count, 'worker')} of the Ray cluster{where}."]
+
+
+def _design(games: Plan) -> list[str]:
+    """What pairs the games, in a sentence."""
+    plays = len(games.variants)
+    if plays == 1:
+        return []
+    ways = []
+    if games.spec.experiment.stances is not None:
+        exchange = "as written and with the provers' stances exchanged"
+        ways = [exchange if games.spec.protocol.exchanges_stances else "with both stances"]
+    if games.seats is not None:
+        first, second = games.seats
+        ways.append(f"as written and with the players of {first} and {second} exchanged")
+    block = f"Each datapoint is played {', '.join(ways)}: {plays} plays, which are one block"
+    return [f"{block} ({counted(games.blocks, 'block')})."]
+
+
+def _keys(plan: AnyPlan) -> list[str]:
+    """What a run would send where; of a spec from elsewhere, what must be allowed."""
+    uses = key_uses_of(plan)
+    lines = [
+        f"{group} is asked at {counted(len(addresses), 'server')}: {comma_join(map(in_one_line, addresses))}"
+        for group, addresses in _servers(plan).items()
+        if len(addresses) > 1
+    ]
+    lines += [f"sends {comma_join(map(str, uses))}"] if uses else []
+    lines += [f"{key} is to be given: an address is never published" for key in missing_addresses(plan)]
+    needed = () if plan.spec.fetched is None else to_allow(plan)
+    if needed:
+        lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
+        for use in (use for use in uses if use.command is not None):
+            lines += [f"runs {in_one_line(use.command or '')}", *(f"  {line}" for line in use.files or ())]
+        said = "" if plan.spec.fetched is None else from_elsewhere(plan.spec.path, plan.spec.fetched)
+        lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
+    return lines
+
+
+def _servers(plan: AnyPlan) -> dict[str, list[str]]:
+    """Where each group is asked that is at a server."""
+    return {
+        group: [address or BASE_URL for address in settings.addresses]
+        for group, settings in used_models(plan.games).items()
+        if settings.traits.remote
+    }
+
+
+def _what(plan: AnyPlan, first: Plan) -> str:
+    """What a run of this plan does, in a sentence or two; `first` are its first games."""
+    protocol, shape, size = first.spec.protocol, first.shape, first.size
+    most = "" if plan.spec.experiment.until is None else "at most "
+    played = f"{counted(size, 'rollout')} of {protocol.name}"
+    if first.debates is not None:
+        played = f"{most}{counted(size, 'debate')} of {first.debates.run_id}"
+        return f"Run {plan.run_id} has {protocol.verifier_name} judge {played}, and asks nobody else"
+    if shape is not None:
+        played = (
+            f"{counted(size, 'tree')} of {protocol.name}, {shape.responses} answers to each step: exponential in their "
+            f"{counted(shape.rounds, 'round')}, at most {tree_calls(protocol, shape.responses) * size:,} calls"
+        )
+    if not isinstance(plan, TrainingPlan):
+        return f"Run {plan.run_id} plays {most}{played}"
+    rerun = plan.training.rerun_tests
+    if rerun is not None:
+        tests = f"Each of {len(rerun.models) + 1} tests plays {played}"
+        return f"Run {plan.run_id} tests the models of {rerun.run} again, of all its iterations.\n{tests}"
+    groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in plan.trained.items())
+    many, method = plan.training.iterations, plan.training.method
+    return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {many} iterations plays {played}"
+
+
+def _estimates(games: Sequence[Plan]) -> list[CostEstimate]:
+    return total_cost(estimate for plan in games for estimate in estimates(plan))
+
+
+def _row(estimate: CostEstimate) -> tuple[str, ...]:
+    low_high = [
+        f"{low:,} to {high:,}" for low, high in (estimate.calls, estimate.prompt_tokens, estimate.completion_tokens)
+    ]
+    return (estimate.group, estimate.model, *low_high, dollar_range(estimate.cost_usd))
+
+
+def _as_json(point: Point) -> dict[str, Any]:
+    plan, spec = point.plan, point.spec
+    games = plan.all_games()
+    return {
+        "spec": point.path,
+        "run_id": plan.run_id,
+        "kind": spec.experiment.kind,
+        "point": dict(spec.point),
+        "identity": plan.identity,
+        "rollouts": sum(one.size for one in games) if plan.games.shape is None else None,
+        "may_stop_sooner": spec.experiment.until is not None,
+        "datapoints": len(plan.games.points),
+        "shard": shard_as_json(plan.games),
+        "protocol": spec.protocol.name,
+        "plays_per_block": len(plan.games.variants),
+        "schedule": schedule_as_json(spec.protocol, both_stances=spec.experiment.stances is not None),
+        "keys": [
+            {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
+        ],
+        "servers": _servers(plan),
+        "models": [asdict(estimate) for estimate in _estimates(games)],
+        "notes": list(point.notes),
+        "warnings": check_warnings_of(spec),
+    }

@@ -1,0 +1,115 @@
+"""`nip-run init`: a first spec, its prompts, a tiny dataset and the schemas for editors, written to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.base.errors import RunError, UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.package_data import PROTOCOLS, STARTER, is_there, root
+from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
+from runner.base.text import comma_join
+from runner.cli.terminal.output import print_json, say
+from runner.game.protocols.loader import protocol_editor_schema
+from runner.spec.schemas import editor_schema
+
+SPEC = "spec.yaml"
+MAX_FILE = 1 << 20
+COMMENTS_AT = 32
+"""The column of the starter's comments, which names move."""
+LIMITED = ("debate", "mnip", "nip")
+"""Protocols in which the verifier has every second round, the first, and so an odd number of rounds wastes none."""
+
+_COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
+
+
+def execute(args: argparse.Namespace) -> int:
+    files = _claims() if args.protocol is None else _protocol(args.protocol)
+    folder: Path = args.folder
+    if there := [str(folder / name) for name in files if is_there(folder / name) or (folder / name).is_symlink()]:
+        raise UsageError(f"nothing is overwritten, and nothing was written; in the way: {comma_join(there)}")
+    _write(folder, files)
+    enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    commands = [f"nip-run check {SPEC}", f"nip-run {SPEC}", "nip-run show last --wrong"]
+    if args.json:
+        print_json({"files": [str(folder / name) for name in files], "next": [*enter, *commands]})
+        return ExitCode.DONE
+    if args.quiet:
+        return ExitCode.DONE
+    say("Written:")
+    for name in files:
+        say(f"  {folder / name}")
+    say("Next:")
+    lines = [" && ".join([*enter, commands[0]]), *commands[1:]]
+    width = max(map(len, lines))
+    for line, what in zip(lines, ("find errors", "play, without a model", "what went wrong"), strict=True):
+        say(f"  {line:<{width}}  # {what}")
+    say(f"In {folder / SPEC}, CHANGE marks the lines to change for your data and a real model.")
+    return ExitCode.DONE
+
+
+def _claims() -> dict[str, bytes]:
+    """The files of a spec of one's own, by their names."""
+    starter = STARTER / "claims"
+    return {
+        SPEC: _read(starter / SPEC),
+        "data.csv": _read(starter / "data.csv"),
+        **_prompts(starter / "prompts"),
+        **_schema("experiment.schema.json", editor_schema()),
+    }
+
+
+def _protocol(name: str) -> dict[str, bytes]:
+    """The files of a spec with a copy of a built-in protocol."""
+    starter = STARTER / "protocol"
+    prompts = _prompts(root() / "prompts" / "code_validation" / name)
+    agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
+    lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
+    spec = _read(starter / SPEC).decode().replace("LIMIT", ", max_message_rounds: 7" if name in LIMITED else "")
+    spec = spec.replace("PROTOCOL", name).replace("NAME", name.replace("_", "-"))
+    spec = _COMMENT.sub(lambda found: f"{found[1]:<{COMMENTS_AT - 2}}  # CHANGE", spec)
+    line = b"# yaml-language-server: $schema=protocol.schema.json\n"
+    return {
+        SPEC: spec.replace("AGENTS", lines).encode(),
+        "data.csv": _read(starter / "data.csv"),
+        f"{name}.yaml": line + _read(PROTOCOLS / f"{name}.yaml"),
+        **prompts,
+        **_schema("experiment.schema.json", editor_schema()),
+        **_schema("protocol.schema.json", protocol_editor_schema()),
+    }
+
+
+def _prompts(folder: Path) -> dict[str, bytes]:
+    return {f"prompts/{path.name}": _read(path) for path in sorted(folder.glob("*.jinja"))}
+
+
+def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: json.dumps(schema, indent=2).encode() + b"\n"}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bounded(path, MAX_FILE)
+    except OSError as error:
+        raise RunError(f"cannot read {path}, a file of nip-run itself: {error.strerror}; install it again") from error
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write new files; each is made only where nothing stands."""
+    try:
+        make_folders(folder)
+        for name, content in files.items():
+            path = folder / name
+            if path.parent != folder:
+                make_folder(path.parent)
+            with os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.filename or ''}: {error.strerror}") from error

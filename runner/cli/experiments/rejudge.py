@@ -1,0 +1,78 @@
+"""`nip-run rejudge`: the debates of runs under another judge."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.base.errors import Problem, SpecError, UsageError
+from runner.base.text import counted, dollar_range
+from runner.cli.experiments.run import check_usage, play
+from runner.cli.specs import Point, note_renamed
+from runner.cli.startup import one_blas_thread
+from runner.cli.terminal.output import note
+from runner.registry.components.lookup import finder
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.estimate import estimates
+from runner.rollouts.run_plan import sweep_problems
+from runner.runs.finished.debates import games_of
+from runner.runs.planning.rejudging import rejudge_specs
+from runner.spec.experiment import SAVED_SPEC
+from runner.statistics.intervals import load_intervals
+
+
+def execute(args: argparse.Namespace) -> int:
+    runs, overrides = _split(args.words)
+    results = Results(args.results)
+    folders = [results.find(run) for run in runs]
+    points = [point for folder in folders for point in _points(folder, overrides, args)]
+    # `last` means another run once this one has begun, and the command is told again where it stops.
+    args.words = [*(str(one.path) if one != results.run(one.run_id) else one.run_id for one in folders), *overrides]
+    args.command, args.replay, args.until_round, args.set_model = "rejudge", None, None, []
+    check_usage(args, len(points))
+    if not args.quiet:
+        for point in points:
+            note(_what(point))
+    with one_blas_thread():
+        load_intervals()
+    return play(args, points)
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Runs and overrides: a word with `=`, `+` or `~` is an override, unless there is such a folder."""
+    runs: list[str] = []
+    overrides: list[str] = []
+    for word in words:
+        is_override = ("=" in word or word[:1] in "+~") and not (Path(word) / SAVED_SPEC).is_file()
+        (overrides if is_override else runs).append(word)
+    if not runs or not all(runs):
+        raise UsageError(
+            f"which run? {' '.join(words)!r} holds overrides only; `nip-run runs` lists the runs there are"
+        )
+    return runs, overrides
+
+
+def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[Point]:
+    specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, finder())
+    note_renamed(specs, quiet=args.quiet)
+    plans = [games_of(spec) for spec in specs]
+    problems: list[Problem] = list(sweep_problems(str(folder.path), plans))
+    if problems:
+        raise SpecError(problems)
+    return [Point(str(folder.path), plan) for plan in plans]
+
+
+def _what(point: Point) -> str:
+    """What judging a run again will ask, before it does."""
+    plan = point.plan.games
+    assert plan.debates is not None
+    (asked,) = estimates(plan)
+    judge = plan.spec.protocol.verifier_name
+    votes = f", {plan.spec.experiment.votes} votes a verdict" if plan.spec.experiment.votes > 1 else ""
+    return (
+        f"{point.plan.run_id}: {counted(plan.size, 'debate')} of {plan.debates.run_id}, "
+        f"{counted(asked.calls[0], 'answer')} of {judge} ({asked.model}){votes}; about "
+        f"{asked.prompt_tokens[0]:,} prompt tokens, cost {dollar_range(asked.cost_usd)}; nobody else is asked"
+    )

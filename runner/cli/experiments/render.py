@@ -1,0 +1,107 @@
+"""`nip-run render`: the exact messages that an agent's model would get."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+
+from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.text import comma_join, did_you_mean, in_one_line
+from runner.cli.specs import note_renamed, split_words
+from runner.cli.terminal.output import note, print_json, say
+from runner.game.protocols.protocol import ACCEPT
+from runner.models.providers.openai_body import request_body
+from runner.registry.components.lookup import finder_of
+from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.job import Job
+from runner.rollouts.judging import asked_in
+from runner.rollouts.plan import Plan
+from runner.rollouts.round_prompts import undecided_rounds
+from runner.rollouts.template_check import check_templates
+from runner.runs.session.chat_format_lock import as_begun
+from runner.spec.loader import Spec, load_specs
+from runner.training.plan import plan_of
+
+
+def execute(args: argparse.Namespace) -> int:
+    names, overrides = split_words(args.words)
+    if len(names) != 2:
+        raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {comma_join(names)})")
+    path, agent_name = names
+    spec = load_specs(path, overrides, Results(args.results).path_of, finder_of(path))[0]
+    note_renamed([spec], quiet=args.quiet)
+    if agent_name not in spec.protocol.agent_names:
+        hint = (
+            did_you_mean(agent_name, spec.protocol.agent_names)
+            or f"; there are {comma_join(spec.protocol.agent_names)}"
+        )
+        raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
+    run, begun = as_begun(plan_of(spec), Results(args.results))  # what is sent, where that has begun
+    if begun is not None and not args.quiet:
+        note(f"note: {begun}")
+    plan = run.games
+    check_templates(plan)
+    job = _job(plan, args.datapoint, args.stance, swapped=args.swapped)
+    round_, debate = _round(spec, agent_name, args.round, job), None
+    if plan.debates is not None:
+        round_, debate = _judged_round(plan, agent_name, args.round, job), plan.debate(job)
+    agents = plan.agents(swapped=job.swapped)
+    rounds = asyncio.run(undecided_rounds(spec.protocol, agents, job, round_)) if debate is None else debate.rounds
+    observation = job.observation(round_, rounds[:round_])
+    agent = agents[agent_name]
+    body = json.loads(request_body(agent.model_settings, agent.prompt(observation)))
+    if args.json:
+        print_json(body)
+        return ExitCode.DONE
+    say(f"chat_format: {json.dumps(agent.model_settings.resolved_chat_format)}")
+    if round_ and debate is None and not args.quiet:
+        note(f"rounds 0 to {round_ - 1} are filled with answers of the dummy provider")
+    for name, value in body.items():
+        if name != "messages" and value is not None:
+            say(f"{name}: {json.dumps(value)}")
+    for message in body["messages"]:
+        sender = f" ({in_one_line(message['name'])})" if "name" in message else ""
+        say(f"\n--- {message['role']}{sender} ---\n{message['content']}")
+    return ExitCode.DONE
+
+
+def _job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
+    """The first game of a datapoint, and of its block the one that is meant."""
+    if stance is not None and plan.spec.experiment.stances is None:
+        raise UsageError("--stance is for a spec with `stances: both`")
+    if swapped and plan.seats is None:
+        raise UsageError("--swapped is for a spec with `seats: swap`")
+    for job in plan.jobs():
+        is_meant = (stance is None or job.stance == int(stance == ACCEPT)) and bool(job.swapped) == swapped
+        if is_meant and (datapoint is None or job.datapoint.id == datapoint):
+            return job
+    known = [point.id for point in plan.spec.dataset.datapoints]
+    raise UsageError(
+        f"no datapoint {datapoint!r}{did_you_mean(str(datapoint), known) or f'; the first is {known[0]!r}'}"
+    )
+
+
+def _judged_round(plan: Plan, agent: str, asked: int | None, job: Job) -> int:
+    """The round in which a judge of another run's debates is asked."""
+    judge, rounds = plan.spec.protocol.verifier_name, asked_in(plan, job)
+    if agent != judge:
+        raise UsageError(f"{judge} alone is asked; what {agent} got is in the run whose debates it judges")
+    if asked is not None and asked not in rounds:
+        raise UsageError(
+            f"{judge} is asked in these rounds of this debate: {comma_join(map(str, rounds))}; not {asked}"
+        )
+    return rounds[-1] if asked is None else asked
+
+
+def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
+    protocol = spec.protocol
+    rounds = [i for i in range(protocol.max_message_rounds) if agent in protocol.speakers(i, job.seed)]
+    if not rounds:
+        raise UsageError(f"{agent} does not speak in this rollout of {protocol.name}; try another --datapoint")
+    if asked is None:
+        return rounds[0]
+    if asked not in rounds:
+        raise UsageError(f"{agent} speaks in the rounds {comma_join(map(str, rounds))} of this rollout, not in {asked}")
+    return asked

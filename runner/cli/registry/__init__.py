@@ -1,0 +1,1 @@
+"""Commands that publish, fetch, verify and reproduce releases."""

@@ -1,0 +1,50 @@
+"""`nip-run freeze`: how each thing that a spec names is pinned, or why it cannot be; the spec with all of it pinned."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from runner.base.exit_codes import ExitCode
+from runner.base.text import counted
+from runner.cli.terminal.output import note, print_json, print_table, say
+from runner.documents.releases.manifest import Source
+from runner.registry.components.freeze import Pin, pins_of, write_frozen
+from runner.registry.components.lookup import finder_of
+from runner.results.leaderboard.results_folder import Results
+from runner.spec.loader import load_all
+
+
+def execute(args: argparse.Namespace) -> int:
+    results = Results(args.results)
+    specs = load_all(args.spec, (), results.path_of, finder_of(args.spec))
+    pins = pins_of(specs)
+    loose = [pin for pin in pins if not pin.is_pinned]
+    written = None
+    if args.out is not None:
+        write_frozen(specs[0].path or Path(args.spec), specs, args.out)
+        written = str(args.out)
+    if args.json:
+        print_json({"ok": not loose, "spec": args.spec, "pins": [_row(pin) for pin in pins], "written": written})
+    else:
+        rows = [(pin.part, "pinned" if pin.is_pinned else "not pinned", pin.how or pin.why_not or "") for pin in pins]
+        print_table(("part", "", "how, or why not"), rows)
+    if written is not None and not args.json:
+        say(f"written, with a version in every reference: {written}")
+    if loose and not args.quiet:
+        note(f"{counted(len(loose), 'part')} cannot be pinned")
+    return ExitCode.FAILED if loose else ExitCode.DONE
+
+
+def _row(pin: Pin) -> dict[str, object]:
+    source = pin.source or Source(repository=None, commit=None, path=None, clean=False)
+    return {
+        "part": pin.part,
+        "pinned": pin.is_pinned,
+        "repository": source.repository,
+        "commit": source.commit,
+        "path": source.path,
+        "release": pin.release,
+        "sha256": pin.sha256,
+        "why": pin.why_not,
+    }

@@ -1,0 +1,186 @@
+"""`nip-run get`: what is published into a folder, checked, and what can be done with it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from runner.base.errors import ReleaseError
+from runner.base.exit_codes import ExitCode
+from runner.base.storage.strict_json import loads
+from runner.base.text import comma_join, dollar_range, in_one_line, with_interval
+from runner.cli.terminal.output import heading, print_json, say, warn
+from runner.documents.fetched_files import where_from
+from runner.documents.releases.reference import Kind, parse
+from runner.registry.board.board import TIER as SELF_REPORTED
+from runner.registry.board.wording import tier_in_words
+from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+from runner.registry.bundles.requirements import Takes, as_named, to_reproduce, what_it_takes
+from runner.registry.fetched_release import LOCK, PARAMETERS, WITHOUT_ROWS, Got, get, small
+from runner.registry.lineage.relations import kin_in_words
+from runner.registry.lineage.sessions import session_of_release
+from runner.registry.transports.locations import to_read
+from runner.registry.transports.registry import Entry
+from runner.spec.origin import DATA
+from runner.training.summary import test_name
+from runner.version import __version__
+
+
+def execute(args: argparse.Namespace) -> int:
+    named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+    with to_read(args.where) as registry:
+        got = get(registry, named, args.folder, args.signer_key)
+        vouched = tier_in_words(registry.find(got.release.reference), registry.where)
+    takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
+    if lacks_rows(got):
+        got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), what_is_needed(got)))
+    for line in () if args.json else got.notes:
+        warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
+    if args.json:
+        print_json({**_as_json(got, takes), "vouched": vouched})
+        return ExitCode.DONE
+    heading(f"{got.release.reference}  sha256:{got.sha256[:12]}")
+    if got.release.description:
+        say(in_one_line(got.release.description))
+    for name, shown in _of_run(got, takes, vouched, quiet=args.quiet) if takes else _of_component(got):
+        say(f"{name:<12} {shown}")
+    return ExitCode.DONE
+
+
+def _as_json(got: Got, takes: Takes | None) -> dict[str, Any]:
+    release = got.release
+    return {
+        "release": str(release.reference),
+        "sha256": got.sha256,
+        "folder": str(got.folder),
+        "facts": dict(release.facts),
+        "licence": release.licence,
+        "version": release.facts.get("version"),
+        "nip_run": __version__,
+        "notes": list(got.notes),
+        "environment": _environment(got) if takes else None,
+        "play": None if takes is None else takes.to_json(),
+        "reproduce": None if takes is None else to_reproduce(got),
+        "named": None if takes else as_named(release),
+    }
+
+
+def _environment(got: Got) -> str:
+    """The command that makes the environment in which it was played; None where the release has no lock."""
+    if got.release.file(LOCK) is None:
+        return "not recorded"
+    venv, lock = (shlex.quote(str(got.folder / name)) for name in (".venv", LOCK))
+    return f"python -m venv {venv} && {shlex.quote(str(got.folder / '.venv' / 'bin' / 'pip'))} install -r {lock}"
+
+
+def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list[tuple[str, str]]:
+    facts = got.release.facts
+    rows = [
+        ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
+        ("result", f"{_result(got)}; {vouched or SELF_REPORTED}: {to_reproduce(got)}"),
+        ("models", _models(facts.get("models"))),
+        *((("of others", in_one_line("; ".join(kin))),) if (kin := _kin(got)) else ()),
+        ("licence", got.release.licence or "none given: all rights are with its publisher"),
+        *((("not pinned", "its files are in no public commit"),) if facts.get("pinned") is False else ()),
+        ("where", str(got.folder)),
+    ]
+    if facts.get("version") != __version__:
+        rows.append(("version", f"played with nip-run {facts.get('version')}, and this is {__version__}"))
+    if quiet:
+        return rows
+    return [
+        *rows,
+        ("environment", _environment(got)),
+        ("play it", _play(got, takes)),
+        ("contacts", _contacts(takes)),
+        ("costs", _costs(takes)),
+        *(("price", in_one_line(line)) for line in takes.prices),
+        *(("trainer", line) for use in takes.keys for line in use.files or ()),
+        ("change it", f"{got.folder / PARAMETERS}: what is edited there wins"),
+        *(_training_rows(got, takes) if got.is_training_run else [("play again", takes.fresh(to_reproduce(got)))]),
+        ("check it", f"nip-run verify {shlex.quote(str(got.folder))}"),
+    ]
+
+
+def _training_rows(got: Got, takes: Takes) -> list[tuple[str, str]]:
+    """Return how the training of a got run continues, and what that needs and the release does not have."""
+    rows = [("not in it", in_one_line(line)) for line in takes.missing]
+    with suppress(TypeError, KeyError, IndexError):  # the facts are its publisher's
+        made = {str(row["group"]): row["made"][-1] for row in got.release.facts["trained"] if row["made"]}
+        for group, sha256 in ((group, model["weights_sha256"]) for group, model in made.items()):
+            where = "the model's own release has them if its publisher included them"
+            line = f"trainer {group}: the weights of its model, sha256:{sha256[:12]}; {where}" if sha256 else ""
+            rows += [("not in it", in_one_line(line))] if line else []
+        if made and takes.problem is None and not lacks_rows(got):
+            rows.insert(0, ("continue it", f"{takes.command} {shlex.quote(f'training.from={got.folder}')}"))
+    return rows
+
+
+def _kin(got: Got) -> list[str]:
+    """What it is of other runs: which it continues, is a child of, or plays again; nothing of wrong facts."""
+    with suppress(ReleaseError):
+        return kin_in_words(session_of_release(Entry(got.release.reference, got.sha256), got.release))
+    return []
+
+
+def _play(got: Got, takes: Takes) -> str:
+    if lacks_rows(got):
+        return f"once its rows were given to reproduce: {takes.command}"
+    return takes.command if takes.problem is None else f"cannot be played as it is: {takes.problem}"
+
+
+def _result(got: Got) -> str:
+    """Return the accuracy with its interval, as it was published; of a training run, that of each test."""
+    if not got.is_training_run:
+        return _accuracy(got.release.facts.get("accuracy"))
+    try:
+        metrics = loads(small(got.folder / DATA / "metrics.json"))
+        done = len(metrics["iterations"])
+        tests = [f"{test_name(test, done, over=True)}: {_accuracy(test['accuracy'])}" for test in metrics["tests"]]
+    except (ReleaseError, ValueError, KeyError, TypeError):
+        return "no test results"
+    return "; ".join(tests) or "no test was played"
+
+
+def _accuracy(accuracy: Any) -> str:
+    try:
+        value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
+        return f"accuracy {value} of {accuracy['n']} rollouts"
+    except (KeyError, TypeError, ValueError):
+        return "no accuracy"
+
+
+def _models(models: Any) -> str:
+    if not isinstance(models, dict):
+        return "none"
+    return comma_join(f"{agent}: {model}" for agent, model in models.items()) or "none"
+
+
+def _contacts(takes: Takes) -> str:
+    sent = comma_join(use.told for use in takes.keys)
+    given = comma_join(takes.addresses)
+    told = [f"sends {sent}" if sent else "sends no key"] + ([f"you say where: {given}"] if given else [])
+    return "; ".join(told)
+
+
+def _costs(takes: Takes) -> str:
+    if takes.calls is None:
+        return "unknown"
+    calls = f"{takes.calls[0]:,} to {takes.calls[1]:,} calls"
+    if takes.cost_usd is not None and not any(takes.cost_usd):
+        return calls
+    return f"{calls}, cost {dollar_range(takes.cost_usd)}"
+
+
+def _of_component(got: Got) -> list[tuple[str, str]]:
+    release = got.release
+    install = shlex.join(["nip-run", "install", str(release.reference), "--from", where_from(got.folder) or "WHERE"])
+    return [
+        ("what", f"{release.kind}, {len(release.files)} files"),
+        ("licence", release.licence or "none given: all rights are with its publisher"),
+        ("where", str(got.folder)),
+        ("in a spec", f"{as_named(release)}   (after: {install})"),
+    ]

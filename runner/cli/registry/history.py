@@ -1,0 +1,131 @@
+"""`nip-run history`: the training and benchmark sessions of an agent, a model group, a model or a run, in order."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.base.exit_codes import ExitCode
+from runner.base.storage.atomic_files import read_json
+from runner.base.text import comma_join, in_one_line, with_interval
+from runner.cli.terminal.output import can_print, note, print_json, print_table, short_time, wrapped
+from runner.documents.fetched_files import MARKER
+from runner.documents.releases.manifest import MANIFEST
+from runner.documents.releases.reference import Kind
+from runner.registry.fetched_release import got_into, opened
+from runner.registry.lineage.contamination import effort_in_words, legend, proof_in_words
+from runner.registry.lineage.history import Row, history_of
+from runner.registry.lineage.sessions import Session, session_of_folder, session_of_release
+from runner.registry.skipped_releases import in_words
+from runner.registry.transports.registry import Entry
+from runner.results.leaderboard.results_folder import Results
+
+_COLUMNS = (
+    "run", "kind", "when", "from", "to", "datapoints", "own", "trained in all", "accuracy [95%]", "published", "marks"
+)  # fmt: skip
+_IF_ANY = ("to", "own", "trained in all", "published", "marks")
+"""Columns that are left out where no row has anything to say in them."""
+_DROPPED = ("datapoints", "own", "when")
+"""What a narrow terminal does without, the first of it first."""
+_HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
+
+
+def execute(args: argparse.Namespace) -> int:
+    left_out: list[str] = []
+    results = Results(args.results)
+    published = list(_published(args.where, left_out))
+    known = {session.sha256 for session in published}
+    got = [session for session in _got(results, left_out) if session.sha256 not in known]
+    rows = history_of(args.agent, [*_local(results, left_out), *published, *got])
+    if args.json:
+        print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": left_out})
+        return ExitCode.DONE
+    _show(rows, quiet=args.quiet)
+    for line in left_out:
+        note(line)
+    return ExitCode.DONE
+
+
+def _local(results: Results, left_out: list[str]) -> Iterator[Session]:
+    for folder in results.runs():
+        try:
+            yield session_of_folder(folder)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this run's
+            left_out.append(f"left out: {folder.run_id}: {in_words(error)}")
+    left_out.extend(results.damaged())
+
+
+def _got(results: Results, left_out: list[str]) -> Iterator[Session]:
+    """What `reproduce` has got into the results folder."""
+    for folder in got_into(results):
+        try:
+            got = opened(folder)
+            where = str(read_json(folder / MARKER).get("where"))
+            yield session_of_release(Entry(got.release.reference, got.sha256), got.release, where)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+            left_out.append(f"left out: {folder}: {in_words(error)}")
+
+
+def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
+    if where is None:
+        return
+    from runner.registry.transports.locations import to_read
+
+    with to_read(where) as registry:
+        entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
+        registry.expect((entry, MANIFEST) for entry in entries)
+        for entry in entries:
+            try:
+                release, _ = registry.read(entry)
+                yield session_of_release(entry, release, registry.where)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+                left_out.append(f"left out: {entry.reference}: {in_words(error)}")
+
+
+def _show(rows: Sequence[Row], *, quiet: bool) -> None:
+    cells = [_cells(row) for row in rows]
+    columns = [name for name in _COLUMNS if name not in _IF_ANY or any(row[name] for row in cells)]
+    print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED)
+    told = legend(mark for row in rows for mark in _marks(row))
+    if told is not None and not quiet:
+        note(wrapped(told))
+
+
+def _cells(row: Row) -> Mapping[str, Any]:
+    session = row.session
+    accuracy: Mapping[str, Any] = session.facts.get("accuracy") or {}
+    value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
+    branch = ("└ " if can_print("└") else "- ") if row.depth else ""
+    cells = {
+        "run": "  " * max(row.depth - 1, 0) + branch + session.run_id,
+        "kind": row.kind,
+        "when": short_time(session.started_at or None),
+        "from": comma_join(dict.fromkeys(row.began_with)),
+        "to": comma_join(dict.fromkeys(row.came_to)),
+        "datapoints": row.datapoints,
+        "own": effort_in_words(row.own.total, "rollouts", "cost_usd") if session.trains else "",
+        "trained in all": _effort(row),
+        "accuracy [95%]": with_interval(value, low, high) if session.kind == "benchmark" else "",
+        "marks": "; ".join(_marks(row)),
+    }
+    one_line = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
+    published = "\n".join(dict.fromkeys(one.key.removeprefix("run/") for one in row.published))
+    return {**one_line, "published": published}
+
+
+def _effort(row: Row) -> str:
+    """All training behind a run; nothing where there is none."""
+    total = effort_in_words(row.ancestry.total, "rollouts", "cost_usd")
+    return "" if total == "none" else total
+
+
+def _marks(row: Row) -> list[str]:
+    """What is to be known of a session, each thing once and hashes cut: --json has all."""
+    proofs = [proof_in_words(edge) for edge in row.edges if edge.gone is None]  # a mark says what is not here
+    told = {edge.why for edge in row.edges}
+    merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
+    replayed = [f"replayed as {', '.join(dict.fromkeys(one.key for one in row.replays))}"] if row.replays else []
+    marks = [mark for mark in row.marks if mark not in told]
+    return [_HASH.sub(r"\1", mark) for mark in dict.fromkeys((*proofs, *merged, *replayed, *marks))]

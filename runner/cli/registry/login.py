@@ -1,0 +1,94 @@
+"""`nip-run login`: keep the token of a registry's server, once the server has said whose it is."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+import warnings
+
+from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.redaction import remember
+from runner.base.text import comma_join, in_one_line
+from runner.cli.terminal.output import note, print_json, say
+from runner.registry.transports.http.answers import account_of
+from runner.registry.transports.http.session import HttpSession
+from runner.registry.transports.http.tokens import REGISTRY, TOKEN, keep_token, place_of, tokens_file
+from runner.registry.transports.timeouts import Patience
+
+_LONGEST = 1_000
+
+
+def execute(args: argparse.Namespace) -> int:
+    where = args.where or os.environ.get(REGISTRY, "")
+    if not where:
+        raise UsageError(f"which server? Give its address, such as https://HOST, or set {REGISTRY}")
+    base = place_of(where)
+    if args.logout:
+        return _forget(base, as_json=args.json)
+    token = _asked_for(base)
+    account, owners = _account(base, token)
+    keep_token(base, token)
+    if args.json:
+        print_json({"where": base, "account": account, "owners": owners, "kept_in": str(tokens_file())})
+        return ExitCode.DONE
+    may = f"publishes as {in_one_line(comma_join(owners))}" if owners else "may read, and not publish"
+    say(f"{base}: this token is {in_one_line(account)}'s, and {may}; it is kept in {tokens_file()}")
+    if os.environ.get(TOKEN):
+        note(f"{TOKEN} is set, too, and goes before what is kept, for the registry of {REGISTRY}")
+    return ExitCode.DONE
+
+
+def _forget(base: str, *, as_json: bool) -> int:
+    was_there = keep_token(base, None)
+    if as_json:
+        print_json({"where": base, "forgotten": was_there})
+    else:
+        say(f"{base}: {'its token is forgotten here; the server still takes it' if was_there else 'no token is kept'}")
+    return ExitCode.DONE
+
+
+def _asked_for(base: str) -> str:
+    """The token, which is seen on no screen and stands in no list of processes.
+
+    Raises:
+        UsageError: it is none.
+    """
+    token = (_typed(base) if sys.stdin.isatty() else sys.stdin.readline(_LONGEST)).strip()
+    if not token:
+        raise UsageError("no token was given; paste it where it is asked for, or hand it over on stdin")
+    remember(token)
+    if not token.isascii() or not token.isprintable() or " " in token or len(token) >= _LONGEST:
+        raise UsageError("that is no token: it has characters that none has, or is too long")
+    return token
+
+
+def _typed(base: str) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            return getpass.getpass(f"token for {base} (not shown): ")
+        except getpass.GetPassWarning as warning:
+            raise UsageError("this terminal would show the token; hand it over on stdin") from warning
+
+
+def _account(base: str, token: str) -> tuple[str, list[str]]:
+    """Who has a token, and as whom that may publish.
+
+    Raises:
+        UsageError: it does not know the token.
+        ReleaseError: it does not answer.
+    """
+    session = HttpSession(base, Patience(tries=3), token=token)
+    try:
+        answer = session.ask("GET", "")
+    finally:
+        session.close()
+    if answer.status not in (200, 401, 403):
+        raise UsageError(f"{base}: {answer.message}")
+    found = account_of(answer.body) if answer.status == 200 else None
+    if found is None:
+        raise UsageError(f"{base} does not know this token; it may have expired, or be another server's")
+    return found

@@ -1,0 +1,191 @@
+"""`nip-run reproduce`: does what was published follow from its transcripts; and played anew, is it still so."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from runner.base.errors import RunError, UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.text import comma_join
+from runner.cli.startup import one_blas_thread
+from runner.cli.terminal.output import heading, note, print_json, say, warn
+from runner.cli.terminal.progress import Watched, watching
+from runner.documents.fetched_files import where_from
+from runner.documents.releases.reference import Kind, parse
+from runner.models.api_keys import ALL, all_allowed
+from runner.registry.bundles.missing_rows import OPTION, put_rows
+from runner.registry.fetched_release import Got, found_in, is_got, opened
+from runner.registry.transports.locations import to_read
+from runner.registry.transports.registry import Registry
+from runner.registry.verification.fresh_play import Fresh, fresh_plan, played_anew
+from runner.registry.verification.replay import Replayed, facts_of, replayed
+from runner.registry.verification.reproducible import got_for
+from runner.registry.verification.training_chain import Chain, chain_of
+from runner.registry.verification.verify import edited
+from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.plan import Plan
+from runner.statistics.intervals import load_intervals
+from runner.training.trust import check_trust, keys_sent
+
+FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
+
+
+def execute(args: argparse.Namespace) -> int:
+    results = Results(args.results)
+    rows = [word for word in args.overrides if word.startswith(f"{OPTION}=")]
+    args.overrides = [word for word in args.overrides if word not in rows]
+    if args.overrides and not args.fresh:
+        raise UsageError(f"--set is for --fresh, but for {OPTION}: a replay asks nobody, and nothing of it can be set")
+    got = _got(args, results)
+    for word in rows:
+        put_rows(got, Path(word.removeprefix(f"{OPTION}=")))
+    for line in got.notes:
+        warn(f"warning: {line}")
+    with one_blas_thread():
+        load_intervals()
+    if args.fresh:
+        return _fresh(args, got, results)
+    if got.is_training_run:
+        return _chain(args, got, results)
+    with watching([Watched(str(got.release.reference), None)], set(), quiet=args.quiet) as display:
+        found = replayed(got, results, display.of(0))
+    if args.json:
+        print_json(facts_of(found))
+    else:
+        _show(found)
+    return ExitCode.FAILED if found.different else ExitCode.DONE
+
+
+def _got(args: argparse.Namespace, results: Results) -> Got:
+    folder = Path(args.reference)
+    if is_got(folder):
+        return opened(folder)
+    if folder.exists():
+        raise UsageError(f"{folder}: a published run belongs here, by its name, or a folder that `nip-run get` left")
+    try:
+        named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+    except UsageError as error:
+        raise UsageError(_of_own(args, results) or str(error)) from error
+    with to_read(args.where) as registry:
+        return got_for(registry, found_in(registry, named), results)
+
+
+def _of_own(args: argparse.Namespace, results: Results) -> str | None:
+    """What checks a run of the results folder, where such a one is named, and nothing published."""
+    try:
+        run = results.find(args.reference)
+    except (RunError, UsageError):
+        return None
+    command = f"nip-run verify {shlex.quote(args.reference)}{_results_option(args)}"
+    return f"{run.run_id} is a run of yours, and reproduce is for what was published; check its numbers: {command}"
+
+
+def _results_option(args: argparse.Namespace) -> str:
+    return "" if args.results.as_posix() == "results" else f" --results {shlex.quote(str(args.results))}"
+
+
+def _show(found: Replayed) -> None:
+    name = f"{found.got.release.reference} (as {found.run_id})"
+    if found.same_version:
+        said = "does not follow from the transcripts:" if found.different else "follows from the transcripts"
+    else:
+        differ = (
+            "these differ:" if found.different else "told otherwise then:" if found.otherwise else "nothing differs"
+        )
+        said = f"{found.versions}: {differ}"
+    heading(f"{name}: {said}")
+    for line in (*found.different, *found.otherwise):
+        say(line)
+
+
+def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
+    """A training run: its parts each, and the chain of its models."""
+    with _registry_of_parts(args, got) as registry:
+        found: Chain = chain_of(got, registry, results)
+    if args.json:
+        print_json(
+            {
+                "release": str(got.release.reference),
+                "follows": not found.wrong,
+                "different": list(found.different),
+                "parts": [facts_of(part) for part in found.parts],
+            }
+        )
+    else:
+        for part in found.parts:
+            _show(part)
+        said = "its parts and the chain of its models follow" if not found.wrong else "does not follow:"
+        heading(f"{got.release.reference}: {said}")
+        for line in found.different:
+            say(line)
+    return ExitCode.FAILED if found.wrong else ExitCode.DONE
+
+
+def _registry_of_parts(args: argparse.Namespace, got: Got) -> Registry:
+    """Where the parts of a training run are. What its marker says is shown and not asked: others may have written it.
+
+    Raises:
+        UsageError: nobody said where; with the command that does.
+    """
+    try:
+        return to_read(args.where)
+    except UsageError as error:
+        where = where_from(got.folder)
+        if args.where is not None or where is None:
+            raise
+        command = shlex.join(["nip-run", "reproduce", args.reference, "--from", where])
+        raise UsageError(
+            f"its parts are releases of their own, in the registry that it was got from: {command}"
+        ) from error
+
+
+def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
+    plan = fresh_plan(got, args.overrides)
+    for path in () if args.quiet else edited(got.folder):
+        folder = shlex.quote(str(got.folder))
+        note(f"{path} was edited, and is not played: --fresh plays what was published; as edited: nip-run {folder}")
+    allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
+    check_trust(plan, None, allowed, override="--set ")
+    uses = [use for use in keys_sent(plan) if use.variable != ALL]
+    if uses and not args.quiet:
+        note(f"sends {comma_join(map(str, uses))}")
+    size = plan.size if isinstance(plan, Plan) else None
+    with watching([Watched(str(got.release.reference), size)], set(), quiet=args.quiet) as display:
+        found = played_anew(got, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.of(0))
+    code = FRESH_CODES[found.outcome]
+    if args.json:
+        print_json(
+            {
+                "release": str(got.release.reference),
+                "run_id": found.run_id,
+                "outcome": found.outcome,
+                "verdict": found.verdict,
+                "margin": args.margin,
+                "compared": asdict(found.compared),
+                "notes": list(found.comparison.notes),
+                "exit_code": int(code),
+            }
+        )
+        return code
+    heading(f"{got.release.reference}, played anew as {found.run_id}: {args.metric} {found.verdict}")
+    if not args.quiet:
+        for line in _next(args, found):
+            say(line)
+    return code
+
+
+def _next(args: argparse.Namespace, found: Fresh) -> Sequence[str]:
+    """The commands that show more."""
+    where = _results_option(args)
+    folder = shlex.quote(str(found.got.folder))
+    lines = [f"compare: nip-run compare {folder} {found.run_id}{where}"]
+    if found.outcome == "drifted":
+        lines += [
+            f"{flip.datapoint}: nip-run show {folder} {flip.base_rollout} {found.run_id} {flip.other_rollout}{where}"
+            for flip in found.compared.flips[:5]
+        ]
+    return lines

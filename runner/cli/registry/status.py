@@ -1,0 +1,142 @@
+"""`nip-run status`: what can be published, and what hinders the rest."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from runner.base import package_data
+from runner.base.errors import SpecError, UsageError
+from runner.base.exit_codes import ExitCode
+from runner.cli.terminal.output import note, print_json, print_table, say
+from runner.registry.bundles.related_drafts import family_of
+from runner.registry.cleaning.machine_names import Names
+from runner.registry.differences import Note
+from runner.registry.draft import Naming
+from runner.registry.publishing.publish import Options, Ready, ready
+from runner.registry.publishing.publishable import hindrances, parts_of_spec
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import Manifest
+
+OF_A_PUBLISH = ("terms", "name")
+"""Checks of what only the command that publishes says."""
+
+
+def execute(args: argparse.Namespace) -> int:
+    results = Results(args.results)
+    if args.what is None:
+        return _list(results, args)
+    try:
+        folder = results.find(args.what)
+    except UsageError:
+        found = package_data.find(args.what, Path())
+        if found is None or not found.is_file():
+            raise
+        return _spec(args, results)
+    return _run(folder, args)
+
+
+def _list(results: Results, args: argparse.Namespace) -> int:
+    """All runs, by their manifests alone."""
+    found = []
+    for folder in results.runs():
+        manifest = folder.manifest()
+        if manifest.parent_run_id is not None and results.run(manifest.parent_run_id).manifest_path.is_file():
+            continue  # published with the training run that it is a part of
+        said = list(hindrances(folder, manifest))
+        wrong = [line for line in said if not isinstance(line, Note)]
+        notes = [*_of_another(manifest), *(line for line in said if isinstance(line, Note))]
+        found.append((manifest, wrong, notes))
+    found.sort(key=lambda row: (row[0].started_at, row[0].run_id), reverse=True)
+    for damage in results.damaged():
+        note(damage)
+    if args.json:
+        print_json(
+            [
+                {
+                    "run_id": manifest.run_id,
+                    "kind": manifest.kind,
+                    "status": manifest.status,
+                    "publishable": not wrong,
+                    "why_not": wrong,
+                    "notes": notes,
+                }
+                for manifest, wrong, notes in found
+            ]
+        )
+        return ExitCode.DONE
+    if not found:
+        say(f"no runs in {results.path}")
+        return ExitCode.DONE
+    rows = [
+        (manifest.run_id, manifest.kind, "no" if wrong else "yes", "; ".join((*wrong, *notes)))
+        for manifest, wrong, notes in found
+    ]
+    print_table(("run", "kind", "publishable", "why"), rows)
+    if not args.quiet:
+        note("by the manifests alone; `nip-run status RUN` makes every check of one run")
+    return ExitCode.DONE
+
+
+def _of_another(manifest: Manifest) -> Iterator[str]:
+    """Whose answers a run has that others would take for new ones."""
+    if manifest.is_whole_replay and manifest.replay_of is not None:
+        yield f"a replay of {manifest.replay_of.run_id}"
+    if manifest.rejudge_of is not None:
+        yield f"judges the debates of {manifest.rejudge_of.run_id}"
+
+
+def _run(folder: RunFolder, args: argparse.Namespace) -> int:
+    """All checks of one run, as a publish would make them."""
+    results = Results.of(folder)
+    naming = Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner")
+    with ExitStack() as held:
+        made = held.enter_context(ready([family_of(folder, naming)], None, Options(names=Names.here(results.path))))
+        wrong = any(not outcome.passed for one in made for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH)
+        if args.json:
+            print_json({"run_id": folder.run_id, "publishable": not wrong, "releases": [_as_json(one) for one in made]})
+            return ExitCode.FAILED if wrong else ExitCode.DONE
+        for one in made:
+            _say(one, several=len(made) > 1)
+    say(f"run {folder.run_id} {'cannot be published as it is' if wrong else 'can be published'}")
+    return ExitCode.FAILED if wrong else ExitCode.DONE
+
+
+def _as_json(one: Ready) -> dict[str, object]:
+    shown = one.to_json(None)
+    return {"name": one.draft.release.name, "checks": shown["checks"], "cleaned": shown["cleaned"]}
+
+
+def _say(one: Ready, *, several: bool) -> None:
+    outcomes = [outcome for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH]
+    rows = [
+        (outcome.check, "passed" if outcome.passed else "FAILED", line)
+        for outcome in outcomes
+        for line in (*outcome.failures, *outcome.notes)
+    ]
+    if rows:
+        print_table(("check", "result", "what"), rows, one.draft.release.name if several else None)
+    quiet = [outcome.check for outcome in outcomes if not outcome.failures and not outcome.notes]
+    if quiet:
+        say(f"{f'{one.draft.release.name}: ' if several and not rows else ''}passed: {', '.join(quiet)}")
+
+
+def _spec(args: argparse.Namespace, results: Results) -> int:
+    """The components of a spec: which others can find, and why not the others."""
+    from runner.registry.components.lookup import finder_of
+    from runner.spec.loader import load_all
+
+    specs = load_all(args.what, (), results.path_of, finder_of(args.what))
+    if not specs:
+        raise SpecError([])
+    parts = list(parts_of_spec(specs[0]))
+    if args.json:
+        print_json([{**vars(part), "pinned": part.is_pinned} for part in parts])
+        return ExitCode.DONE
+    rows = [(part.part, "yes" if part.is_pinned else "no", part.what, part.state) for part in parts]
+    print_table(("part", "pinned", "what", "state"), rows)
+    return ExitCode.DONE

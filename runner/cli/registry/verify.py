@@ -1,0 +1,107 @@
+"""`nip-run verify`: every hash and record of a run or a release. Nothing is played, nothing is written."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from runner.base.errors import ReleaseError, UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.text import counted
+from runner.cli.terminal.output import note, print_json, say
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind, is_reference, parse
+from runner.registry.board.wording import tier_in_words
+from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+from runner.registry.differences import Note, Otherwise, how_many
+from runner.registry.fetched_release import PIN, is_got, opened
+from runner.registry.transports.locations import to_read
+from runner.registry.verification.verify import edited, wrong_in_got, wrong_in_release, wrong_in_run
+from runner.results.leaderboard.results_folder import Results
+from runner.spec.origin import DATA
+
+
+def execute(args: argparse.Namespace) -> int:
+    what, also, found = _checked(args)
+    wrong = [line for line in found if not isinstance(line, Note)]
+    notes = [line for line in found if isinstance(line, Note)]
+    changed, unchecked = _since_got(args)
+    if args.json:
+        said = {"what": what, "wrong": wrong, "notes": notes, "edited": changed, "not_checked": unchecked}
+        print_json({**said, "exit_code": int(ExitCode.FAILED if wrong else ExitCode.DONE)})
+        return ExitCode.FAILED if wrong else ExitCode.DONE
+    for path in changed:
+        note(f"{what}: {path} was edited since it was got, as it may be; what is played is as edited")
+    if unchecked is not None:
+        note(f"{what}: not checked: that its numbers follow from its journal. {unchecked[0].upper()}{unchecked[1:]}")
+    for line in wrong:
+        say(line)
+    if wrong:
+        note(f"{what}: {counted(how_many(wrong), 'thing')} wrong")
+        return ExitCode.FAILED
+    if not args.quiet:
+        for line in notes:
+            note(line)
+        least = "every other hash is right" if changed else "every hash is right"
+        if also == FOLLOWS and any(isinstance(line, Otherwise) for line in notes):
+            also = REST_FOLLOWS
+        rest = f", and {also}" if also and unchecked is None else ""
+        say(f"{what}: {least}{rest}")
+    return ExitCode.DONE
+
+
+def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
+    """Of a got folder the files that its reader changed and may, and why not all could be checked."""
+    folder = Path(args.what)
+    if not is_got(folder):
+        return [], None
+    try:
+        got = opened(folder)
+        return edited(folder), what_is_needed(got) if lacks_rows(got) else None
+    except ReleaseError:  # which is told among what is wrong
+        return [], None
+
+
+FOLLOWS = "all that was recorded follows from the journal"
+REST_FOLLOWS = "all else that was recorded follows from the journal"
+"""Beside what another version told otherwise."""
+
+
+def _also(release: Release, *, in_registry: bool = False) -> str:
+    """What is checked of a release beside its hashes, or is not; in a registry no rows were put beside it."""
+    if in_registry and release.file(PIN) is not None:
+        return "its numbers were not checked: the rows of its dataset, which they need, are not in it"
+    if release.file(f"{DATA}/journal.jsonl") is not None:
+        return FOLLOWS
+    parts = any(link.role == "part" for link in release.links)
+    return "its games are in releases of their own, which nip-run reproduce looks at" if parts else ""
+
+
+def _any(lines: Iterable[str]) -> bool:
+    return not all(isinstance(line, Note) for line in lines)
+
+
+def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
+    """What was checked, what of it beside its hashes, and all that is wrong with it."""
+    folder = Path(args.what)
+    if is_got(folder):
+        _check_no_signer_key(args)
+        wrong = list(wrong_in_got(folder))
+        return str(folder), "" if _any(wrong) else _also(opened(folder).release), wrong
+    if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
+        named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
+        with to_read(args.where) as registry:
+            entry = registry.find(named)
+            wrong = list(wrong_in_release(registry, entry, args.signer_key))
+            if (said := tier_in_words(entry, registry.where)) and not (args.quiet or args.json):
+                note(f"{entry.reference}: {said}; what follows was checked here")
+            return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong
+    _check_no_signer_key(args)
+    run = Results(args.results).find(args.what)
+    return run.run_id, FOLLOWS, list(wrong_in_run(run))
+
+
+def _check_no_signer_key(args: argparse.Namespace) -> None:
+    if args.signer_key is not None:
+        raise UsageError("a signature stays in the registry; verify the release there: --from WHERE and its REF")

@@ -1,0 +1,1 @@
+"""Commands that show, query, compare and export what was played."""

@@ -1,0 +1,83 @@
+"""`nip-run explain-misses`: of requests that were not in the cache, the fields that differ from the nearest entry."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.package_data import is_file
+from runner.cli.terminal.output import note, print_json, print_table, say
+from runner.models.interface import Request
+from runner.models.layers.cache import Cache, asked_fields, differences
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.reconstruction import Reconstructor, saved_plan
+
+SHOWN_CHARACTERS = 60
+
+
+def execute(args: argparse.Namespace) -> int:
+    folder = Results(args.results).find(args.run)
+    used = folder.manifest().cache
+    used_path = folder.path / used if used else None
+    path = _cache_file(args.cache or used_path)
+    own = used_path is not None and used_path.is_file() and path.samefile(used_path)
+    plan = saved_plan(folder)
+    models = plan.spec.experiment.models
+    explained: list[dict[str, Any]] = []
+    misses = requests = 0
+    with closing(Reconstructor(folder, plan)) as reconstructor, closing(Cache(path, folder.run_id)) as cache:
+        for request in reconstructor.requests():
+            requests += 1
+            asked = asked_fields(request, models[request.group])
+            # Runs of one spec in two results folders have one id, and the cache cannot tell them apart.
+            if (own and reconstructor.from_cache(request)) or cache.has_other(asked):
+                continue
+            misses += 1
+            if len(explained) < args.max:
+                explained.append(_explained(cache, request, asked))
+    if args.json:
+        print_json({"requests": requests, "misses": misses, "explained": explained})
+        return ExitCode.DONE
+    say(f"{misses} of {requests} requests had no entry of another run")
+    for miss in explained:
+        rows = [(d["field"], _short(d["asked"]), _short(d["nearest"])) for d in miss["differences"]]
+        title = f"\n{miss['agent']}, round {miss['round']}, {miss['datapoint']}, repeat {miss['repeat']}"
+        if rows:
+            print_table(("field", "asked", "nearest entry"), rows, title=title)
+        else:
+            note(f"{title}: the cache has nothing of this agent")
+    return ExitCode.DONE
+
+
+def _cache_file(path: Path | None) -> Path:
+    """The file, which is there.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if path is None or not is_file(path):
+        raise UsageError(
+            f"no cache file{f' {str(path)!r}' if path else ': the run used none'}; name one with --cache FILE"
+        )
+    return path
+
+
+def _explained(cache: Cache, request: Request, asked: dict[str, Any]) -> dict[str, Any]:
+    nearest = min((differences(asked, other) for other in cache.others(request)), key=len, default=[])
+    sample = request.sample
+    return {
+        "agent": sample.agent,
+        "round": sample.round,
+        "datapoint": sample.datapoint,
+        "repeat": sample.repeat,
+        "differences": [{"field": name, "asked": ours, "nearest": theirs} for name, ours, theirs in nearest],
+    }
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."

@@ -1,0 +1,186 @@
+"""`nip-run export`: fine-tune files, and the formats of other tools, from records that are paid for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.text import comma_join
+from runner.cli.arguments_results import EXPORT_NAMES, MLFLOW
+from runner.cli.terminal.output import note, print_json, print_table
+from runner.results.finetune.files import FineTuneFiles, Trees
+from runner.results.finetune.formats import FORMATS, Format
+from runner.results.finetune.game_lines import format_of
+from runner.results.folder import FINE_TUNE, RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.reconstruction import Reconstructor, played_plan
+from runner.spec.experiment import FineTune
+
+EXPORT_FOLDER = "exports"
+_OF_FINE_TUNING = {
+    "method": "--method", "chat_format": "--chat-format", "agent": "--agent", "only_correct": "--only-correct",
+    "true_labels": "--true-labels",
+}  # fmt: skip
+_OF_RESULTS = {
+    "subject": "--subject", "organization": "--organization", "relationship": "--relationship",
+    "hf_dataset": "--hf-dataset", "task_id": "--task-id", "source_url": "--source-url",
+}  # fmt: skip
+_OF_TRACKING = {
+    "tracking_uri": "--tracking-uri", "experiment": "--experiment", "follow": "--follow", "journal": "--journal",
+}  # fmt: skip
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.format == MLFLOW:
+        return _export_to_mlflow(args)
+    _check_unused(args, _OF_TRACKING, "a tracking server (--format mlflow)")
+    if len(args.runs) > 1:
+        raise UsageError(f"--format {args.format} takes one run, and there are {len(args.runs)}; export each by itself")
+    folder = Results(args.results).find(args.runs[0])
+    if folder.manifest().is_training_run:
+        _refuse_training_run(folder, args.format)
+    if args.format in EXPORT_NAMES:
+        return _export_run(args, folder)
+    _check_unused(args, _OF_RESULTS, "results, logs and transcripts")
+    plan = played_plan(folder)
+    if plan.debates is not None:
+        raise UsageError(
+            f"{folder.run_id} judges the debates of {plan.debates.run_id}, which others held; export that run"
+        )
+    format_ = _format(args.format, args.method, trees=plan.shape is not None)
+    if format_.method != "sft" and args.true_labels:
+        raise UsageError(f"--true-labels is for sft; {format_.method} learns nothing but what was said")
+    if format_.method == "dpo" and args.only_correct:
+        raise UsageError("--only-correct is for whole games; dpo compares two answers")
+    if format_.method == "dpo" and plan.shape is None:
+        raise UsageError(
+            f"{folder.run_id} holds no trees of responses, so there is nothing to prefer; play the spec with "
+            "rollouts.num_responses_per_timestep=2"
+        )
+    settings = replace(
+        plan.spec.experiment.fine_tune or FineTune(),
+        agents=tuple(args.agent) if args.agent else None,
+        formats=(args.format,),
+        chat_format=args.chat_format,
+        only_correct=args.only_correct,
+        replace_verifier_guess_with_true_label=args.true_labels,
+    )
+    if settings.replace_verifier_guess_with_true_label and not settings.ensure_last_message_is_assistant:
+        raise UsageError(
+            f"--true-labels replaces a last message of the verifier's own, and the spec of {folder.run_id} has "
+            "fine_tune.ensure_last_message_is_assistant: false; play it with true, or leave out --true-labels"
+        )
+    target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
+    shape = plan.shape if format_.method == "dpo" else None
+    trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
+    swapped = plan.players(swapped=True) if plan.seats else {}
+    files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
+    _show(target, _written(files, Reconstructor(folder, plan)), as_json=args.json)
+    return ExitCode.DONE
+
+
+def _export_to_mlflow(args: argparse.Namespace) -> int:
+    from runner.cli.results.export_mlflow import execute as send
+
+    _check_unused(args, {**_OF_FINE_TUNING, **_OF_RESULTS, "out": "--out"}, "files")
+    return send(args)
+
+
+def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
+    """Write a run in the format of another tool."""
+    from runner.exports.export_file import ExportOptions
+    from runner.exports.formats import EXPORTS
+    from runner.exports.run_source import Source
+
+    _check_unused(args, _OF_FINE_TUNING, "fine-tune files")
+    options = ExportOptions(
+        subject=args.subject,
+        organization=args.organization,
+        relationship=args.relationship,
+        hf_dataset=args.hf_dataset,
+        task_id=args.task_id,
+        source_url=args.source_url,
+    )
+    target = args.out or folder.make(EXPORT_FOLDER, args.format)
+    written = EXPORTS[args.format](Source.of(folder), options, target)
+    if args.json:
+        print_json({"folder": str(target), **written.as_json()})
+        return ExitCode.DONE
+    rows = [(str(path.relative_to(target)), rows) for path, rows in written.files.items()]
+    print_table(("file", "rows"), rows, title=str(target))
+    for what, count in written.left_out.items():
+        note(f"left out: {what} ({count})" if count > 1 else f"left out: {what}")
+    for what in written.not_carried:
+        note(f"not in this format: {what}")
+    return ExitCode.DONE
+
+
+def _check_unused(args: argparse.Namespace, options: Mapping[str, str], what: str) -> None:
+    """Refuse options that say nothing to this format.
+
+    Raises:
+        UsageError: one is given.
+    """
+    given = [option for name, option in options.items() if getattr(args, name)]
+    if given:
+        raise UsageError(f"{comma_join(given)}: only for {what}, and --format {args.format} writes none")
+
+
+def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
+    """Say which runs hold the games.
+
+    Raises:
+        UsageError: always.
+    """
+    parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
+    example = f": nip-run export {parts[0]} --format {name}" if parts else ""
+    raise UsageError(
+        f"{folder.run_id} is a training run; what it trained on is in {folder.path / 'iterations'}. Its games are in "
+        f"runs of their own ({comma_join(parts) or 'none yet'}), each exported by itself{example}"
+    )
+
+
+def _format(name: str, method: str | None, *, trees: bool) -> Format:
+    """The format by its consumer and method; without a method, the one that the run's games or trees give.
+
+    Raises:
+        UsageError: this consumer has no such method.
+    """
+    if method is None:
+        return format_of(name, trees=trees)
+    if (name, method) not in FORMATS:
+        raise UsageError(f"{name} has no {method}; it has {comma_join(m for n, m in FORMATS if n == name)}")
+    return FORMATS[name, method]
+
+
+def _written(files: FineTuneFiles, reconstructor: Reconstructor) -> list[dict[str, Any]]:
+    try:
+        for rollouts in reconstructor.by_job():
+            files.add(rollouts)
+        return files.close()
+    except BaseException:
+        files.discard()
+        raise
+    finally:
+        reconstructor.close()
+
+
+def _show(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"folder": str(target), "files": report})
+        return
+    rows = [
+        (r["file"], r["examples"], r["why_not_written"] or "written", _chats(r),
+         ", ".join(f"{count} {why}" for why, count in r["left_out"].items()))
+        for r in report
+    ]  # fmt: skip
+    print_table(("file", "examples", "result", "chat format", "left out"), rows, title=str(target))
+
+
+def _chats(row: dict[str, Any]) -> str:
+    return f"{row['chat_format']}, {'as' if row['as_played'] else 'not as'} played"

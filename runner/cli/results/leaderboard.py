@@ -1,0 +1,54 @@
+"""`nip-run leaderboard`: ranked rows with intervals, one list a task; or the file made again."""
+
+from __future__ import annotations
+
+import argparse
+
+from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
+from runner.cli.terminal.board_lists import show_lists
+from runner.cli.terminal.output import note, print_json, say
+from runner.results.leaderboard.local_board import local_rows, shared_in_words, told_reason, without_board
+from runner.results.leaderboard.results_folder import Results
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.where is not None:
+        if args.rebuild:
+            raise UsageError("--rebuild makes the file of the results folder again; leave it out with --from")
+        from runner.cli.results.published_board import show_published
+
+        return show_published(args.where, args.benchmark, as_json=args.json)
+    results = Results(args.results)
+    if args.rebuild:
+        return _rebuild(results, as_json=args.json)
+    records = local_rows(results, args.benchmark)
+    if args.json:
+        print_json(records)
+        return ExitCode.DONE
+    for row in records:
+        row["reason"] = told_reason(row, results)
+    if not records:
+        say(
+            f"no rows in {results.path}"
+            + (f" for {args.benchmark!r}" if args.benchmark else "")
+            + without_board(results)
+        )
+    else:
+        show_lists(records)
+        for row in records:
+            for line in shared_in_words(row):
+                note(f"note: {row['run_id']}: {line}")
+    return ExitCode.DONE
+
+
+def _rebuild(results: Results, *, as_json: bool) -> int:
+    damaged = list(results.damaged())
+    runs = results.board.rebuild(on_damage=lambda problem: damaged.append(f"{problem}. It is not on the board"))
+    for problem in damaged:
+        note(problem)
+    if as_json:
+        print_json({"runs": runs})
+    else:
+        say(f"{results.board.path} holds {len(runs)} runs")
+    return ExitCode.FAILED if damaged else ExitCode.DONE

@@ -1,0 +1,48 @@
+"""`nip-run leaderboard --from`: what is published in a registry, ranked, with the training behind each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.base.exit_codes import ExitCode
+from runner.base.text import in_one_line
+from runner.cli.terminal.board_lists import show_lists
+from runner.cli.terminal.output import note, print_json, say, wrapped
+from runner.registry.board.board import registry_board
+from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
+from runner.registry.lineage.contamination import legend
+from runner.registry.transports.locations import to_read
+
+TIER, TRAINED, MARKS = "tier", "trained on", "marks"
+_FIRST = 2
+"""Marks that stand in a row; `--json` has all."""
+
+
+def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
+    """The board of a registry, on stdout; what it leaves out, on stderr."""
+    with to_read(where) as registry:
+        board = registry_board(registry, benchmark)
+    if as_json:
+        print_json(board.to_json())
+        return ExitCode.DONE
+    told = legend(mark for row in board.rows for mark in row["marks"][:_FIRST])
+    for row in board.rows:
+        row["shown_as"] = row["release"].removeprefix("run/")
+        row[TRAINED] = games_learnt_from(row["effort"])
+        row[MARKS] = _marks(row["marks"])
+    if board.rows:
+        columns = [name for name in (TIER, TRAINED, MARKS) if any(row[name] for row in board.rows)]
+        show_lists(board.rows, columns)
+        note(wrapped(tiers_in_words(board)))
+        if told is not None:
+            note(wrapped(told))
+    else:
+        say(f"no benchmark is published in {board.where}")
+    for line in not_shown(board):
+        note(line)
+    return ExitCode.DONE
+
+
+def _marks(marks: Sequence[str]) -> str:
+    more = len(marks) - _FIRST
+    return in_one_line("; ".join([*marks[:_FIRST], *([f"and {more} more"] if more > 0 else [])]))

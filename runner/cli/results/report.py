@@ -1,0 +1,97 @@
+"""`nip-run report`: runs and a leaderboard as one page that opens from the disk, or as a folder for a web server."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.base.errors import RunError, UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.redaction import current_redactor
+from runner.base.storage.atomic_files import atomic_write
+from runner.base.text import in_one_line
+from runner.cli.terminal.output import note, print_json, say
+from runner.pages.redacted import site_without_secrets, without_secrets
+from runner.pages.report.run_site import runs_site
+from runner.pages.site import Keep, Site, as_one_file
+from runner.pages.site_folder import site_folder
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+
+if TYPE_CHECKING:
+    from runner.pages.boards.lists import Board
+
+
+def execute(args: argparse.Namespace) -> int:
+    _check(args)
+    results = Results(args.results)
+    folders = [results.find(name) for name in args.runs]
+    board = _board(args.where, results) if args.board else None
+    path: Path = args.output if args.dir is None else args.dir / "index.html"
+    try:
+        if args.dir is None:
+            data: dict[str, bytes] = {}
+            site = _site(folders, board, data.__setitem__)
+            atomic_write(path, as_one_file(site, data))
+        else:
+            with site_folder(args.dir) as folder:
+                folder.put(_site(folders, board, folder.keep))
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    _tell(args, folders, board, path, path.stat().st_size)
+    return ExitCode.DONE
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Take arguments that say what is to be shown, and where."""
+    if not args.runs and not args.board:
+        raise UsageError("name the runs that the page is to show (`nip-run runs` lists them), or say --board")
+    if args.where is not None and not args.board:
+        raise UsageError("--from says which leaderboard: add --board")
+    if args.output is not None and args.output.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"-o {args.output}: the name of a page ends in .html")
+
+
+def _board(where: str | None, results: Results) -> Board:
+    # A report of runs does not wait for what boards import.
+    from runner.pages.boards.lists import local_board, published_board, without_folders
+
+    if where is None:
+        return local_board(results, without_folders(str(results.path)))
+    from runner.registry.board.board import registry_board
+    from runner.registry.transports.locations import to_read
+
+    with to_read(where) as registry:
+        return published_board(registry_board(registry), without_folders(registry.where, where))
+
+
+def _site(folders: Sequence[RunFolder], board: Board | None, kept: Keep) -> Site:
+    """What the page shows, without any secret that this process knows: it may be mailed."""
+    redactor = current_redactor()
+    return site_without_secrets(_whole(folders, board, without_secrets(kept, redactor)), redactor)
+
+
+def _whole(folders: Sequence[RunFolder], board: Board | None, keep: Keep) -> Site:
+    if board is None:
+        return runs_site(folders, keep)
+    from runner.pages.boards.page import beside, board_site
+
+    made = board_site(board, keep, {folder.run_id for folder in folders})
+    return beside(made, runs_site(folders, keep)) if folders else made
+
+
+def _tell(args: argparse.Namespace, folders: Sequence[RunFolder], board: Board | None, path: Path, size: int) -> None:
+    if args.json:
+        told = {"runs": [folder.run_id for folder in folders], "path": str(path), "bytes": size}
+        if board is not None:
+            tasks = [{"benchmark": one.benchmark, "task": one.task, "rows": len(one.rows)} for one in board.lists]
+            refused = [{"release": release, "why": why} for release, why in board.left_out]
+            told["board"] = {"where": board.where, "tasks": tasks, "left_out": refused}
+        print_json(told)
+        return
+    if not args.quiet:
+        say(f"{in_one_line(str(path))}  {size:,} bytes")
+        if board is not None and not board.lists:
+            note(in_one_line(board.said[0]))

@@ -1,0 +1,252 @@
+"""`nip-run sql`: one read-only question to the leaderboard and all runs' records, by name too, or what can be asked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.base.errors import RunError, UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.storage.atomic_files import replacing
+from runner.base.storage.safe_files import create, read_bounded
+from runner.cli.terminal.output import print_block, print_json, print_table, say
+from runner.cli.terminal.query_output import BLOCKS
+from runner.results.leaderboard.database import Leaderboard
+from runner.results.leaderboard.named_queries import MARK, MAX_QUESTION, named_queries, question
+from runner.results.leaderboard.queries import Answer
+from runner.results.leaderboard.results_folder import Results
+
+TABLE_ROWS = 1_000
+"""A table is measured before it is printed, so that it stands in memory."""
+READ_ROWS = 50
+"""Before their cells are cut."""
+CELL = 5_000
+"""The characters of a cell that a table shows."""
+ENDINGS = {".csv": "csv", ".json": "json", ".md": "markdown", ".parquet": "parquet"}
+"""The formats that the name of a file gives."""
+
+EXAMPLES = (
+    "SELECT run_id, accuracy, ci_low, ci_high, n FROM leaderboard",
+    "SELECT outcome, count(*) AS n FROM rollouts GROUP BY outcome",
+    "SELECT run_id, datapoint_id, avg(correct::INT) AS accuracy FROM rollouts GROUP BY ALL ORDER BY accuracy LIMIT 10",
+    "SELECT agent, sum(prompt_tokens) AS tokens, avg(latency_ms) AS ms FROM completions GROUP BY agent",
+    "SELECT run_b, difference, ci_low, ci_high, p FROM comparisons WHERE run_a = (SELECT max(run_id) FROM leaderboard)",
+    "FROM messages WHERE content ILIKE '%sorry%' LIMIT 5",
+    "SELECT run_id, rollout_id, text FROM notes WHERE list_contains(tags, 'bug')",
+)
+
+_TABLES = (
+    "leaderboard",
+    "comparisons",
+    "flips",
+    "runs",
+    "agents",
+    "metrics",
+    "rollouts",
+    "datapoints",
+    "messages",
+    "completions",
+    "notes",
+)
+_COLUMNS = (
+    "SELECT table_name, column_name, data_type, comment FROM duckdb_columns() "
+    "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal ORDER BY column_index"
+)
+
+
+def execute(args: argparse.Namespace) -> int:
+    results = Results(args.results)
+    board = results.board
+    if args.list or args.sql == MARK:
+        _show_queries(results, as_json=args.json)
+        return ExitCode.DONE
+    asked = _question(args)
+    if asked is None:
+        _show_tables(board, as_json=args.json)
+        return ExitCode.DONE
+    sql, parameters = question(asked, _given(args), results)
+    format_ = _format(args)
+    out = _target(args.out)
+    if format_ == "parquet" and out is not None:
+        board.sources().write_parquet(sql, out, parameters)
+        return ExitCode.DONE
+    with board.sources().asked(sql, parameters) as answer:
+        if format_ == "table":
+            _show(answer)
+        elif out is None:
+            for block in _blocks(format_, answer):
+                print_block(block)
+        else:
+            _write(out, _blocks(format_, answer))
+    return ExitCode.DONE
+
+
+def _question(args: argparse.Namespace) -> str | None:
+    """The question, from the argument, the file or standard input; None without one.
+
+    Raises:
+        UsageError: it is said twice, or cannot be read.
+    """
+    if args.file is not None and args.sql is not None:
+        raise UsageError("a question is an argument or a file (--file), not both")
+    if args.file is None and args.sql != "-":
+        return None if args.sql is None else str(args.sql)
+    source = args.file or "standard input"
+    try:
+        return (read_bounded(args.file, MAX_QUESTION) if args.file is not None else _standard_input()).decode()
+    except OSError as error:
+        raise UsageError(f"cannot read {source}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} is not UTF-8: {error.reason}, at byte {error.start}") from error
+
+
+def _given(args: argparse.Namespace) -> Mapping[str, str]:
+    """The values of parameters by name.
+
+    Raises:
+        UsageError: a word gives none.
+    """
+    odd = [word for word in args.parameters if "=" not in word]
+    if odd:
+        raise UsageError(f"{odd[0]!r} is no parameter; give NAME=VALUE, and the question as one word, in quotes")
+    return dict(word.split("=", 1) for word in args.parameters)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError("standard input is closed; give the question as an argument or a file (--file)")
+    data = sys.stdin.buffer.read(MAX_QUESTION + 1)
+    if len(data) > MAX_QUESTION:
+        raise UsageError(f"the question is longer than {MAX_QUESTION >> 10:,} KiB")
+    return data
+
+
+def _format(args: argparse.Namespace) -> str:
+    """The format that is asked for, by its name, by `--json`, or by the file's ending.
+
+    Raises:
+        UsageError: two are, or it does not go where it is to go.
+    """
+    of_ending = ENDINGS.get(args.out.suffix.lower()) if args.out else None
+    format_ = args.format or ("json" if args.json else of_ending or "table")
+    if args.json and format_ != "json":
+        raise UsageError(f"--json and --format {format_} are two formats; leave one out")
+    if of_ending not in (None, format_):
+        option = "--json" if args.json else f"--format {format_}"
+        raise UsageError(f"{option} and {args.out}, which ends as {of_ending} does, are two formats; change one")
+    if format_ == "parquet" and args.out is None:
+        raise UsageError("parquet goes to a file: add --out FILE")
+    if format_ == "table" and args.out is not None:
+        raise UsageError("a table is for reading; for a file, add --format csv, json, markdown or parquet")
+    return str(format_)
+
+
+def _target(path: Path | None) -> Path | None:
+    """The file that an answer takes the place of: behind a link the one that it leads to.
+
+    Raises:
+        UsageError: something else stands there.
+    """
+    if path is None:
+        return None
+    try:
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+    if stat.S_ISREG(mode):
+        return target
+    what = "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or a socket"
+    raise UsageError(f"{path} is a {what}; give a file, or leave --out out to print the answer")
+
+
+def _blocks(format_: str, answer: Answer) -> Iterator[str]:
+    return BLOCKS[format_](answer.columns, answer.batches())
+
+
+def _show(answer: Answer) -> None:
+    rows: list[list[Any]] = []
+    cut = 0
+    while len(rows) <= TABLE_ROWS and (more := answer.rows(min(READ_ROWS, TABLE_ROWS + 1 - len(rows)))):
+        for row in more:
+            rows.append([_cut(value) for value in row])
+            cut += sum(cell is not value for cell, value in zip(rows[-1], row, strict=True))
+    print_table(answer.columns, rows[:TABLE_ROWS])
+    if cut:
+        say(f"Cells cut to {CELL:,} characters: {cut}. All of them: --format csv, json or markdown")
+    if len(rows) > TABLE_ROWS:
+        say(f"The first {TABLE_ROWS:,} rows; there are more. All of them: --format csv, json or markdown")
+
+
+def _cut(value: Any) -> Any:
+    """A value of a cell, or its beginning with how much is missing: a table is laid out character by character."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = str(value)
+    return value if len(text) <= CELL else f"{text[:CELL]}... ({len(text) - CELL:,} characters more)"
+
+
+def _write(path: Path, blocks: Iterator[str]) -> None:
+    """Write a file, whole or not at all, with the values as they are.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    try:
+        with replacing(path) as beside, create(beside) as file:
+            for block in blocks:
+                file.write(block.encode(errors="backslashreplace"))
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
+    _, rows = board.query(_COLUMNS)
+    tables = {name: [row[1:] for row in rows if row[0] == name] for name in _TABLES}
+    if as_json:
+        keys = ("name", "type", "comment")
+        listed = [
+            {"name": name, "columns": [dict(zip(keys, column, strict=True)) for column in columns]}
+            for name, columns in tables.items()
+        ]
+        print_json({"tables": listed, "examples": list(EXAMPLES)})
+        return
+    for name, columns in tables.items():
+        print_table(("column", "type", "what it is"), [(c, kind, said or "") for c, kind, said in columns], title=name)
+        say()
+    say("For example:")
+    for example in EXAMPLES:
+        say(f'  nip-run sql "{example}"')
+    say(f"Questions that are asked by name, such as `nip-run sql {MARK}protocols`: nip-run sql {MARK}")
+
+
+def _show_queries(results: Results, *, as_json: bool) -> None:
+    """Each with a line on what it answers."""
+    queries = named_queries(results)
+    if as_json:
+        keys = ("name", "kind", "default", "about")
+        print_json(
+            {
+                query.name: {
+                    "about": query.about,
+                    "file": str(query.path),
+                    "parameters": [{key: getattr(one, key) for key in keys} for one in query.parameters],
+                }
+                for query in queries
+            }
+        )
+        return
+    rows = [
+        (f"{MARK}{query.name}", " ".join(one.written for one in query.parameters if one.default is None), query.about)
+        for query in queries
+    ]
+    print_table(("query", "needs", "what it answers"), rows)
+    say(f"To ask: nip-run sql {MARK}NAME NAME=VALUE...")
+    say(f"Your own: queries/NAME.sql in the results folder, or {MARK}FILE.sql")

@@ -1,0 +1,98 @@
+"""`nip-run view`: a page on this machine that follows runs while they play, and keeps notes; or a leaderboard."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.storage.atomic_files import atomic_write
+from runner.cli.terminal.output import note, print_json, say
+from runner.pages.boards.lists import local_board, published_board
+from runner.pages.live.board import BoardPages
+from runner.pages.live.live_runs import LiveRuns
+from runner.pages.live.server import Server
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import LAST, Results
+from runner.runs.execution.process import sigterm_as_keyboard_interrupt
+from runner.runs.execution.shard_consistency import shard_of
+
+MAX_PORT = 65_535
+
+
+def execute(args: argparse.Namespace) -> int:
+    if not 0 <= args.port <= MAX_PORT:
+        raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0, or none, takes a free one")
+    if args.where is not None and not args.board:
+        raise UsageError("--from says which leaderboard: add --board")
+    if args.board and args.runs:
+        raise UsageError("--board shows the leaderboard alone; view the runs beside it in a page of their own")
+    results = Results(args.results)
+    return _board(results, args) if args.board else _runs(results, args)
+
+
+def _runs(results: Results, args: argparse.Namespace) -> int:
+    found: Callable[[str], RunFolder] = results.find
+    if args.shard is not None:
+        found = partial(results.find_part, shard=shard_of(args.shard))
+    folders = list({folder.run_id: folder for folder in map(found, args.runs or [LAST])}.values())
+    live = LiveRuns(folders)
+    server = Server(live, args.port)
+    following = threading.Thread(target=live.follow, name="nip-run-follow", daemon=True)
+    following.start()
+    try:
+        return _serve(server, [folder.run_id for folder in folders], args)
+    finally:
+        live.close()
+        following.join(5.0)
+
+
+def _board(results: Results, args: argparse.Namespace) -> int:
+    """One that is published is read once: what came since is shown by the next view."""
+    if args.where is None:
+        return _serve(Server(BoardPages(lambda: local_board(results)), args.port), [], args)
+    from runner.registry.board.board import registry_board
+    from runner.registry.transports.locations import to_read
+
+    with to_read(args.where) as registry:
+        board = published_board(registry_board(registry))
+    return _serve(Server(BoardPages(lambda: board), args.port), [], args)
+
+
+def _serve(server: Server, runs: list[str], args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    try:
+        with sigterm_as_keyboard_interrupt(), TemporaryDirectory(prefix="nip-run-view-") as folder:
+            page = Path(folder) / "view.html"
+            atomic_write(page, server.redirect_page, mode=0o600)
+            _announce(server, page, runs, args)
+            server.serve_forever()
+    finally:
+        server.server_close()
+    return ExitCode.DONE
+
+
+def _announce(server: Server, page: Path, runs: list[str], args: argparse.Namespace) -> None:
+    """Print where the page is, and open it. The token is in the file alone: others can read a log or an argument."""
+    if args.json:
+        print_json({"page": page.as_uri(), "port": server.server_port, "runs": runs})
+    else:
+        say(page.as_uri())
+        if not args.quiet:
+            note("open this file in a browser on this machine: only you can read it; Ctrl-C ends the server")
+    sys.stdout.flush()
+    if args.open and _has_display():
+        webbrowser.open(page.as_uri())
+
+
+def _has_display() -> bool:
+    """Whether there is a screen that a browser could open on: else one might take over the terminal."""
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

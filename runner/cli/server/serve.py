@@ -1,0 +1,95 @@
+"""`nip-run serve`: the registry over HTTP, for a group or for everybody."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.text import counted
+from runner.cli.terminal.output import note, print_json, say
+
+if TYPE_CHECKING:
+    from runner.server.settings import Settings
+
+MAX_PORT = 65_535
+MAX_QUOTA = 1 << 30
+NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
+
+
+def execute(args: argparse.Namespace) -> int:
+    if not args.rate >= 0:
+        raise UsageError(f"--rate {args.rate}: requests a second; 0 for any number")
+    if not 0 <= args.quota < MAX_QUOTA:
+        raise UsageError(f"--quota {args.quota}: GiB that one account may have; 0 for any number")
+    if args.connections < 1:
+        raise UsageError(f"--connections {args.connections}: at least 1 at once")
+    if not args.check_seconds > 0 or args.check_memory < 1:
+        raise UsageError("--check-seconds and --check-memory: more than nothing, or nothing can be published")
+    if not 0 <= args.port <= MAX_PORT:
+        raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0 takes a free one")
+    try:
+        from runner.server.settings import Settings
+        from runner.server.web.serving import serve
+    except ImportError as error:
+        raise UsageError(NEEDS.format(error)) from error
+    settings = Settings(
+        folder=args.folder, database=args.database, blobs=args.blobs, proxies=tuple(args.behind_proxy), rate=args.rate,
+        connections=args.connections, check_seconds=args.check_seconds, check_bytes=args.check_memory << 20,
+        account_bytes=int(args.quota * (1 << 30)),
+    )  # fmt: skip
+
+    if args.import_releases:
+        _import_releases(settings, args)
+    if args.rebuild or args.collect:
+        return _made_again(settings, args)
+
+    def tell(address: str, listening: str) -> None:
+        if args.json:
+            print_json({"address": address, "listening": listening})
+        else:
+            say(address)
+            if not args.quiet:
+                note(f"pages and API of {args.folder}; an account: nip-run server add-account {args.folder} NAME")
+                note("Ctrl-C ends it; what was acknowledged stays")
+        sys.stdout.flush()
+
+    serve(
+        settings, args.host, args.port, tell, address=args.address, bare=args.without_tls, imported=args.import_releases
+    )
+    return ExitCode.DONE
+
+
+def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
+    """Import what `publish --to` put into the folder, before it is served; what is refused is named."""
+    from runner.server.folder_import import import_folder
+    from runner.server.rebuild import alone
+
+    with alone(settings):
+        imported = import_folder(settings, note)
+    if not args.quiet:
+        note(f"{counted(imported.releases, 'release')} imported from {settings.folder}")
+    if imported.problems:
+        note(
+            f"{counted(len(imported.problems), 'problem')}, see above: what is refused is not shown; the rest is served"
+        )
+
+
+def _made_again(settings: Settings, args: argparse.Namespace) -> int:
+    """`--rebuild` and `--collect`: nothing is served."""
+    from runner.server.rebuild import Rebuilt, alone, collect, rebuild
+
+    with alone(settings):
+        found = rebuild(settings, note) if args.rebuild else Rebuilt()
+        # What is damaged is looked into by a person before anything goes.
+        gone = collect(settings) if args.collect and not found.problems else 0
+    if args.json:
+        print_json({**vars(found), "collected": gone})
+    else:
+        said = f"{counted(found.releases, 'release')} looked at, {found.changed:,} made again otherwise"
+        parts = [said] if args.rebuild else []
+        parts += [f"{counted(gone, 'blob')} of nobody removed"] if args.collect and not found.problems else []
+        say("; ".join([*parts, *([f"{counted(len(found.problems), 'problem')}"] if found.problems else [])]))
+    return ExitCode.FAILED if found.problems else ExitCode.DONE

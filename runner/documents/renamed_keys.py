@@ -1,0 +1,107 @@
+"""Keys by their old names into the same data by the new ones: what an older version wrote still loads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.base.errors import Problem
+from runner.documents.interpolation import REFERENCE, target
+from runner.documents.layered_data import RenamedKey
+from runner.documents.plain_values import KeyPath
+from runner.documents.yaml_reader import Document
+
+SWEEP = "sweep"
+"""The section whose keys are themselves dotted keys, as are those of its `ZIP` and of each of its points."""
+
+ZIP = "zip"
+
+
+@dataclass(frozen=True)
+class _OldKey:
+    """A key that stands under its old name: the mapping that holds it, its path, and its new name there."""
+
+    section: dict[str, Any]
+    at: KeyPath
+    name: str
+
+
+def rename_keys(data: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Put saved data under the new names of its keys; `names` are old dotted keys, each with the new one."""
+    for old, new in names.items():
+        for key in list(_old_keys(data, old, new)):
+            _rename(key)
+
+
+def rename_document(document: Document, names: Mapping[str, str]) -> list[RenamedKey]:
+    """Put a document under the new names of its keys, and say where it had old ones.
+
+    Both names of one key are a problem of the document.
+    """
+    found: list[RenamedKey] = []
+    for old, new in names.items():
+        for key in list(_old_keys(document.data, old, new)):
+            place = document.place(key.at)
+            if key.name in key.section:
+                message = f"the old name of {new}, which is given too; leave it out"
+                document.problems.append(Problem(place, ".".join(map(str, key.at)), message))
+            else:
+                _rename(key)
+                _move_places(document, key.at, (*key.at[:-1], key.name))
+                found.append(RenamedKey(place, old, new))
+    document.data = {name: _referring(item, (name,), document, names, found) for name, item in document.data.items()}
+    return found
+
+
+def _old_keys(data: dict[str, Any], old: str, new: str) -> Iterator[_OldKey]:
+    """Where a key stands under its old name: in its section, and in the sweep."""
+    *section, last = old.split(".")
+    yield from _old_key(data, tuple(section), last, new.rpartition(".")[2])
+    yield from _old_key(data, (SWEEP,), old, new)
+    yield from _old_key(data, (SWEEP, ZIP), old, new)
+    points = data.get(SWEEP)
+    for index in range(len(points) if isinstance(points, list) else 0):
+        yield from _old_key(data, (SWEEP, index), old, new)
+
+
+def _old_key(data: Any, section: KeyPath, name: str, new: str) -> Iterator[_OldKey]:
+    holder = data
+    for part in section:
+        if isinstance(holder, list) and isinstance(part, int):
+            holder = holder[part]
+        else:
+            holder = holder.get(part) if isinstance(holder, dict) else None
+    if isinstance(holder, dict) and name in holder:
+        yield _OldKey(holder, (*section, name), new)
+
+
+def _rename(key: _OldKey) -> None:
+    """Give a key its new name, at its own place in the order."""
+    items = [(key.name if name == key.at[-1] else name, value) for name, value in key.section.items()]
+    key.section.clear()
+    key.section.update(items)
+
+
+def _move_places(document: Document, old: KeyPath, new: KeyPath) -> None:
+    document.places = {
+        (*new, *at[len(old) :]) if at[: len(old)] == old else at: place for at, place in document.places.items()
+    }
+
+
+def _referring(value: Any, at: KeyPath, document: Document, names: Mapping[str, str], found: list[RenamedKey]) -> Any:
+    """The value with every `${old}` in it as `${new}`."""
+
+    def new_reference(reference: re.Match[str]) -> str:
+        key = ".".join(map(str, target(reference[1], at)))
+        if key not in names:
+            return reference[0]
+        found.append(RenamedKey(document.place(at), key, names[key]))
+        return f"${{{names[key]}}}"
+
+    if isinstance(value, dict):
+        return {name: _referring(item, (*at, name), document, names, found) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_referring(item, (*at, index), document, names, found) for index, item in enumerate(value)]
+    return REFERENCE.sub(new_reference, value) if isinstance(value, str) else value

@@ -1,0 +1,236 @@
+"""Merged data against a JSON Schema: every violation as a problem with its place and the nearest right key.
+
+A pattern means here what it means to an editor: its `$` is the end of the text, where Python's lets a newline follow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from runner.base.errors import Problem
+from runner.base.redaction import remember
+from runner.base.text import comma_join, did_you_mean, not_text
+from runner.documents.layered_data import Layered
+from runner.documents.yaml_writer import dump_inline
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
+_NAMES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping (KEY: VALUE lines)",
+    "null": "nothing",
+}
+
+
+MAX_INTEGER = 2**63 - 1
+"""The largest whole number that a table's column can hold."""
+
+LONGEST_EXAMPLE = 60
+
+_TYPOGRAPHIC = frozenset("\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019\u201a")
+"""Quotes that are none to YAML, as a word processor or a chat writes them."""
+
+_TOO_MANY_BITS = "a whole number has at most 63 bits here"
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\$$", r"\\Z", pattern))
+
+
+def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+    from jsonschema import ValidationError
+
+    if isinstance(value, str) and not _compiled(pattern).search(value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _is_whole(_: Any, value: Any) -> bool:
+    """JSON Schema counts 1e19 among the whole numbers; a column of them holds it no more than 10**19."""
+    if isinstance(value, float):
+        return value.is_integer() and abs(value) <= MAX_INTEGER
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@cache
+def _validator() -> Any:
+    # Here and not above: a worker of a run imports what reads specs, and reads none.
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    return extend(  # type: ignore[no-untyped-call]
+        Draft202012Validator,
+        {"pattern": _matches},
+        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
+    )
+
+
+def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
+    """All that the schema finds wrong with the data, and what no file of a run could hold."""
+    validator = _validator()(schema)
+    unwritable = list(_unwritable(layered.data, (), layered))
+    keys = {problem.key for problem in unwritable}
+    errors = list(validator.iter_errors(layered.data))
+    enums = {tuple(error.absolute_path) for error in errors if error.validator == "enum"}  # which tell the type, too
+    told = (error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums)
+    found = [p for error in told for p in _problems(error, layered, validator)]
+    return [*(problem for problem in found if problem.key not in keys), *unwritable]
+
+
+def _unwritable(value: Any, at: tuple[str | int, ...], layered: Layered) -> Iterator[Problem]:
+    """Values that JSON does not have (infinity, NaN, half a character), and numbers that no column holds."""
+    message = None
+    if isinstance(value, float) and not math.isfinite(value):
+        message = f"{value} is not a finite number"
+    elif isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
+        message = _TOO_MANY_BITS
+    elif isinstance(value, str):
+        message = not_text(value)
+    if message is not None:
+        yield Problem(layered.place(at), ".".join(map(str, at)), message)
+    if isinstance(value, dict):
+        for name, item in value.items():
+            wrong = not_text(name)
+            if wrong is not None:
+                yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), wrong)
+            yield from _unwritable(item, (*at, name), layered)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _unwritable(item, (*at, index), layered)
+
+
+def _problems(error: ValidationError, layered: Layered, validator: Any) -> Iterator[Problem]:
+    at = tuple(error.absolute_path)
+    if error.validator == "anyOf" and error.context:
+        yield from _of_likeliest_arm(error, layered, validator)
+        return
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = cast("dict[str, Any]", error.schema).get("properties", {})
+        for name in error.instance:
+            if name not in known:
+                yield Problem(
+                    layered.place_of_value((*at, name)),
+                    ".".join(map(str, (*at, name))),
+                    f"unknown key{did_you_mean(name, known) or '; known are ' + comma_join(known)}",
+                    "unknown key",
+                )
+        return
+    if "propertyNames" in error.absolute_schema_path:
+        at = (*at, str(error.instance))  # the name itself is what is wrong
+    key = ".".join(map(str, at))
+    message = _message(error)
+    place = layered.place_of_value(at) if at else replace(layered.place_of_value(at), source=None)
+    problem = Problem(place, key or "(root)", message + _next_step(error, message))
+    # Which keys are missing tells nothing of those that are there.
+    yield replace(problem, kind=message) if error.validator == "required" else problem
+
+
+def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Any) -> Iterator[Problem]:
+    """Of `A or nothing`, report what is wrong as an A, unless the value is of no arm's type at all."""
+    arms: dict[int, list[ValidationError]] = {}
+    for inner in error.context or ():
+        arms.setdefault(int(inner.relative_schema_path[0]), []).append(inner)
+    fitting = [
+        errors for errors in arms.values() if not any(e.validator == "type" and not e.relative_path for e in errors)
+    ]
+    if fitting:
+        for inner in min(fitting, key=len):
+            yield from _problems(inner, layered, validator)
+        return
+    at = tuple(error.absolute_path)
+    kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _kinds(e)]
+    message = _expected(kinds, error.instance)
+    yield Problem(layered.place_of_value(at), ".".join(map(str, at)), message + _next_step(error, message))
+
+
+def _with_plain_quotes(value: str) -> str:
+    """What stands within the quotes."""
+    return "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
+
+
+def _kinds(error: ValidationError) -> list[str]:
+    value: Any = error.validator_value
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _expected(kinds: list[str], value: Any) -> str:
+    if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
+        return _TOO_MANY_BITS
+    if kinds == ["array"] and isinstance(value, (str, int, float)):
+        return f"a list belongs here, not {_shown(value)}; write [{_shown(value)}]"
+    wanted = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
+    quotes = (
+        "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
+    )
+    return f"{wanted} belongs here, not {_shown(value)}{quotes}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, (dict, list)):
+        return _NAMES["object" if isinstance(value, dict) else "array"]
+    text = repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _next_step(error: ValidationError, message: str) -> str:
+    """What to write instead, where the message does not say it: the keys of a mapping, or the key's example."""
+    if "; " in message:
+        return ""
+    rule = cast("dict[str, Any]", error.schema)
+    if error.validator == "required" and isinstance(error.instance, dict):
+        examples = {name: _example(rule["properties"][name]) for name in rule["required"] if name not in error.instance}
+        return "".join(f"; add {name}: {example}" for name, example in examples.items() if example)
+    if "properties" in rule:
+        return f"; its keys are {comma_join(rule['properties'])}"
+    example, name = _example(rule), next((part for part in reversed(error.absolute_path) if isinstance(part, str)), "")
+    return f"; for example {name}: {example}" if example and name else ""
+
+
+def _example(rule: dict[str, Any]) -> str:
+    """The example of a key as YAML, where it is short."""
+    examples = [example for example in rule.get("examples", ()) if example not in (None, {}, [])]
+    shown = dump_inline(examples[0]) if examples else ""
+    return shown if len(shown) <= LONGEST_EXAMPLE else ""
+
+
+def _message(error: ValidationError) -> str:
+    rule: Any = error.validator_value
+    value: Any = error.instance
+    match error.validator:
+        case "type":
+            return _expected(_kinds(error), value)
+        case "required":
+            missing = [name for name in rule if name not in value]
+            return f"missing key{'s' if len(missing) > 1 else ''}: {comma_join(missing)}"
+        case "enum":
+            known = [str(item) for item in rule if item is not None]
+            hint = did_you_mean(str(value), known) or "; write one of them"
+            return f"{_shown(value)} is none of {comma_join(known)}{hint}"
+        case "minimum" | "exclusiveMinimum":
+            return f"{_shown(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
+        case "maximum" | "exclusiveMaximum":
+            return f"{_shown(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
+        case "minLength" | "minItems" | "minProperties":
+            return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
+        case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
+            remember(value)  # it may be a secret, and its line of the file is shown
+            return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
+        case "pattern":
+            if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
+                return f'{_shown(value)} has typographic quotes; use plain ones: "{_with_plain_quotes(value)}"'
+            said = cast("dict[str, Any]", error.schema).get("patternErrorMessage")
+            return f"{_shown(value)} does not have the form{f' {rule}' if said is None else f': {said}'}"
+        case _:
+            return error.message

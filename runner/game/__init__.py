@@ -1,0 +1,1 @@
+"""The rules and prompts of games: pure functions, no I/O."""

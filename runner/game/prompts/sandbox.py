@@ -1,0 +1,257 @@
+"""What a template may do: texts into templates that render in a sandbox, and all that the sandbox refuses.
+
+Templates come from strangers. They render in Jinja2's immutable sandbox with strict undefined variables, and
+only what is on the allow-list below parses at all: no calls, no arithmetic that can blow up, no includes, no
+attributes, no assignments. Variables are plain text and numbers. What is rendered has a bound, and so has the work of
+rendering it, which is counted and not timed: a template that is refused here is refused everywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateError, meta, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from runner.base.errors import TemplateFailedError
+from runner.base.text import comma_join
+from runner.game.prompts.work_limit import (
+    BUDGET,
+    COUNTING_FILTERS,
+    MAX_RENDERED,
+    TOO_LONG,
+    Counting,
+    Work,
+    counted_filter,
+    indent,
+    join,
+    trim,
+)
+
+MAX_NODES = 5_000
+MAX_DEPTH = 100
+MAX_LOOPS = 1
+_TOO_DEEP = "the template nests too deep"
+
+_FILTERS = (
+    "capitalize",
+    "default",
+    "first",
+    "indent",
+    "join",
+    "last",
+    "length",
+    "lower",
+    "title",
+    "trim",
+    "upper",
+    "wordcount",
+)
+_TESTS = ("defined", "undefined", "none", "string", "number", "eq", "ne", "lt", "gt", "le", "ge", "in")
+_LOOP_ATTRIBUTES = ("index", "first", "last")
+_SPECIAL_NAMES = ("self", "super", "caller", "varargs", "kwargs")
+_NODES: tuple[type[nodes.Node], ...] = (
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.If, nodes.For,
+    nodes.Filter, nodes.Test, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.CondExpr,
+    nodes.Add, nodes.Sub, nodes.Getitem, nodes.Concat, nodes.List, nodes.Tuple, nodes.Getattr,
+)  # fmt: skip
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset(["*", "**", "%", "/", "//"])
+
+    def __init__(self) -> None:
+        super().__init__(undefined=StrictUndefined, autoescape=False, loader=None)
+        self.globals.clear()
+        counted = {name: counted_filter(name, self.filters[name]) for name in _FILTERS}
+        self.filters = {**counted, "join": join, "indent": indent, "trim": trim, **COUNTING_FILTERS}
+        self.tests = {name: self.tests[name] for name in _TESTS}
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Items only: Jinja2 would go on to attributes, and `text['title']` would be a method."""
+        try:
+            return obj[argument]
+        except (TypeError, LookupError, AttributeError):
+            return self.undefined(obj=obj, name=argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Of a loop only, which a column by the name of `loop` is not."""
+        if isinstance(obj, LoopContext) and attribute in _LOOP_ATTRIBUTES:
+            return super().getattr(obj, attribute)
+        return self.undefined(obj=obj, name=attribute)
+
+
+_environment = _Sandbox()
+
+_FAILURES = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
+"""What a template raises that cannot be rendered."""
+
+
+class SandboxedTemplate:
+    """One template, compiled. Its name is for messages.
+
+    Raises:
+        TemplateFailedError: it cannot be compiled.
+    """
+
+    def __init__(self, name: str, source: str) -> None:
+        self._name = name
+        try:
+            tree = Counting().visit(_environment.parse(source))
+            self._template = _environment.from_string(tree)
+        except _FAILURES as error:
+            raise self._failure(error) from error
+
+    def render(self, variables: Mapping[str, Any]) -> str:
+        """The template's text with these variables.
+
+        Raises:
+            TemplateFailedError: it fails with them, or grows past its bound.
+        """
+        parts, size = [], 0
+        try:
+            for part in self._template.generate({**variables, BUDGET: Work()}):
+                size += len(part)
+                if size > MAX_RENDERED:
+                    raise SecurityError(TOO_LONG)
+                parts.append(part)
+        except _FAILURES as error:
+            raise self._failure(error) from error
+        return "".join(parts)
+
+    def _failure(self, error: Exception) -> TemplateFailedError:
+        refused = isinstance(error, SecurityError)
+        return TemplateFailedError.of_template(
+            self._name, f"{'' if refused else 'fails: '}{error}", _failing_line(error)
+        )
+
+
+def _failing_line(error: Exception) -> int | None:
+    """The line of the template that raised `error`: Jinja2 gives its frames the file name `<template>`."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return frames[-1].lineno if frames else getattr(error, "lineno", None)
+
+
+@lru_cache(maxsize=128)
+def variables_of(source: str) -> frozenset[str]:
+    """The variables that a template uses."""
+    return frozenset(meta.find_undeclared_variables(_environment.parse(source)))
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What there is in a template: each variable with the line of its first use, and what is refused, with its line."""
+
+    variables: Mapping[str, int]
+    refused: tuple[tuple[int, str], ...] = ()
+
+
+_SYNTAX = "write {{ name }} for a variable, and end each {% if %} and {% for %}"
+
+
+def scan(source: str) -> Scan:
+    """Look through a template before it is rendered; of many runs' templates most are the same."""
+    try:
+        return _scanned(source)
+    except RecursionError:  # it depends on how deep the caller stands, and is no verdict to keep
+        return Scan({}, ((1, _TOO_DEEP),))
+
+
+@lru_cache(maxsize=128)
+def _scanned(source: str) -> Scan:
+    try:
+        tree = _environment.parse(source)
+        refused = tuple(_refusals(tree))
+    except TemplateError as error:
+        return Scan({}, ((_line(error), f"template syntax: {error.message}; {_SYNTAX}"),))
+    except (ValueError, OverflowError) as error:  # a number that is none for Python
+        return Scan({}, ((1, f"template syntax: {error}"),))
+    refused = refused or tuple(_compile_refusals(source))
+    lines: dict[str, int] = {}
+    for node, _, _ in _descendants(tree):  # and not by `find_all`, which recurses
+        if isinstance(node, nodes.Name):
+            lines[node.name] = min(node.lineno or 1, lines.get(node.name, sys.maxsize))
+    used = lines.keys() - {"loop"} if refused else meta.find_undeclared_variables(tree)
+    return Scan(MappingProxyType({name: lines.get(name, 1) for name in used}), refused)
+
+
+def _compile_refusals(source: str) -> Iterator[tuple[int, str]]:
+    """What makes a template that parses fail to compile."""
+    try:
+        _environment.compile(Counting().visit(_environment.parse(source)))
+    except (SyntaxError, MemoryError):  # of Python's own compiler
+        yield 1, _TOO_DEEP
+    except (TemplateError, AssertionError, ValueError, OverflowError) as error:
+        yield _line(error), f"template syntax: {error}"
+
+
+def _line(error: Exception) -> int:
+    return getattr(error, "lineno", 1) or 1
+
+
+def _refusals(tree: nodes.Template) -> Iterator[tuple[int, str]]:
+    for count, (node, depth, loops) in enumerate(_descendants(tree)):
+        if count >= MAX_NODES:
+            yield 1, f"a template has at most {MAX_NODES} nodes"
+            return
+        if depth > MAX_DEPTH:
+            yield 1, _TOO_DEEP
+            return
+        why = _refusal(node, loops)
+        if why is not None:
+            yield node.lineno, why
+
+
+def _refusal(node: nodes.Node, loops: int) -> str | None:
+    """Why a node must not stand in a template, inside this many loops."""
+    if not isinstance(node, _NODES):
+        return f"{type(node).__name__} is not allowed in a template"
+    match node:
+        case nodes.Getattr() if not _is_loop_attribute(node):
+            return f"attributes (.{node.attr}) are not allowed in a template"
+        case nodes.Name() if node.name in _SPECIAL_NAMES:
+            return f"{node.name} is not allowed in a template"
+        case nodes.Getitem() if _is_hidden(node.arg):
+            return "names that start with an underscore are not allowed in a template"
+        case nodes.Filter():
+            return _filter_refusal(node)
+        case nodes.Test() if node.name not in _TESTS:
+            return f"no test {node.name!r}; allowed are {comma_join(_TESTS)}"
+        case nodes.For() if node.recursive or loops >= MAX_LOOPS:
+            return "a loop inside a loop, or a recursive one, is not allowed in a template"
+    return None
+
+
+def _filter_refusal(node: nodes.Filter) -> str | None:
+    if any(pair.key == "attribute" for pair in node.kwargs):
+        return "a filter's attribute is not allowed in a template"
+    if node.name not in _FILTERS:
+        return f"no filter {node.name!r}; allowed are {comma_join(_FILTERS)}"
+    return None
+
+
+def _is_hidden(key: nodes.Node) -> bool:
+    return isinstance(key, nodes.Const) and isinstance(key.value, str) and key.value.startswith("_")
+
+
+def _is_loop_attribute(node: nodes.Getattr) -> bool:
+    return isinstance(node.node, nodes.Name) and node.node.name == "loop" and node.attr in _LOOP_ATTRIBUTES
+
+
+def _descendants(top: nodes.Node) -> Iterator[tuple[nodes.Node, int, int]]:
+    """A node and all below it, each with how deep it is and in how many loops it stands."""
+    stack = [(top, 0, 0)]
+    while stack:
+        current, depth, loops = stack.pop()
+        yield current, depth, loops
+        inside = loops + isinstance(current, nodes.For)
+        children = [c.value if isinstance(c, nodes.Keyword) else c for c in current.iter_child_nodes()]
+        stack.extend((child, depth + 1, inside) for child in reversed(children))

@@ -1,0 +1,169 @@
+"""An answer's text into a decision, with how sure it is, or the messages for the channels in which its agent speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.base.errors import AgentNotActiveInChannelError, InvalidDecisionError, NotAllActiveChannelsInResponseError
+from runner.documents.dataclass_schema import option
+from runner.game.protocols.confidence import loosely, loosely_up_to, stated_confidence
+from runner.game.protocols.protocol import Decision, Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionFormat:
+    """How a verifier writes a decision. The default is the paper's."""
+
+    marker: str = option(
+        "An answer that holds this text, in any case, announces a decision.", default="decision:", minLength=1
+    )
+    accept: str = option("The text that accepts.", default="Decision: accept", minLength=1)
+    reject: str = option("The text that rejects.", default="Decision: reject", minLength=1)
+    lenient: bool = option(
+        "Forgive spacing and Markdown around the words (`**Decision:** Accept`), and call an answer with both "
+        "verdicts invalid. Otherwise the texts must match exactly, and an answer with both accepts.",
+        default=False,
+    )
+    confidence: str = option(
+        "Where `verdict.confidence` asks for a stated one: what stands before the number. Spacing, case and Markdown "
+        "around it are forgiven.",
+        default="Confidence:",
+        minLength=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What an answer says: the message for each channel, or none where it decides."""
+
+    messages: Mapping[str, str] | None
+    decision: Decision
+    confidence: float | None = None
+    """P(accept), from 0 to 1, where one is to be stated with a decision."""
+
+
+def parse_answer(
+    protocol: Protocol, agent: str, round_: int, text: str, format_: DecisionFormat, *, states_confidence: bool = False
+) -> Parsed:
+    """Read an agent's answer in a round; `states_confidence`: a decision must say how sure it is.
+
+    Only a verifier where it may decide is read for a decision; a prover's text is a message, whatever it
+    says. In several channels the text is cut at their headers; what stands before the first is dropped.
+
+    Raises:
+        InvalidDecisionError: a decision is announced and is neither an accept nor a reject.
+        InvalidConfidenceError: a decision must say how sure it is, and does not, or not in one readable number.
+        NotAllActiveChannelsInResponseError: a channel's header is missing.
+        AgentNotActiveInChannelError: the agent does not speak in this round.
+    """
+    channels = protocol.can_be_active(round_).get(agent) if round_ < protocol.max_message_rounds else None
+    if not channels:
+        raise AgentNotActiveInChannelError(f"{agent} does not speak in round {round_} of {protocol.name}")
+    if agent == protocol.verifier_name and protocol.step(round_).may_decide:
+        decision = _decision(text, format_)
+        if decision is not Decision.NONE:
+            return Parsed(None, decision, _p_accept(text, decision, format_) if states_confidence else None)
+    if len(channels) == 1:
+        return Parsed({channels[0]: text}, Decision.NONE)
+    return Parsed(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)
+
+
+def _p_accept(text: str, decision: Decision, format_: DecisionFormat) -> float:
+    """The probability of accept: what is stated is that of the verdict that was given."""
+    right = stated_confidence(text, format_.confidence)
+    return float(right if decision is Decision.ACCEPT else 1 - right)
+
+
+def _decision(text: str, format_: DecisionFormat) -> Decision:
+    if format_.lenient:
+        return _lenient_decision(text, format_)
+    lowered = text.lower()
+    if format_.marker.lower() not in lowered:
+        return Decision.NONE
+    if format_.accept.lower() in lowered:
+        return Decision.ACCEPT
+    if format_.reject.lower() in lowered:
+        return Decision.REJECT
+    raise InvalidDecisionError(
+        f"the answer holds {format_.marker!r} and neither {format_.accept!r} nor {format_.reject!r}"
+    )
+
+
+def verdict_of(text: str, format_: DecisionFormat) -> Decision | None:
+    """The verdict of an answer; None where it announces one that cannot be read."""
+    try:
+        return _decision(text, format_)
+    except InvalidDecisionError:
+        return None
+
+
+def verdict_span(text: str, format_: DecisionFormat) -> tuple[int, int] | None:
+    """From where to where the verdict stands in an answer that gives one: its characters, at their first place."""
+    decision = verdict_of(text, format_)
+    if decision is None or decision is Decision.NONE:
+        return None
+    verdict = format_.accept if decision is Decision.ACCEPT else format_.reject
+    if format_.lenient:
+        found = loosely(verdict).search(text)
+        return None if found is None else found.span()
+    start = _same_length_lower(text).find(_same_length_lower(verdict))
+    return None if start < 0 else (start, start + len(verdict))
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where in an answer the two verdicts part, and how each of them goes on from there."""
+
+    at: int
+    """The offset of the first character that tells them apart."""
+    accept: str
+    reject: str
+
+
+def verdict_fork(text: str, format_: DecisionFormat) -> Fork | None:
+    """Where the two verdicts part, in an answer that gives one; None also where one text begins with the other."""
+    span = verdict_span(text, format_)
+    accept, reject = map(_same_length_lower, (format_.accept, format_.reject))
+    common = next((i for i, (a, b) in enumerate(zip(accept, reject, strict=False)) if a != b), None)
+    if span is None or common is None:
+        return None
+    at = span[0] + common
+    if format_.lenient:
+        head = loosely_up_to(accept[:common]).match(text, span[0])
+        if head is None:
+            return None
+        at = head.end()
+    return Fork(at, accept[common:], reject[common:])
+
+
+def _lenient_decision(text: str, format_: DecisionFormat) -> Decision:
+    if not loosely(format_.marker, whole=False).search(text):
+        return Decision.NONE
+    accepts = bool(loosely(format_.accept).search(text))
+    rejects = bool(loosely(format_.reject).search(text))
+    if accepts == rejects:
+        which = "both verdicts" if accepts else "neither verdict"
+        raise InvalidDecisionError(f"the answer announces a decision and holds {which}")
+    return Decision.ACCEPT if accepts else Decision.REJECT
+
+
+def _split_at_headers(text: str, channels: Sequence[str], headers: Mapping[str, str]) -> dict[str, str]:
+    folded = _same_length_lower(text)
+    starts = {channel: folded.find(_same_length_lower(headers[channel])) for channel in channels}
+    missing = [headers[channel] for channel, start in starts.items() if start < 0]
+    if missing:
+        raise NotAllActiveChannelsInResponseError(f"the answer lacks {', '.join(map(repr, missing))}")
+    ends = sorted(starts.values())
+    ends.append(len(text))
+    return {
+        channel: text[start : next(end for end in ends if end > start)].strip() for channel, start in starts.items()
+    }
+
+
+def _same_length_lower(text: str) -> str:
+    """Lower case that keeps every offset: a few letters (İ) lower to two characters and stay as they are."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    return "".join(low if len(low := c.lower()) == 1 else c for c in text)

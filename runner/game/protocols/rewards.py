@@ -1,0 +1,88 @@
+"""A decision in a round into what ends and who is paid (Neural Interactive Proofs, ICLR 2025, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from runner.game.protocols.protocol import Decision, Protocol
+
+TIE: Final = 1e-9
+"""How far apart two rewards may be and still be the same: sums of decimal fractions are off by their last bits."""
+
+
+def reaches(reward: float, threshold: float) -> bool:
+    """Whether a reward is at or above a midpoint or another threshold; a tie is at it."""
+    return reward >= threshold - TIE
+
+
+@dataclass(frozen=True, slots=True)
+class Payoff:
+    """How a game stands after a round, or before its first: decided, ended undecided, and who gets what for it."""
+
+    decided: bool = False
+    terminated: bool = False
+    rewards: Mapping[str, float] = field(default_factory=dict)
+
+
+def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
+    """The decision that `force_guess` puts in the place of the verifier's own."""
+    force = protocol.parameters.force_guess
+    if force is None:
+        return None
+    if force == "y" and label is None:
+        raise ValueError("force_guess: y needs the labels")
+    return Decision(int(force == "one") if label is None or force != "y" else label)
+
+
+def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int | None) -> Decision:
+    """The decision that a round is scored by: the forced one where the spec forces, else the verifier's."""
+    forced = forced_decision(protocol, label)
+    if forced is None or not _counts(protocol, round_, seed):
+        return Decision(decision)
+    return forced
+
+
+def _counts(protocol: Protocol, round_: int, seed: int) -> bool:
+    return round_ >= protocol.min_message_rounds - 1 and protocol.may_decide(round_, seed)
+
+
+def payoff(
+    protocol: Protocol,
+    *,
+    round_: int,
+    seed: int,
+    label: int | None,
+    prover_stance: int,
+    decision: int,
+    before: Payoff,
+) -> Payoff:
+    """Score one round; `before` is what the round before it came to. A game that has ended pays nothing for going on.
+
+    A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. Where the last
+    round in which somebody can speak brings no decision, the game ends with the verifier's penalty. Without a label
+    what the verifier gets for a decision is not known, nor what others do who share it: they have no reward then.
+    """
+    p = protocol.parameters
+    verdict = effective_decision(protocol, round_, seed, decision, label)
+    decided = verdict != Decision.NONE and _counts(protocol, round_, seed)
+    out_of_rounds = round_ >= protocol.last_speaking_round and not decided
+    terminated = before.terminated or out_of_rounds
+    rewards = dict.fromkeys(protocol.agent_names, 0.0)
+    verifier = protocol.verifier_name
+    if decided and label is None:
+        del rewards[verifier]
+    elif decided:
+        rewards[verifier] = p.verifier_reward if verdict == label else p.verifier_incorrect_penalty
+    elif out_of_rounds:
+        rewards[verifier] = p.verifier_terminated_penalty
+    elif protocol.may_decide(round_, seed) and not before.decided and not terminated:
+        rewards[verifier] = p.verifier_no_guess_reward
+    if decided:
+        for prover in protocol.prover_names:
+            if verdict == protocol.stance(prover, prover_stance):
+                rewards[prover] = p.prover_reward
+    if p.shared_reward:
+        rewards = dict.fromkeys(rewards, rewards[verifier]) if verifier in rewards else {}
+    return Payoff(decided, terminated, rewards)

@@ -1,0 +1,137 @@
+"""A protocol file as data: who may speak in which channel, in which order, and who is paid for what.
+
+The keys are declared here; `runner.game.protocols.protocol` compiles them for one spec's parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from runner.documents.dataclass_schema import option
+
+MAX_ROUNDS = 10_000
+"""A prompt holds all rounds before it, so that games this long are beyond every model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSpec:
+    """An agent of the game."""
+
+    role: Literal["prover", "verifier"] = option("What the agent is in the game.", example="prover")
+    human_name: str = option(
+        "How the other agents know it: the `name` of its messages in their prompts.",
+        example="Expert_1",
+        pattern="^[A-Za-z0-9_-]{1,64}$",
+    )
+    stance: Literal["accept", "reject"] = option("The verdict a prover argues for, and is paid for.", default="accept")
+    anonymous: bool = option(
+        "Its messages carry no `name`, so that no agent knows which prover wrote them.", default=False
+    )
+    last_round_message: bool = option(
+        "In the last round it gets one more system message, from `<agent>.last_round.jinja`.", default=False
+    )
+    headers: Mapping[str, str] = option(
+        "For an agent that speaks in several channels at once: the text that starts each channel's part.",
+        factory=dict,
+        example={"prover0_channel": "Question for Expert_1:"},
+    )
+    channel_order: tuple[str | tuple[str, ...], ...] | None = option(
+        "The order in which one round's channels stand in its prompt. An inner list is a set: "
+        "`randomize_channel_order` shuffles it. Channels that are left out follow in the order of the file.",
+        default=None,
+        example=[["prover0_channel", "prover1_channel"]],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """A channel: where messages go."""
+
+    members: tuple[str, ...] = option(
+        "The agents that see it; no other agent ever does.", example=["prover", "verifier"], minItems=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step of the cycle, played in one round: all its speakers speak at the same time."""
+
+    speak: Mapping[str, tuple[str, ...]] = option(
+        "Each speaker and the channels it speaks in. Empty: a silent round.",
+        example={"verifier": ["main"]},
+    )
+    draw: Literal["all", "one"] = option(
+        "`one`: of several speakers only one speaks, drawn by the rollout's seed (Merlin-Arthur).", default="all"
+    )
+    may_decide: bool = option("A verifier that speaks in this step may decide instead of asking.", default=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """What a spec may set of a protocol. Rewards are those of the paper (Neural Interactive Proofs, ICLR 2025)."""
+
+    max_message_rounds: int = option("The game ends after this many rounds.", default=8, minimum=1, maximum=MAX_ROUNDS)
+    min_message_rounds: int = option(
+        "A decision counts from round `min_message_rounds - 1` on (rounds count from 0); an earlier one is ignored.",
+        default=1,
+        minimum=1,
+    )
+    verifier_first: bool = option(
+        "Start the cycle at its first step in which the verifier speaks; false: at the first in which it does not. "
+        "If a protocol file does not set it, the cycle starts as written, and a spec cannot turn it.",
+        default=True,
+    )
+    sequential: bool = option("Split a step of several speakers into one round for each.", default=False)
+    prover0_first: bool = option("With `sequential`, speakers go in the file's order; false: in reverse.", default=True)
+    randomize_channel_order: bool = option(
+        "Shuffle the channels in a set of `channel_order` by the rollout's seed.", default=False
+    )
+    randomize_prover_stance: bool = option(
+        "The provers' stance is the datapoint's own: the parity of the SHA-256 of its solution.", default=False
+    )
+    prover_reward: float = option("A prover's reward when the verdict is its stance.", default=1.0)
+    verifier_reward: float = option("The verifier's reward for a right verdict.", default=1.0)
+    verifier_incorrect_penalty: float = option("The verifier's reward for a wrong verdict.", default=-1.0)
+    verifier_terminated_penalty: float = option(
+        "The verifier's reward when the last round ends without a verdict.", default=-1.0
+    )
+    verifier_no_guess_reward: float = option(
+        "The verifier's reward for each round in which it may decide and goes on.", default=0.0
+    )
+    shared_reward: bool = option("Every prover gets the verifier's reward.", default=False)
+    force_guess: Literal["zero", "one", "y"] | None = option(
+        "The verifier's decision is always reject, always accept, or always the label.", default=None, example="zero"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolFile:
+    """A protocol: agents, channels, the cycle of steps, and the parameters a spec may change."""
+
+    name: str = option("The protocol's name.", example="nip", pattern="^[a-z][a-z0-9_]*$")
+    description: str = option("One sentence on the game.", default="")
+    agents: Mapping[str, AgentSpec] = option(
+        "The agents, in the order of arrays and tables. Exactly one is a verifier.",
+        example={"verifier": {"role": "verifier", "human_name": "Verifier"}},
+        minProperties=1,
+        propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
+    )
+    channels: Mapping[str, Channel] = option(
+        "The channels, in the order of arrays and tables.",
+        example={"main": {"members": ["prover", "verifier"]}},
+        minProperties=1,
+        propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
+    )
+    cycle: tuple[Step, ...] = option(
+        "The steps, played one a round and then again from the first, until the last round.",
+        example=[{"speak": {"verifier": ["main"]}}, {"speak": {"prover": ["main"]}}],
+        minItems=1,
+    )
+    parameters: Parameters = option(
+        "The parameters' defaults in this protocol.", factory=Parameters, example={"max_message_rounds": 9}
+    )
+    fixed: tuple[str, ...] = option(
+        "Parameters that a spec cannot change here.", default=(), example=["max_message_rounds"]
+    )

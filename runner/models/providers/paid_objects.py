@@ -1,0 +1,58 @@
+"""Paid objects at a provider, such as jobs and batches: whether a call may have created one, and which ones exist."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from runner.base.errors import TransientError
+from runner.base.redaction import redacted
+from runner.base.text import escape_controls
+
+SETTLING_LISTINGS: Final = 6
+"""Listings that must lack an object before it is created again: a listing may lag behind a creation."""
+MAX_LISTED: Final = 100_000
+_TIMEOUT, _CONFLICT = 408, 409
+
+
+def may_have_worked(error: Exception) -> bool:
+    """Whether a call that failed with this error may have been carried out: anything but a clear refusal."""
+    status = getattr(error, "status_code", None)
+    is_refusal = isinstance(status, int) and 400 <= status < 500 and status not in (_TIMEOUT, _CONFLICT)
+    return not is_refusal
+
+
+def with_id(answer: Any) -> Any:
+    """Return an object of the API, after a check that it has an id.
+
+    Raises:
+        TransientError: the server sent something else.
+    """
+    name = getattr(answer, "id", None)
+    if not isinstance(name, str) or not name:
+        raise TransientError(f"the server sent {escape_controls(redacted(str(answer)))[:80]!r} instead of an object")
+    return answer
+
+
+async def list_all(first: Awaitable[Any]) -> dict[str, Any]:
+    """Return all objects of a paginated listing by id.
+
+    Raises:
+        TransientError: the listing cannot be read, or is not complete; it does not show that an object is missing.
+    """
+    objects: dict[str, Any] = {}
+    try:
+        page = await first
+        while isinstance(data := getattr(page, "data", None), list):
+            repeats = any(with_id(item).id in objects for item in data)
+            objects.update((item.id, item) for item in data)
+            if repeats or not page.has_next_page():  # a server without pages repeats its only page
+                if page.has_more:
+                    raise TransientError("the server's listing ends although it says that there is more")
+                return objects
+            if len(objects) >= MAX_LISTED:
+                raise TransientError(f"the server's listing has more than {MAX_LISTED:,} objects")
+            page = await page.get_next_page()
+    except (AttributeError, TypeError) as error:  # the client accepts any JSON as a page
+        raise TransientError("the server sent something other than a listing") from error
+    raise TransientError("the server sent something other than a listing")

@@ -1,0 +1,257 @@
+"""A leaderboard as its pages have it: lists of rows, one a task, whether of a results folder or of a registry.
+
+Ranks, intervals and marks are the board's own; here they are only put into words and columns.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from runner.pages.boards.marks import Mark, mark_of
+from runner.pages.sweeps import Sweep, published_sweeps, short_names, sweeps_of
+from runner.registry.board.board import RegistryBoard
+from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
+from runner.registry.lineage.contamination import legend
+from runner.results.leaderboard.local_board import (
+    lists_of,
+    local_rows,
+    selection_in_words,
+    shared_in_words,
+    told_reason,
+    without_board,
+)
+from runner.results.leaderboard.results_folder import Results
+from runner.results.sweep_points import point_of
+
+_TASK_CHARACTERS = 12
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of a list."""
+
+    values: Mapping[str, Any]
+    """By the names of `runner.pages.boards.page.COLUMNS`' fields, for a machine too: numbers and texts."""
+    marks: Sequence[Mark]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.values, "marks": [mark.text for mark in self.marks], "kinds": [one.kind for one in self.marks]}
+
+
+@dataclass(frozen=True)
+class TaskList:
+    """The runs of one task, and below them the runs of other tasks that have no list of their own."""
+
+    name: str
+    """Of its page: the beginning of the task's hash."""
+    benchmark: str
+    task: str | None
+    selection: str
+    rows: Sequence[Row]
+    sweeps: Sequence[Sweep]
+
+    @property
+    def ranked(self) -> list[Row]:
+        return [row for row in self.rows if row.values["rank"] is not None]
+
+    @property
+    def others(self) -> list[Row]:
+        """The runs of this task that have no rank."""
+        return [row for row in self.rows if row.values["rank"] is None and row.values["task"] == self.task]
+
+    @property
+    def elsewhere(self) -> list[Row]:
+        """The runs of other tasks."""
+        return [row for row in self.rows if row.values["task"] != self.task]
+
+
+@dataclass(frozen=True)
+class Board:
+    """What the pages of a board are made of."""
+
+    where: str
+    """The results folder or the registry, as a person names it."""
+    is_published: bool
+    place: str
+    """What a command takes to look there: ` --results DIR`, ` --from WHERE`, or nothing."""
+    lists: Sequence[TaskList]
+    left_out: Sequence[tuple[str, str]] = ()
+    """Releases that were refused, each with why."""
+    said: Sequence[str] = ()
+    """What is to be said of all of it."""
+    commands: Sequence[tuple[str, str]] = field(default=())
+    """What each does, and the command."""
+
+
+def without_folders(where: str, written: str = "") -> str:
+    """A place as a page for others names it: as it was `written`, if that is relative; else by its last name alone."""
+    scheme = next((one for one in ("file:", "git:file://", "git:") if where.startswith(one)), "")
+    if scheme == "file:" and _is_relative(written.removeprefix("file:")):
+        return written
+    path = Path(where.removeprefix(scheme))
+    if where.startswith("hf:") or (scheme == "git:" and not path.is_absolute()) or _is_relative(str(path)):
+        return where
+    return f"{scheme.removesuffix('file://')}{path.resolve().name}"
+
+
+def _is_relative(path: str) -> bool:
+    return path != "" and not Path(path).is_absolute() and ".." not in Path(path).parts
+
+
+def local_board(results: Results, named: str | None = None) -> Board:
+    """The board of a results folder; one that is not there, or has no rows, has no lists.
+
+    `named` is what the page is to call the folder, where that is not its path.
+
+    Raises:
+        LeaderboardError: it is damaged, or a newer nip-run wrote it.
+    """
+    rows = local_rows(results)
+    for row in rows:
+        row["reason"] = told_reason(row, results)
+    lists = lists_of(rows)
+    names = _names(lists)
+    told = [
+        _task_list(
+            name,
+            listed,
+            [_local(*both) for both in zip(listed, _short_points(listed), strict=True)],
+            sweeps_of(listed, results),
+        )
+        for name, listed in zip(names, lists, strict=True)
+    ]
+    where = named or str(results.path)
+    at = "" if where == "results" else f" --results {shlex.quote(where)}"
+    said = () if rows else (f"There are no rows in {where}{without_board(results)}.",)
+    commands = [
+        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{at} --json"),
+        ("Compare two runs, game by game", f"nip-run compare RUN RUN{at}"),
+        (
+            "Play a run again, as a run of its own",
+            f"nip-run {shlex.quote(where)}/runs/RUN/spec.yaml --again",
+        ),
+        ("Make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
+    ]
+    return Board(where, False, at, told, said=said, commands=commands)
+
+
+def published_board(
+    board: RegistryBoard, named: str | None = None, *, name_of: Callable[[Mapping[str, Any]], str] | None = None
+) -> Board:
+    """The board of a registry.
+
+    `named` is what the page is to call its place, where that is not its address; `name_of` says what the page of a list
+    is called, by any row of it: it is unique.
+    """
+    board = replace(board, where=named or board.where)
+    lists = lists_of(board.rows)
+    names = _names(lists) if name_of is None else [name_of(listed[0]) for listed in lists]
+    told = [
+        _task_list(
+            name,
+            listed,
+            [_published(*both) for both in zip(listed, _short_points(listed), strict=True)],
+            published_sweeps(listed),
+        )
+        for name, listed in zip(names, lists, strict=True)
+    ]
+    place = f" --from {shlex.quote(board.where)}"
+    hidden = [line for line in not_shown(board) if not line.startswith("left out: ")]
+    if not board.rows:
+        said = [f"No benchmark is published in {board.where}.", *hidden]
+        return Board(board.where, True, place, told, board.left_out, said)
+    meaning = legend(mark for row in board.rows for mark in row["marks"])
+    commands = [
+        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
+        ("A release as a folder, every file checked", f"nip-run get REF{place}"),
+        ("Its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF{place}"),
+        ("Every hash and record of it", f"nip-run verify REF{place}"),
+        ("Two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
+    ]
+    said = [tiers_in_words(board), *([meaning] if meaning else []), *hidden]
+    return Board(board.where, True, place, told, board.left_out, said, commands)
+
+
+def _names(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """The name of each list's page: two benchmarks may have one task."""
+    seen: Counter[str] = Counter()
+    names = []
+    for listed in lists:
+        name = (listed[0]["task"] or "unknown")[:_TASK_CHARACTERS]
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return names
+
+
+def _task_list(
+    name: str, listed: Sequence[Mapping[str, Any]], rows: Sequence[Row], sweeps: Sequence[Sweep]
+) -> TaskList:
+    first = listed[0]
+    return TaskList(name, str(first["benchmark"]), first["task"], selection_in_words(first), rows, sweeps)
+
+
+_SAME = (
+    "rank", "rank_last", "accuracy", "ci_low", "ci_high", "stderr", "n", "clusters", "protocol", "models", "cost_usd",
+    "name", "seed", "point", "per_datapoint", "failures", "no_decision", "status", "version", "spec_sha256",
+    "dataset_sha256", "game_sha256", "task",
+)  # fmt: skip
+"""What a page's row has as the board has it."""
+
+
+def _local(row: Mapping[str, Any], short_point: str | None) -> Row:
+    told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}", *shared_in_words(row)]
+    return Row(
+        {"run": row["run_id"], "release": None, **_shared(row, short_point)}, [mark_of(text) for text in told if text]
+    )
+
+
+def _published(row: Mapping[str, Any], short_point: str | None) -> Row:
+    own = {
+        "run": row["release"].removeprefix("run/"),
+        "release": row["release"],
+        **_shared(row, short_point),
+        "trained_on": games_learnt_from(row["effort"]) or None,
+        "tier": row["tier"],
+        "numbers": row["numbers"],
+        "owner": row["owner"],
+        "signed": row["signed"],
+        "release_sha256": row["release_sha256"],
+    }
+    told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}", *row["marks"]]
+    return Row(own, [mark_of(text) for text in told if text])
+
+
+def _shared(row: Mapping[str, Any], short_point: str | None) -> dict[str, Any]:
+    at = {name: None if row[name] is None else f"{row[name]:%Y-%m-%d %H:%M}" for name in ("started_at", "finished_at")}
+    return {
+        "run_id": row["run_id"],
+        "short_point": short_point,
+        **{name: row[name] for name in _SAME},
+        "outcomes": row["outcomes"],
+        **at,
+    }
+
+
+def _short_points(rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """What a sweep sets in each row, its keys by as much of their ends as tells them apart."""
+    points: list[dict[str, Any] | str | None] = []
+    for row in rows:
+        try:
+            points.append(point_of(row["point"]) if row["point"] else None)
+        except ValueError:
+            points.append(str(row["point"]))  # a stranger's, as it stands
+    names = short_names({key for point in points if isinstance(point, dict) for key in point})
+    return [
+        " ".join(f"{names[key]}={_told(value)}" for key, value in point.items()) if isinstance(point, dict) else point
+        for point in points
+    ]
+
+
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,70 @@
+"""The frame of a chart with two axes: grid, ticks, their numbers, and what the axes are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.pages.charts.drawing import Drawing
+from runner.pages.charts.labels import visible, width_of
+from runner.pages.charts.scales import Scale, Tick, decades, extent
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`low` to `high`; `ticks`, where they are not round numbers: each value with its name."""
+
+    name: str
+    low: float
+    high: float
+    ticks: tuple[Tick, ...] = ()
+    logarithmic: bool = False
+
+
+def amounts(name: str, values: list[float | None]) -> Axis:
+    """The axis of amounts: logarithmic where they differ by more than a power of ten, else from 0 on."""
+    ends = decades(values)
+    if ends is not None:
+        return Axis(f"{name}, logarithmic", *ends, logarithmic=True)
+    return Axis(name, *extent(values, low=0.0))
+
+
+def framed(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = False) -> tuple[Scale, Scale]:
+    """Draw the axes of a chart of this height; gives their scales, and `drawing.y` is below the names of `x`.
+
+    `square`: both axes are equally long.
+    """
+    size = drawing.size
+    drawing.y += size * 1.2
+    drawing.text(0, drawing.y - size * 0.2, y.name, "soft", most=drawing.width)
+    top = drawing.y + size * 0.8
+    bottom = top + height
+    rows = y.ticks or Scale(y.low, y.high, bottom, top, y.logarithmic).ticks(max(2, int(height / (size * 2.6))))
+    left = max((width_of(tick.label, size) for tick in rows), default=0.0) + size * 0.6
+    across = Scale(x.low, x.high, left, left + height if square else drawing.width - size * 0.7, x.logarithmic)
+    up = Scale(y.low, y.high, bottom, top, y.logarithmic)
+    for tick in rows:
+        at = up.at(tick.value)
+        drawing.line(left, at, across.end, at, "grid")
+        drawing.text(left - size * 0.4, at + size * 0.35, tick.label, "soft", anchor="end")
+    drawing.line(left, bottom, across.end, bottom, "axis")
+    _below(drawing, x, across, bottom)
+    drawing.y = bottom + size * 1.6
+    if x.name:
+        drawing.y += size * 1.3
+        drawing.text(across.end, drawing.y - size * 0.2, x.name, "soft", anchor="end", most=across.end)
+    drawing.y += size * 0.3
+    return across, up
+
+
+def _below(drawing: Drawing, x: Axis, across: Scale, bottom: float) -> None:
+    """The numbers of the lower axis, as many of them as there is room for."""
+    size = drawing.size
+    ticks = x.ticks or across.ticks(max(2, int((across.end - across.start) / (size * 4))))
+    last = -1e9
+    for tick in ticks:
+        at, wide = across.at(tick.value), width_of(visible(tick.label), size) / 2
+        if at - wide < last + size * 0.5:
+            continue
+        last = at + wide
+        drawing.line(at, bottom, at, bottom + size * 0.3, "axis")
+        drawing.text(min(at, drawing.width - wide), bottom + size * 1.35, tick.label, "soft", anchor="middle")

@@ -1,0 +1,68 @@
+"""The learning curve: what the tests of training runs measured, iteration by iteration, seeds pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.base.errors import UsageError
+from runner.base.text import comma_join, counted
+from runner.pages.charts.curve import Series, curve
+from runner.pages.charts.estimates import Estimate
+from runner.pages.figures.figure import Encoding, Figure
+from runner.pages.figures.systems import System, grouped, pooled
+from runner.results.folder import RunFolder
+from runner.results.tasks import METRIC
+from runner.training.summary import progress
+
+
+def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
+    """One line for each game that is trained; a band between the ends of the pooled interval of each test.
+
+    Raises:
+        UsageError: a run is not a training run, or has no test yet.
+    """
+    manifests = [folder.manifest() for folder in folders]
+    others = [one.run_id for one in manifests if not one.is_training_run]
+    if others:
+        raise UsageError(f"{comma_join(others)}: no training run, and a learning curve is of the tests of one")
+    told = {folder.run_id: _tests(folder) for folder in folders}
+    untested = [run_id for run_id, tests in told.items() if not tests]
+    if untested:
+        raise UsageError(
+            f"{comma_join(untested)}: no test is finished yet; `nip-run show {untested[0]}` says what is next"
+        )
+    rows, series = [], []
+    for system in grouped(folders, manifests):
+        points = []
+        for iteration in sorted({at for folder in system.folders for at in told[folder.run_id]}):
+            row = _at(system, iteration, told)
+            rows.append({**system.facts(), "iteration": iteration, **row})
+            estimate = Estimate.of("", row, f"n {row['n']}, {counted(row['seeds'], 'seed')}")
+            points.append((float(iteration), estimate))
+        series.append(Series(system.name, points))
+    seeds = max(row["seeds"] for row in rows)
+    note = f"mean and 95 % interval, {seeds} seeds pooled" if seeds > 1 else "mean and 95 % interval"
+    encoding = Encoding("lines", "iteration", "value", "ci_low", "ci_high", "system", "iteration", METRIC)
+    return Figure(
+        "learning_curve", "Learning curve", rows, encoding,
+        lambda look, title: curve(series, title=title, look=look, domain=(0.0, 1.0), note=note),
+    )  # fmt: skip
+
+
+def _tests(folder: RunFolder) -> dict[int, Mapping[str, Any]]:
+    """The tests of a training run that are finished, by the iteration that they stand before."""
+    metrics = folder.read_metrics() if folder.metrics.is_file() else progress(folder)
+    return {test["iteration"]: test for test in metrics["tests"]}
+
+
+def _at(system: System, iteration: int, told: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """What the seeds that were tested before an iteration came to together."""
+    tested = [(folder, told[folder.run_id][iteration]) for folder in system.folders if iteration in told[folder.run_id]]
+    facts = {"tests": [test["run_id"] for _, test in tested], "seeds": len(tested)}
+    names = ("value", "ci_low", "ci_high", "n", "clusters")
+    if len(tested) == 1:
+        return {**{name: tested[0][1]["accuracy"][name] for name in names}, **facts}
+    parts = [folder.beside(test["run_id"]) for folder, test in tested]
+    value = pooled(System(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [METRIC])[METRIC]
+    return {**{name: getattr(value, name) for name in names}, "between_seeds": value.between, **facts}

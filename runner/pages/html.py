@@ -1,0 +1,147 @@
+"""A page's HTML: templates with the style, the script and the data of the page in one file.
+
+Nothing is loaded from elsewhere, and the policy in the page's head forbids it: a script or style that is not one of
+ours, by its hash, does not run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from runner.base.text import in_one_line
+from runner.pages.base85 import encoded
+
+_HERE = Path(__file__).parent
+_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+_NAMES = {
+    0x00: "NUL", 0x1B: "ESC", 0x7F: "DEL", 0xAD: "SHY", 0x200B: "ZWSP", 0x200C: "ZWNJ", 0x200D: "ZWJ", 0x200E: "LRM",
+    0x200F: "RLM", 0x202A: "LRE", 0x202B: "RLE", 0x202C: "PDF", 0x202D: "LRO", 0x202E: "RLO", 0x2066: "LRI",
+    0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI", 0xFEFF: "BOM",
+}  # fmt: skip
+
+
+def shown(value: Any) -> Any:
+    """A text with each character that cannot be seen, or moves others about, as a mark with its name."""
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    hidden = "".join(one for one in set(value) if _is_hidden(one))
+    if not hidden:  # lines and tabs alone: the environment escapes it
+        return value
+    pieces = re.split(f"([{re.escape(hidden)}])", value)  # every second one is such a character
+    return Markup("").join(_mark(piece) if at % 2 else piece for at, piece in enumerate(pieces))
+
+
+def _is_hidden(character: str) -> bool:
+    """Of these none is printable to Python, so that most texts need no look at each character."""
+    return character not in "\n\t" and unicodedata.category(character) in _HIDDEN
+
+
+def _mark(character: str) -> Markup:
+    code = f"U+{ord(character):04X}"
+    name = _NAMES.get(ord(character), code)
+    return Markup('<span class="hidden-character" title="character {}">{}</span>').format(code, name)
+
+
+def plain(text: str) -> Markup:
+    """A text for an attribute or a title, where no mark can stand: what cannot be seen is spelled out."""
+    return escape(in_one_line(text))
+
+
+def as_json(data: Any) -> Markup:
+    """Data for a script element of HTML, in which no end of it can stand."""
+    text = orjson.dumps(data).decode()
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - it is escaped
+
+
+@cache
+def script() -> str:
+    """The one script of all pages."""
+    parts = [path.read_text("utf-8") for path in sorted((_HERE / "static").glob("*.js"))]
+    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
+
+
+@cache
+def style() -> str:
+    """The one style of all pages: the page's own rules last, so that they may have the word."""
+    return "\n".join(path.read_text("utf-8") for path in sorted((_HERE / "static").glob("*.css")))
+
+
+def policy(*, connects: bool) -> str:
+    """What a page may do: run our script, and, where its data stand beside it, read those."""
+    allowed = {
+        "default-src": "'none'",
+        "script-src": _by_hash(script()),
+        "style-src": _by_hash(style()),
+        "img-src": "data:",
+        **({"connect-src": "'self'"} if connects else {}),
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in allowed.items())
+
+
+def _by_hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(json=as_json, plain=plain, route=partial(quote, safe="/"))
+    return made
+
+
+def rendered(template: str, facts: Mapping[str, Any]) -> Markup:
+    """A template of ours with its facts; every text in it is escaped, and shows what cannot be seen."""
+    return Markup(_environment().get_template(template).render(**facts))  # noqa: S704 - the environment escapes
+
+
+def html(
+    title: str,
+    links: Sequence[tuple[str, str]],
+    sections: Sequence[tuple[str, Markup]],
+    about: Mapping[str, Any],
+    data: Mapping[str, bytes],
+    *,
+    connects: bool = False,
+) -> Iterator[bytes]:
+    """A whole page, in parts: `about` is what the script reads first, `data` the pieces that the page has in itself."""
+    facts = {
+        "title": title,
+        "policy": policy(connects=connects),
+        "style": Markup(style()),  # noqa: S704 - ours
+        "script": Markup(script()),  # noqa: S704 - ours
+        "links": links,
+        "sections": sections,
+        "about": about,
+        "carriers": _CARRIERS,
+    }
+    before, after = rendered("base.html", facts).encode("utf-8", "backslashreplace").split(_CARRIERS.encode())
+    yield before
+    for name, piece in data.items():
+        opened = Markup('<script type="application/octet-stream" id="data-{}">').format(name)
+        yield f"{opened}{encoded(piece)}</script>\n".encode()  # no character of it means anything in HTML
+    yield after
+
+
+_CARRIERS = Markup("<!-- the data of this page -->")
+"""Where the pieces of data stand. No text of a stranger can say it: its `<` would be escaped."""

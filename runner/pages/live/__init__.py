@@ -1,0 +1,1 @@
+"""Pages of runs that are still playing, served on this machine."""

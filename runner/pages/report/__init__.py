@@ -1,0 +1,1 @@
+"""Pages of runs: one run, a comparison, a training run."""

@@ -1,0 +1,106 @@
+"""A run's games in one pass: the data of its lists, games and trees, and the tables of what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.pages.report.games import Game, GamesData, row_of
+from runner.pages.report.run_numbers import agents_table, calls_so_far, confusion_table, outcomes_table, rounds_table
+from runner.pages.report.run_problems import examples
+from runner.pages.report.run_totals import RunTally
+from runner.pages.report.run_trees import trees_section
+from runner.pages.report.trees import TreesData
+from runner.pages.site import Keep
+from runner.rollouts.plan import Plan
+from runner.runs.finished.problems import Trouble
+
+FIRST = 100
+"""So many games stand in the page for a browser without JavaScript."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the games of a run came to, at one moment."""
+
+    games: int
+    done: int
+    """How many games, or trees, are finished."""
+    tables: Mapping[str, Any]
+    """Verdicts, outcomes, rounds, and what each agent took; nothing where there are no games."""
+    examples: Sequence[Mapping[str, Any]]
+    trees: Mapping[str, Any] | None
+    """The section of its trees, where it has any."""
+    tree_count: int
+    metrics: Mapping[str, Any] | None
+    """Those so far, where the run has no file of them."""
+    troubles: Sequence[Trouble]
+    so_far: tuple[str, ...] | None
+    """The number in the headline that says what the games took so far."""
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The games of a run that its page has."""
+
+    about: Mapping[str, Any]
+    """How many there are and where they stand: see `GamesData.about`."""
+    first: Sequence[Mapping[str, Any]]
+    """The rows of the first of them."""
+    told: Told | None = None
+    """None where none was read."""
+    is_part: bool = False
+    """Whether more of them are being read."""
+    problem: str | None = None
+    """Why none could be read."""
+
+
+class RunGames:
+    """Takes in the games of a run, those of one tree one after another."""
+
+    def __init__(self, plan: Plan, run_id: str, slug: str, keep: Keep, *, measures: bool) -> None:
+        """`measures`: count their metrics too, since no file has them."""
+        self._run_id = run_id
+        self.data = GamesData(slug, keep)
+        self.first: list[dict[str, Any]] = []
+        self._tally = RunTally(plan, measures)
+        self._trees = None if plan.shape is None else TreesData(plan, run_id, slug, keep)
+
+    def add(self, game: Game) -> None:
+        """Take in one game."""
+        row = row_of(game)
+        self.data.add(game, row)
+        self._tally.add(game.told)
+        if self._trees is not None:
+            self._trees.add(game.rollout)
+        if len(self.first) < FIRST:
+            self.first.append(row)
+
+    def gathered(self) -> Gathered:
+        """The games so far, all of which are kept by now, and what they came to."""
+        trees = {} if self._trees is None else {"trees": self._trees.about()}
+        return Gathered({**self.data.about(), **trees}, tuple(self.first), self._told())
+
+    def _told(self) -> Told:
+        tally, trees = self._tally, self._trees
+        return Told(
+            games=tally.games,
+            done=tally.games if trees is None else trees.count,
+            tables=_tables(tally) if tally.games else {},
+            examples=examples(self._run_id, tally.examples),
+            trees=None if trees is None or not trees.count else trees_section(self._run_id, trees),
+            tree_count=0 if trees is None else trees.count,
+            metrics=tally.metrics(),
+            troubles=tally.troubles(),
+            so_far=calls_so_far(tally),
+        )
+
+
+def _tables(tally: RunTally) -> dict[str, Any]:
+    return {
+        "confusion": confusion_table(tally),
+        "outcomes": outcomes_table(tally),
+        "rounds": rounds_table(tally),
+        "agents": agents_table(tally),
+    }

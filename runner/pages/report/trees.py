@@ -1,0 +1,197 @@
+"""A run's trees of responses as a page's script reads them: what each answer was worth, and the pairs to learn from.
+
+A tree is known by its datapoint, and by its number where a datapoint has several. Rewards, what is good, and which two
+answers are a pair come from the modules that train on them (`rollouts.trees`, `finetune.preferences`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.game.protocols.protocol import Decision
+from runner.game.protocols.tree_shape import NodePath, TreeShape
+from runner.pages.packing import PIECE_BYTES, Texts, packed
+from runner.pages.report.games import FORMAT
+from runner.pages.site import Keep
+from runner.results.finetune.preferences import preferences
+from runner.rollouts.agents.agent import Agent
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Rollout
+from runner.rollouts.trees import Node, TreeStatistics, build_tree, is_positive
+
+
+@dataclass(frozen=True)
+class _Trees:
+    """What all trees of a run have in common."""
+
+    plan: Plan
+    shape: TreeShape
+    agents: Mapping[str, Agent]
+    run_id: str
+
+
+class TreesData:
+    """The pieces of all trees of one run, as their branches come, and what they come to."""
+
+    def __init__(self, plan: Plan, run_id: str, slug: str, keep: Keep) -> None:
+        assert plan.shape is not None
+        self._trees = _Trees(plan, plan.shape, plan.agents(), run_id)
+        self._slug, self._keep = slug, keep
+        self._statistics = TreeStatistics(plan.spec.protocol, plan.shape)
+        self._whole = 0
+        self._branches: list[Rollout] = []
+        self._firsts: list[int] = []
+        self._piece = _Piece(0)
+        self._rows: list[dict[str, Any]] = []
+        self.pairs: Counter[str] = Counter()
+        self.branches = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """A row for each tree, which has no texts."""
+        return self._rows
+
+    def add(self, rollout: Rollout) -> None:
+        """Add a branch; those of one tree come one after another."""
+        if self._branches and self._tree_of(self._branches[0]) != self._tree_of(rollout):
+            self._end()
+        self._branches.append(rollout)
+
+    def _tree_of(self, rollout: Rollout) -> tuple[Any, ...]:
+        job = rollout.job
+        return job.datapoint.id, self._trees.shape.tree(job.repeat), job.stance, job.swapped
+
+    def _end(self) -> None:
+        branches, self._branches = self._branches, []
+        self.branches += len(branches)
+        packer = _Packer(branches, self._trees, self._piece.texts)
+        if packer.root is not None:
+            self._statistics.add(packer.root)
+            self._whole += 1
+        self._piece.trees.append(packer.packed())
+        self.pairs.update(pair["agent"] for pair in packer.pairs)
+        self._rows.append(packer.row())
+        if self._piece.texts.size + 400 * self._piece.nodes >= PIECE_BYTES:
+            self._keep_piece()
+            self._firsts.append(self._piece.first)
+            self._piece = _Piece(self.count)
+
+    def _keep_piece(self) -> None:
+        piece = self._piece
+        data = {"format": FORMAT, "first": piece.first, "texts": piece.texts.all, "trees": piece.trees}
+        self._keep(f"{self._slug}-trees-{len(self._firsts)}", packed(data))
+
+    def about(self) -> dict[str, Any]:
+        """Where the trees stand that were added so far, all of which are whole, and kept by now."""
+        if self._branches:
+            self._end()
+        is_begun = bool(self._piece.trees)
+        if is_begun:
+            self._keep_piece()
+        self._keep(f"{self._slug}-treelist", packed({"format": FORMAT, "trees": self._rows}))
+        return {"count": self.count, "pieces": [*self._firsts, *([self._piece.first] if is_begun else [])]}
+
+    def expected(self) -> Mapping[str, Sequence[float]]:
+        """By agent and round, the mean reward that was expected at the nodes of trees."""
+        if not self._whole:
+            return {}
+        found = self._statistics.original_statistics()["mean_expected_reward_by_round"]
+        assert isinstance(found, dict)
+        return found
+
+
+class _Piece:
+    """Trees that are read together."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.texts = Texts()
+        self.trees: list[dict[str, Any]] = []
+
+    @property
+    def nodes(self) -> int:
+        return sum(tree["size"] for tree in self.trees)
+
+
+class _Packer:
+    """One tree on its way into a piece."""
+
+    def __init__(self, branches: Sequence[Rollout], trees: _Trees, texts: Texts) -> None:
+        self._branches, self._shape, self._texts = branches, trees.shape, texts
+        self._protocol = trees.plan.spec.protocol
+        self.root = build_tree(branches, trees.shape)
+        self.pairs = [] if self.root is None else list(self._pairs(self.root, trees))
+        self._learnt: dict[NodePath, dict[str, str]] = {}
+        for pair in self.pairs:
+            for which in ("chosen", "rejected"):
+                self._learnt.setdefault(tuple(pair[which]), {})[pair["agent"]] = which
+
+    def _pairs(self, root: Node, trees: _Trees) -> Iterator[dict[str, Any]]:
+        """The pairs that a tree has for each agent, by the paths of their two answers; a dataset drops repeats."""
+        paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in root.leaves}
+        seed = trees.plan.spec.experiment.seed
+        for agent, _, source in preferences(root, trees.agents, seed, trees.run_id):
+            end = source.round + 1
+            yield {
+                "agent": agent,
+                "round": source.round,
+                "chosen": paths[source.rollout_id][:end],
+                "rejected": paths[source.other["rejected_rollout_id"]][:end],
+                "rewards": [source.reward, source.other["rejected_reward"]],
+            }
+
+    def row(self) -> dict[str, Any]:
+        """What the list of trees says of it."""
+        job = self._branches[0].job
+        leaves = [] if self.root is None else self.root.leaves
+        return {
+            "datapoint": job.datapoint.id,
+            "tree": self._shape.tree(job.repeat),
+            "label": job.datapoint.label,
+            "branches": len(leaves),
+            "right": sum(bool(leaf.correct) for leaf in leaves),
+            "left_out": len(self._branches) - len(leaves),
+            "pairs": len(self.pairs),
+        }
+
+    def packed(self) -> dict[str, Any]:
+        nodes = [] if self.root is None else [self._node(child) for child in self.root.children]
+        worth = {} if self.root is None else self._worth(self.root)
+        size = 1 if self.root is None else sum(1 for _ in self.root.nodes())
+        return {**self.row(), "worth": worth, "learnt": self.pairs, "nodes": nodes, "size": size}
+
+    def _worth(self, node: Node) -> dict[str, float]:
+        return {agent: node.expected_reward(agent) for agent in self._protocol.agent_names}
+
+    def _node(self, node: Node) -> dict[str, Any]:
+        played, here = node.rounds[-1], tuple(node.path)
+        leaf = node.leaves[0]
+        ended = {} if node.children else {"game": leaf.job.rollout_id, **self._end_of(leaf)}
+        return {
+            "path": node.path,
+            "said": [
+                {
+                    "agent": agent,
+                    "text": self._texts.add(text),
+                    "good": is_positive(node, agent, self._protocol),
+                    "learnt": self._learnt.get(here, {}).get(agent),
+                }
+                for agent, text in played.raw.items()
+            ],
+            "worth": self._worth(node),
+            "leaves": len(node.leaves),
+            "right": sum(bool(one.correct) for one in node.leaves),
+            "nodes": [self._node(child) for child in node.children],
+            **ended,
+        }
+
+    def _end_of(self, leaf: Rollout) -> dict[str, Any]:
+        decision = None if leaf.decision == Decision.NONE else int(leaf.decision)
+        return {"decision": decision, "correct": leaf.correct, "outcome": str(leaf.outcome)}

@@ -1,0 +1,281 @@
+"""The leaderboard of a registry: what is published there, by task, with the training behind each row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runner.base.errors import NipRunError, UsageError
+from runner.base.storage.duckdb_connections import kept_connections
+from runner.base.text import comma_join, did_you_mean
+from runner.documents.releases.manifest import MANIFEST, Release
+from runner.documents.releases.reference import Kind
+from runner.registry.board.cache import DATA, BoardCache, Kept
+from runner.registry.board.numbers import NOT_RECOMPUTED
+from runner.registry.bundles.withheld_rows import MARK as WITHHELD
+from runner.registry.lineage.contamination import edge_json, marks_of, total_json
+from runner.registry.lineage.lineage import Ancestry, Lineage
+from runner.registry.lineage.relations import kin_in_words, replayed_run
+from runner.registry.lineage.sessions import Session
+from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.skipped_releases import in_words
+from runner.registry.transports.registry import Entry, Registry
+from runner.results.leaderboard.database import Leaderboard
+from runner.results.leaderboard.local_board import shared_in_words
+
+TIER = "self-reported"
+"""What every row is of which the registry says no more: a board replays no journal, and whoever publishes may write
+records that agree with each other."""
+RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
+"""How far a row's numbers were looked at."""
+
+
+@dataclass
+class RegistryBoard:
+    """What a registry's board shows, and what it leaves out."""
+
+    where: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """Those of the view `leaderboard`, each with its release and the training behind it."""
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """Releases that are damaged or say what cannot be, each with why."""
+    private: int = 0
+    yanked: int = 0
+    older: int = 0
+    """How many releases are private, were yanked, or are older versions of what is shown."""
+    cycles: list[list[str]] = field(default_factory=list)
+    """Runs whose models come from each other, as they say."""
+
+    def to_json(self) -> dict[str, Any]:
+        left_out = [{"release": release, "why": why} for release, why in self.left_out]
+        return {**vars(self), "left_out": left_out}
+
+
+@dataclass(frozen=True)
+class Read:
+    """A board, and all that was read of a registry for it."""
+
+    board: RegistryBoard
+    releases: Mapping[Entry, Release]
+    """Of runs and models, those that are on no board too."""
+    sessions: Mapping[str, Session]
+    """By the hash of its release."""
+
+
+def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
+    """Rank what is published in a registry, and read no more of it than is new.
+
+    A release that is damaged, or whose numbers do not follow from its records, is left out, and named.
+
+    Raises:
+        ReleaseError: the registry cannot be read, or the cache not be written.
+        LeaderboardError: another process keeps the board in the cache locked.
+        UsageError: nothing is published for the benchmark.
+    """
+    return read_board(registry, BoardCache.of(registry, cache), benchmark).board
+
+
+def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = None) -> Read:
+    """`registry_board` with what it read. Raises as that."""
+    board = RegistryBoard(registry.where)
+    releases = dict(_releases(registry, kept, board))
+    sessions = dict(_sessions(registry, kept, releases, board))
+    lineage = Lineage(sessions.values())
+    shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
+    with kept_connections():
+        runs = dict(_runs(registry, kept, releases, shown, board))
+    rows = _ranked(kept, runs, shown, board, registry)
+    # A replay is no play: it says itself what it replays.
+    repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
+    _check_benchmark(benchmark, rows, registry.where)
+    for row in rows:
+        if benchmark not in (None, row["benchmark"]):
+            continue
+        entry = shown[row["run_id"]]
+        try:
+            made = _with_lineage(row, entry, runs[row["run_id"]], lineage, sessions)
+            board.rows.append({**made, "marks": [*repeats.get(entry.sha256, ()), *made["marks"]]})
+        except Exception as error:  # noqa: BLE001 - as below
+            board.left_out.append((str(entry.reference), in_words(error)))
+    board.cycles = lineage.cycles()
+    return Read(board, releases, sessions)
+
+
+def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Iterator[tuple[Entry, Release]]:
+    """The manifests of runs and models."""
+    entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
+    registry.expect((entry, MANIFEST) for entry in entries if not kept.has_manifest(entry))
+    for entry in entries:
+        try:
+            yield entry, kept.release(registry, entry)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+            board.left_out.append((str(entry.reference), in_words(error)))
+
+
+def _sessions(
+    registry: Registry, kept: BoardCache, releases: Mapping[Entry, Release], board: RegistryBoard
+) -> Iterator[tuple[str, Session]]:
+    for entry, release in releases.items():
+        try:
+            session = kept.session(entry, release)
+            if session.trains and entry.reference.kind == Kind.RUN and not session.private:
+                kept.check_training(registry, entry, release)
+        except Exception as error:  # noqa: BLE001 - as above
+            board.left_out.append((str(entry.reference), in_words(error)))
+            continue
+        if entry.reference.kind == Kind.RUN and not session.private:
+            said = session.datapoints
+            read = partial(kept.datapoints, registry, entry, release)
+            # What was played is what its inputs say; their hashes in the manifest are for where those are left out.
+            session = session.with_points(lambda read=read, said=said: read() or said)  # type: ignore[misc]
+        yield entry.sha256, session
+
+
+def _shown(releases: Mapping[Entry, Release], board: RegistryBoard) -> Iterator[Entry]:
+    """The benchmarks that the board shows: of each name the newest version that is neither private nor yanked."""
+    newest: dict[str, Entry] = {}
+    for entry, release in releases.items():  # from the oldest version of a name
+        if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
+            continue
+        if release.visibility == "private":
+            board.private += 1
+        elif entry.yanked is not None:
+            board.yanked += 1
+        else:
+            name = str(entry.reference.at(""))
+            board.older += name in newest
+            newest[name] = entry
+    yield from newest.values()
+
+
+def _runs(
+    registry: Registry,
+    kept: BoardCache,
+    releases: Mapping[Entry, Release],
+    shown: Mapping[str, Entry],
+    board: RegistryBoard,
+) -> Iterator[tuple[str, Kept]]:
+    registry.expect((entry, path) for entry in shown.values() for path in kept.read_for_run(entry, releases[entry]))
+    for sha256, entry in shown.items():
+        try:
+            yield sha256, kept.run(registry, entry, releases[entry])
+        except Exception as error:  # noqa: BLE001 - as above
+            board.left_out.append((str(entry.reference), in_words(error)))
+
+
+def _ranked(
+    kept: BoardCache, runs: Mapping[str, Kept], shown: Mapping[str, Entry], board: RegistryBoard, registry: Registry
+) -> list[dict[str, Any]]:
+    """The rows of the view `leaderboard`, over a board in the cache that has just these runs."""
+    database = Leaderboard(kept.path, kept.runs)
+    there: set[str] = set()
+    if database.path.is_file():
+        with suppress(NipRunError):
+            there = {str(row[0]) for row in database.query("SELECT run_id FROM runs")[1]}
+    new = [run.folder for sha256, run in runs.items() if sha256 not in there]
+    gone = there - runs.keys()
+    if new or gone or not database.path.is_file():
+        for sha256, why in database.update(new, gone, registry.publication_order()).items():
+            board.left_out.append((str(shown[sha256].reference), why))
+    columns, rows = database.query("SELECT * FROM leaderboard")
+    return _with_own_lists([_with_release(dict(zip(columns, row, strict=True)), shown) for row in rows])
+
+
+def _with_release(row: dict[str, Any], shown: Mapping[str, Entry]) -> dict[str, Any]:
+    """Replace the hash of the release that a row shares answers with, its name in the cache, by its reference."""
+    if (sha256 := row["shared_with"]) in shown:
+        release = str(shown[sha256].reference)
+        row.update(shared_with=release, reason=row["reason"] and row["reason"].replace(sha256, release))
+    return row
+
+
+_ELSEWHERE = ("another selection: ", "its templates use other columns: ", "other datapoints: ")
+
+
+def _with_own_lists(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give each task a list of its own: the view puts the runs of some tasks below another task's list."""
+    last: dict[str, int] = {}
+    lists: dict[tuple[str, str | None], int] = {}
+    own: set[tuple[str, int]] = set()
+    for row in rows:
+        benchmark, number = row["benchmark"], row["list"]
+        last[benchmark] = max(last.get(benchmark, 0), number)
+        if (benchmark, number) not in own:  # the first row of a list is of the list's own task
+            own.add((benchmark, number))
+            lists[benchmark, row["task"]] = number
+    for row in rows:
+        benchmark, task = row["benchmark"], row["task"]
+        if (benchmark, task) not in lists:
+            last[benchmark] += 1
+            lists[benchmark, task] = last[benchmark]
+        row["list"] = lists[benchmark, task]
+        if row["rank"] is None and str(row["reason"] or "").startswith(_ELSEWHERE):
+            row.update(rank=1, rank_last=1, reason=None)
+    return sorted(rows, key=lambda row: (str(row["benchmark"]), row["list"]))
+
+
+def _check_benchmark(benchmark: str | None, rows: Sequence[Mapping[str, Any]], where: str) -> None:
+    known = sorted({str(row["benchmark"]) for row in rows})
+    if benchmark is not None and benchmark not in known:
+        near = did_you_mean(benchmark, known) or (f"; there are: {comma_join(known)}" if known else "")
+        raise UsageError(f"no benchmark {benchmark!r} is published in {where}{near}")
+
+
+def _repeats(releases: Mapping[Entry, Release], shown: Sequence[Entry]) -> dict[str, list[str]]:
+    """What of the rows are plays of one spec, by canonical identity: repeats of a system, and no systems of their own.
+
+    Each play is a sample, with a row and a rank; copies of one run are one sample, and each says so, too.
+    """
+    alike: dict[str, list[Entry]] = defaultdict(list)
+    for entry in shown:
+        alike[releases[entry].identity.get("run") or entry.sha256].append(entry)
+    marks: dict[str, list[str]] = defaultdict(list)
+    for plays in alike.values():
+        samples: dict[str | None, list[Entry]] = defaultdict(list)
+        for entry in plays:
+            file = releases[entry].file(DATA + ROLLOUTS_FILE)
+            samples[None if file is None else file.sha256].append(entry)
+        firsts = [copies[0] for copies in samples.values()]
+        for copies in samples.values():
+            other = firsts[0] if firsts[0] is not copies[0] else firsts[-1]
+            for entry in copies:
+                if len(copies) > 1:
+                    one = copies[0] if entry is not copies[0] else copies[1]
+                    marks[entry.sha256].append(f"the same rollouts as {one.reference}{_more(len(copies) - 2)}")
+                if len(samples) > 1:
+                    marks[entry.sha256].append(f"another play of {other.reference}{_more(len(samples) - 2)}")
+    return marks
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count else ""
+
+
+def _with_lineage(
+    row: dict[str, Any], entry: Entry, kept: Kept, lineage: Lineage, sessions: Mapping[str, Session]
+) -> dict[str, Any]:
+    """A row with its release in the place of the name that it has in the cache, and the training behind it."""
+    session = sessions[entry.sha256]
+    ancestry: Ancestry = lineage.ancestry(session)
+    contact = lineage.contact(session, ancestry)
+    return {
+        **row,
+        "run_id": kept.run_id,
+        "release": str(entry.reference),
+        "release_sha256": entry.sha256,
+        "owner": entry.reference.owner,
+        "signed": entry.signed,
+        "effort": total_json(ancestry),
+        "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
+        "lineage": [edge_json(edge) for edge in ancestry.edges],
+        "tier": entry.vouched or TIER,
+        "numbers": AS_PUBLISHED
+        if any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in kept.marks)
+        else RECOMPUTED,
+        "marks": [*kept.marks, *shared_in_words(row), *kin_in_words(session), *marks_of(session, ancestry, contact)],
+    }

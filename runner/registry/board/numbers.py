@@ -1,0 +1,129 @@
+"""A published benchmark into its numbers, made again from its records, and the tables that a board is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from runner.base.errors import ReleaseError
+from runner.base.storage.atomic_files import atomic_write, read_json
+from runner.base.storage.parquet import write_parquet
+from runner.base.storage.safe_files import create
+from runner.base.storage.strict_json import is_same
+from runner.documents.releases.manifest import Release
+from runner.registry.bundles.runs import ROWS
+from runner.registry.bundles.withheld_rows import MARK as WITHHELD_MARK
+from runner.registry.bundles.withheld_rows import take_withheld
+from runner.registry.fetched_release import PIN
+from runner.registry.lineage.session_facts import MAX_COUNT
+from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.rollout_records import Records, differing, merged, rows_of
+from runner.registry.verification.kinds import wrong_kind
+from runner.results.folder import RunFolder
+from runner.results.manifest import COUNTED, PLAYED, Manifest
+from runner.results.tables import COLUMNS, PART_BYTES, PART_ROWS
+from runner.runs.finished.reconstruction import played_plan
+from runner.spec.datasets.loader import Dataset
+from runner.spec.origin import DATA
+from runner.version import __version__
+
+NOT_RECOMPUTED = "not recomputed"
+"""What the mark of a row begins with whose numbers are as published."""
+
+
+def checked_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bool) -> tuple[tuple[str, ...], str]:
+    """See that a run is what its release says, and write the files of its rows; marks, and the run's id.
+
+    Raises:
+        NipRunError: it is not; which error says how it was found.
+        OSError: a file cannot be written.
+    """
+    manifest = folder.manifest()
+    _check_counts(manifest)
+    for wrong in wrong_kind(folder, release.facts):
+        raise ReleaseError(wrong)
+    _check_facts(release, {"run_id": manifest.run_id, "status": manifest.status, "benchmark": manifest.benchmark})
+    if release.identity.get("run") not in (None, manifest.identity):
+        raise ReleaseError("its identity is another than that of its run")
+    marks: tuple[str, ...] = ()
+    accuracy = None
+    if manifest.status in PLAYED:
+        if not has_rollouts:
+            raise ReleaseError(f"it has no {DATA}/{ROLLOUTS_FILE}, of which its numbers could be made")
+        published = read_json(folder.metrics)
+        withheld = take_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
+        marks, numbers = _numbers(folder, published, withheld)
+        marks = marks if withheld is None else (WITHHELD_MARK, *marks)
+        atomic_write(folder.metrics, orjson.dumps(numbers))
+        of_game = {row["metric"]: row["value"] for row in numbers["metrics"] if row["agent"] is None}
+        accuracy = of_game.get("accuracy")
+        _write_rows(folder, key)
+    said = release.facts.get("accuracy")
+    if not is_same((said or {}).get("value"), accuracy):
+        raise ReleaseError(f"its release says accuracy {(said or {}).get('value')}, and its records {accuracy}")
+    folder.write_manifest(replace(manifest, run_id=key))
+    return marks, manifest.run_id
+
+
+def _check_counts(manifest: Manifest) -> None:
+    for name in (*COUNTED, "cost_usd"):
+        value = getattr(manifest, name)
+        if value is not None and not 0 <= value <= MAX_COUNT:
+            raise ReleaseError(f"its manifest says {name} {value!r}, which no run comes to")
+
+
+def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
+    for name, value in facts.items():
+        if not is_same(release.facts.get(name), value):
+            raise ReleaseError(f"its release says {name} {release.facts.get(name)!r}, and its run {value!r}")
+
+
+def _numbers(
+    folder: RunFolder, published: Mapping[str, Any], withheld: Dataset | None
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """A run's numbers by its records.
+
+    Raises:
+        ReleaseError: they are others than those that this very version is said to have made.
+    """
+    plan, manifest = played_plan(folder, withheld), folder.manifest()
+    if plan.shape is not None:
+        return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
+    records = Records(folder, plan)
+    for row in rows_of(folder.path / ROLLOUTS_FILE):
+        records.add(row)
+    again = records.summary()
+    if plan.debates is not None and plan.debates.stopped is not None:
+        return (f"{NOT_RECOMPUTED}: it judges the debates of a run that had stopped",), dict(published)
+    differs = differing(published, again)
+    if differs and manifest.version == __version__:
+        raise ReleaseError(f"its numbers do not follow from its records: {'; '.join(differs[:5])}")
+    marks = (f"recomputed with {__version__} (made with {manifest.version}): {'; '.join(differs[:3])}",)
+    return marks if differs else (), merged(published, again)
+
+
+def _write_rows(folder: RunFolder, key: str) -> None:
+    """A run's rows as the table that boards are made of, in files of a bounded size on the way."""
+    paths: list[Path] = []
+    longest = size = rows = 0
+    file: IO[bytes] | None = None
+    try:
+        for row in rows_of(folder.path / ROLLOUTS_FILE):
+            line = orjson.dumps({**row, "run_id": key}, option=orjson.OPT_APPEND_NEWLINE)
+            if file is None or rows >= PART_ROWS or size + len(line) > PART_BYTES:
+                if file is not None:
+                    file.close()
+                paths.append(folder.path / f".rollouts.{len(paths):05d}.jsonl")
+                file, size, rows = create(paths[-1]), 0, 0
+            file.write(line)
+            longest, size, rows = max(longest, len(line)), size + len(line), rows + 1
+    finally:
+        if file is not None:
+            file.close()
+    write_parquet(paths, COLUMNS["rollouts"], folder.table("rollouts"), longest=longest)
+    for path in (*paths, folder.path / ROLLOUTS_FILE):
+        path.unlink()

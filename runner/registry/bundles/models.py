@@ -1,0 +1,305 @@
+"""The models that a training run came to, each as a release: what it is, how it was made, what that took in data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.documents.releases.bundle import Content
+from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.paths import wrong_path
+from runner.documents.releases.reference import Kind
+from runner.documents.yaml_writer import dump
+from runner.models.provider_traits import DEFAULT_PROVIDER
+from runner.models.retirements import shutdown_facts
+from runner.models.settings import ModelSettings
+from runner.registry.bundles.run_facts import sources_of_manifest, with_sources
+from runner.registry.draft import Draft, Naming
+from runner.registry.lineage.links import (
+    EFFORT,
+    model_identity,
+    model_reference,
+    run_reference,
+    shown_step,
+    trained_as_recorded,
+    trained_facts,
+)
+from runner.registry.markdown import code
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import Manifest
+from runner.spec.model_sources import Source
+from runner.training.stage_log import read_stages
+from runner.training.stages import Switched
+from runner.training.weights import Weights, is_path, weights_at, without_path
+
+MAX_WEIGHTS = 64 << 20
+"""Weights of more bytes are not published, whatever their licence; their hash is."""
+MAX_WEIGHT_FILES = 200
+
+_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HEX = re.compile(r"[0-9a-f]{64}")
+_ASKED = ("chat_format", "system_role", "send_name")
+"""How a model is asked, which is the same wherever it is served."""
+
+
+def model_drafts(folder: RunFolder, results: Results, naming: Naming) -> list[Draft]:  # noqa: ARG001 - as all drafts
+    """A release for the last model of each group that a training run made; none of any other run.
+
+    Those of earlier iterations are in the release of the run, which `RUN@i3` takes them from.
+
+    Raises:
+        RunError: a file of the run is gone or damaged.
+    """
+    manifest = with_sources(folder.manifest(), naming.sources)
+    if not manifest.is_training_run:
+        return []
+    groups = zip(trained_as_recorded(folder), _links(folder, manifest, naming), strict=True)
+    switched = read_stages(folder.path, manifest.identity).all(Switched)
+    return [
+        _draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
+        for group, links in groups
+        if group["made"]
+    ]
+
+
+def _last_state(switched: list[Switched], group: str) -> Mapping[str, Any]:
+    """A group's model after all iterations, by its real name."""
+    return [record.models[group] for record in switched if group in record.models][-1]
+
+
+def _draft(
+    folder: RunFolder,
+    manifest: Manifest,
+    naming: Naming,
+    group: Mapping[str, Any],
+    state: Mapping[str, Any],
+    *,
+    links: tuple[Link, ...],
+) -> Draft:
+    """Its models by the names that they have here: what is cleaned with its run calls them as that does."""
+    name, last = group["group"], group["made"][-1]
+    weights, notes = _weights(state["model"], last["weights_sha256"])
+    files, left_out = _published(weights, state["model"], naming) if weights is not None else ({}, [])
+    began = Source(folder.path).groups[name]
+    said = _settings(began, state)
+    address = "weights/" if files else _address(began, state["model"])
+    if is_path(state["model"]) or weights is not None:
+        sha256 = last["weights_sha256"] if weights is None else weights.sha256
+        said["weights"] = {
+            "sha256": sha256,
+            "bytes": None if weights is None else weights.size,
+            "files": None if weights is None else len(weights.files),
+            "address": address,
+        }
+    took = _took(group)
+    reference = model_reference(manifest.run_id, name, naming.owner, naming.version)
+    release = Release(
+        kind=Kind.MODEL,
+        owner=naming.owner,
+        name=reference.name,
+        version=naming.version,
+        description=naming.description or _described(name, manifest.run_id, said["base_model"], took["continues"]),
+        licence=naming.licence,
+        visibility=naming.visibility,
+        identity=_identity(manifest, last, weights),
+        sources=sources_of_manifest(manifest),
+        links=links,
+        facts={
+            "run_id": manifest.run_id,
+            "name": manifest.name,
+            "started_at": manifest.started_at,
+            "finished_at": manifest.finished_at,
+            "group": name,
+            "provider": group["provider"],
+            "model": last["model"],
+            "base_model": said["base_model"],
+            "iteration": last["iteration"],
+            "address": address,
+            "effort": took["own"],
+            "continues": took["continues"],
+            "trained": [dict(group)],
+            **_shutdown(group["provider"], last["model"], began.get("base_url")),
+        },
+    )
+    texts = {
+        "model.yaml": dump(said).encode(),
+        "training.yaml": dump(took).encode(),
+        "README.md": _readme(release, said, took).encode(),
+    }
+    return Draft(release, {**texts, **files}, (*notes, *left_out))
+
+
+def _shutdown(provider: str, model: str, address: object) -> dict[str, Any]:
+    """Return the fact of the model's shutdown date, if it is asked at OpenAI itself."""
+    is_at_openai = provider == DEFAULT_PROVIDER and address is None
+    return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
+
+
+def _settings(began: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of `models`: where it is served is for whoever plays it to say."""
+    steps = [shown_step(step) for step in state["lineage"]]
+    served = {"base_url": "???"} if began.get("base_url") is not None else {}
+    return {
+        "provider": began.get("provider"),
+        "model": state["model"],
+        "base_model": state["base_model"],
+        **served,
+        **{name: began[name] for name in _ASKED if began.get(name) is not None},
+        "lineage": [{name: value for name, value in step.items() if value is not None} for step in steps],
+    }
+
+
+def _weights(model: str, recorded: str | None) -> tuple[Weights | None, list[str]]:
+    """The weights as they were made; None where they are not here, or not those any more."""
+    shown = without_path(model)
+    try:
+        found = weights_at(model)
+    except OSError as error:
+        return None, [f"the weights {shown} cannot be read: {error.strerror}; they are known by their hash alone"]
+    if found is not None and recorded not in (None, found.sha256):
+        return None, [f"the weights {shown} were changed since they were made, and are left out"]
+    if found is None and is_path(model):
+        return None, [f"the weights {shown} are not on this machine, and are left out"]
+    return found, []
+
+
+def _published(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, Content], list[str]]:
+    """The files of weights that are small, may be given to others, and can stand in a release."""
+    root, shown = Path(model).expanduser(), without_path(model)
+    paths = {name: root / name if name else root for name, _, _ in weights.files}
+    names = {name: f"weights/{name or root.name}" for name in paths}
+    if naming.licence is None:
+        why = "no licence was given"
+    elif weights.size > MAX_WEIGHTS or len(paths) > MAX_WEIGHT_FILES:
+        why = f"{weights.size:,} bytes in {len(paths)} files; at most {MAX_WEIGHTS:,} in {MAX_WEIGHT_FILES} are sent"
+    elif any(path.is_symlink() for path in paths.values()):
+        why = "they are links to other places"
+    elif wrong := next((name for name in names.values() if wrong_path(name)), None):
+        why = f"no file of a release can be called {wrong}"
+    else:
+        return {names[name]: path for name, path in paths.items()}, []
+    return {}, [f"the weights {shown} are left out, and known by their hash: {why}"]
+
+
+def _address(began: Mapping[str, Any], model: str) -> str | None:
+    """Where a model can be had, as far as its name says; never a place on this machine."""
+    if is_path(model) or began.get("provider") != "openai":
+        return None
+    if began.get("base_url") is None:
+        return f"openai:{model}"
+    return f"hf:{model}" if _HUB.fullmatch(model) else None
+
+
+def _took(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What each training of a run took in data, and all of them: its own, and with all before; null: not known here.
+
+    Of a model that was trained before, that is in the releases it came from: `nip-run history` adds it up.
+    """
+    games = {row["iteration"]: row for row in group["games"]}
+    steps = [
+        {
+            "iteration": made["iteration"],
+            "model": made["model"],
+            "from_model": made["from_model"],
+            "method": made["method"],
+            "dataset_sha256": made["dataset_sha256"],
+            "examples": made["examples"],
+            "trained_tokens": made["trained_tokens"],
+            "games": [games[one] for one in made["trained_on"] if one in games],
+        }
+        for made in group["made"]
+    ]
+    learnt = _behind_last(group)
+    rows = [games.get(one, {}) for one in sorted(learnt)]
+    total = {name: _sum([row.get(name) for row in rows]) for name in EFFORT}
+    before = _continued(group)
+    return {"steps": steps, "continues": before, "own": total, "in all": total if before is None else None}
+
+
+def _continued(group: Mapping[str, Any]) -> str | None:
+    """What made the model that a run's training began with, by its release, else its run; None: nobody trained it."""
+    before = group["lineage"][-1] if group["lineage"] else None
+    return None if before is None else before["release"] or before["run_id"]
+
+
+def _described(group: str, run_id: str, base: str, continues: str | None) -> str:
+    """A model in a line."""
+    past = f"trained from {base}" if continues is None else f"continues {continues}, its base is {base}"
+    return f"Model group {group} of {run_id}, {past}"
+
+
+def _behind_last(group: Mapping[str, Any]) -> set[int]:
+    """The iterations whose games the last model learnt from, itself or what it was made from."""
+    made = {one["iteration"]: one for one in group["made"]}
+    at, learnt = group["made"][-1], set()
+    while at is not None:
+        learnt |= set(at["trained_on"])
+        at = made.get(at["from_iteration"])
+    return learnt
+
+
+def _sum(values: list[Any]) -> Any:
+    return None if None in values else round(sum(values), 9)
+
+
+def _identity(manifest: Manifest, last: Mapping[str, Any], weights: Weights | None) -> dict[str, str]:
+    said = {
+        "run": manifest.identity,
+        "training_data": last["dataset_sha256"],
+        "weights": last["weights_sha256"] if weights is None else weights.sha256,
+    }
+    return {name: value for name, value in said.items() if value is not None and _HEX.fullmatch(value)}
+
+
+def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tuple[Link, ...]]:
+    """Of each model group."""
+    parent = Link(
+        role="parent",
+        release=str(run_reference(manifest.run_id, naming.owner, naming.version)),
+        identity=manifest.identity,
+    )
+    for group in trained_facts(folder):
+        before = group["lineage"][-1] if group["lineage"] else None
+        identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
+        yield (
+            (parent,)
+            if before is None
+            else (
+                parent,
+                Link(role="input", release=before["release"], sha256=before["release_sha256"], identity=identity),
+            )
+        )
+
+
+def _readme(release: Release, said: Mapping[str, Any], took: Mapping[str, Any]) -> str:
+    total, continues = took["own"], took["continues"]
+    told = ", ".join(f"{name.replace('_', ' ')}: {'unknown' if v is None else f'{v:,}'}" for name, v in total.items())
+    weights = said.get("weights")
+    where = (
+        "" if weights is None else f"\nWeights: sha256:{weights['sha256']}, {weights['address'] or 'not published'}.\n"
+    )
+    before = (
+        ""
+        if continues is None
+        else f"\nIt continues {code(continues)}, whose training is not counted here: `nip-run history` adds it up.\n"
+    )
+    served = (
+        "\nSay where it is served: `base_url` in `model.yaml` is for you to fill in.\n" if "base_url" in said else ""
+    )
+    return f"""# {release.reference}
+
+A model that a training run made: {len(said["lineage"])} trainings from {said["base_model"]}. All of them are in
+`model.yaml`, and what each took in data in `training.yaml`.
+
+For this run's own trainings: {told}.
+{before}{where}{served}
+In a spec:
+
+```yaml
+models:
+  mine: {{use: {release.reference.owner}/{release.name}@{release.version}}}
+```
+"""

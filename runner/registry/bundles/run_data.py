@@ -1,0 +1,52 @@
+"""What a run came to, for people and tables: the performance, the counts, what it cost, what it was played with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.documents.yaml_writer import dump
+from runner.results.manifest import Manifest
+
+FILE = "run_data.yaml"
+
+COUNTS = (
+    "rollouts", "completions", "failed_calls", "transport_failed", "prompt_tokens", "completion_tokens",
+    "cached_tokens", "cost_usd",
+)  # fmt: skip
+_ESTIMATE = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
+
+
+def run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
+    """The file; `metrics` is the run's `metrics.json`, empty where it has none."""
+    counts = {name: getattr(manifest, name) for name in COUNTS}
+    if manifest.is_training_run:
+        counts |= metrics.get("games", {})
+    said = {
+        "run_id": manifest.run_id,
+        "name": manifest.name,
+        "kind": manifest.kind,
+        "benchmark": manifest.benchmark,
+        "protocol": manifest.protocol,
+        "status": manifest.status.value,
+        "seed": manifest.seed,
+        "point": dict(manifest.point),
+        "models": {row["agent"]: row["model"] for row in manifest.agents},
+        "metrics": list(metrics.get("metrics", [])),
+        "outcomes": dict(metrics.get("outcomes", {})),
+        **{name: metrics[name] for name in ("iterations", "tests") if name in metrics},
+        "counts": counts,
+        "started_at": manifest.started_at,
+        "finished_at": manifest.finished_at,
+        "versions": {"nip-run": manifest.version, "python": manifest.python},
+    }
+    return (
+        "# What the run came to. Intervals are at 95 %; docs/metrics.md says how each is made.\n" + dump(said)
+    ).encode()
+
+
+def accuracy_of(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The accuracy of the whole game with its interval; None where there is none."""
+    rows = (row for row in metrics.get("metrics", []) if (row.get("agent"), row.get("metric")) == (None, "accuracy"))
+    found = next(rows, None)
+    return None if found is None else {name: found.get(name) for name in _ESTIMATE}

@@ -1,0 +1,224 @@
+"""A run's folder into the draft of its release: everything that determines it, and nothing of this machine's making.
+
+The same folder, copied anywhere, gives the same bytes: no clock, machine or order of a folder's listing is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import orjson
+
+from runner.base.errors import RunError
+from runner.base.storage.safe_files import open_to_read, read_bounded
+from runner.documents.releases.bundle import Content
+from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.reference import Kind
+from runner.documents.yaml_writer import dump
+from runner.game.prompts.templates import SUFFIX
+from runner.registry.bundles import parameters, readme, run_data
+from runner.registry.bundles.models import model_drafts
+from runner.registry.bundles.run_facts import datapoints_of, facts_of, identity_of, sources_of_manifest, with_sources
+from runner.registry.components import croissant
+from runner.registry.draft import Draft, Naming
+from runner.registry.fetched_release import MAX_LOCK, PIN
+from runner.registry.lineage.links import links_of, release_name
+from runner.registry.records import ROLLOUTS_FILE, rollouts_jsonl
+from runner.results import baseline_scores
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import PLAYED, Manifest
+from runner.results.provenance.sources_snapshot import ENVIRONMENT, WRITTEN
+from runner.results.tasks import PlayedDatapoint
+from runner.spec.experiment import SAVED_SPEC
+from runner.spec.model_sources import Source
+from runner.spec.origin import DATA
+from runner.spec.rejudged_run import DEBATES
+from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
+from runner.training.trainer_files import missing_lines
+
+NO_ROWS = "none"
+"""The licence of a dataset whose rows may not be passed on."""
+ROWS = f"{DATA}/inputs/dataset.jsonl"
+REPLAYED = "inputs/replayed"
+"""Where the saved spec says that a run is which it replays; its answers are in this run's own journal."""
+
+_LOGS = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
+_INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
+
+
+def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
+    """The draft of a run's release, of either kind.
+
+    Raises:
+        RunError, SpecError: a file of the run is gone or damaged.
+    """
+    manifest = with_sources(folder.manifest(), naming.sources)
+    spec = Source(folder.path).spec
+    metrics = folder.read_metrics() if folder.metrics.is_file() else {}
+    points = datapoints_of(folder)
+    release = Release(
+        kind=Kind.RUN,
+        owner=naming.owner,
+        name=naming.name or release_name(manifest.run_id),
+        version=naming.version,
+        description=naming.description or str(spec.get("description") or ""),
+        licence=naming.licence,
+        visibility=naming.visibility,
+        identity=identity_of(folder, manifest, points),
+        sources=sources_of_manifest(manifest),
+        links=_links(folder, results, naming),
+        facts=facts_of(folder, manifest, metrics, points),
+    )
+    has_rows = naming.dataset_licence != NO_ROWS
+    contents: dict[str, Content] = {
+        **_own_files(folder, spec),
+        **_beginning(folder),
+        parameters.FILE: parameters.parameters(spec),
+        SAVED_SPEC: parameters.SPEC.encode(),
+        run_data.FILE: run_data.run_data(manifest, metrics),
+        readme.FILE: _readme(release, folder, has_rows=has_rows),
+        **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, points)}),
+    }
+    if not manifest.is_training_run and manifest.status in PLAYED:
+        contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
+    missing = missing_lines(read_index(folder.path / "inputs" / FOLDER))
+    notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
+    made = {readme.FILE: lambda said, at: _readme(said, RunFolder.got(at / DATA), has_rows=has_rows)}
+    return Draft(release, contents, notes, made)
+
+
+def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
+    metrics = folder.read_metrics() if folder.metrics.is_file() else {}
+    return readme.readme(release, folder.manifest(), Source(folder.path).spec, metrics, has_rows=has_rows)
+
+
+def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> list[Draft]:
+    """The drafts of a run and of all that is published with it, in the order in which they are: of a training run its
+    parts, then the models that it made, and the run itself last.
+
+    Raises:
+        RunError, SpecError: a file of the run, or of a part, is gone or damaged.
+    """
+    parts = results.parts_of(folder.run_id) if folder.manifest().is_training_run else []
+    own = replace(naming, name=None, description="", child_of=None)
+    return [
+        *(draft_of(part, results, own) for part in parts),
+        *model_drafts(folder, results, own),
+        draft_of(folder, results, naming),
+    ]
+
+
+def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[Link, ...]:
+    found = links_of(folder, results, naming.owner, naming.version)
+    if naming.child_of is None:
+        return found
+    parent = Link(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
+    return (*(link for link in found if link.role != "child_of"), parent)
+
+
+def _own_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:
+    """The run folder as nip-run knows it, without what is derived from it."""
+    inputs = folder.path / "inputs"
+    trainers = inputs / FOLDER
+    stored = read_index(trainers)
+    names = {stored_name(group, path) for group, files in stored.items() for path in files.files}
+    names |= {INDEX} if stored else set()
+    prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(SUFFIX))
+    found: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _spec(folder, spec)}
+    found |= {f"{DATA}/{name}": folder.path / name for name in _LOGS if (folder.path / name).is_file()}
+    found |= {f"{DATA}/inputs/{name}": inputs / name for name in _INPUTS if (inputs / name).is_file()}
+    found |= {f"{DATA}/inputs/{FOLDER}/{name}": trainers / name for name in sorted(names)}
+    return found | {f"{DATA}/inputs/prompts/{path.name}": path for path in prompts}
+
+
+def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
+    """The resolved spec. A run that it replays stands beside it at home, and nowhere else."""
+    replaying = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
+    if not replaying:
+        return folder.spec
+    run = {name: {**group, "run": f"{REPLAYED}/{PurePath(group['run']).name}"} for name, group in replaying.items()}
+    said = {**spec, "models": {**spec["models"], **run}}
+    return ("# The resolved spec of this run, with every default written out.\n" + dump(said)).encode()
+
+
+def _beginning(folder: RunFolder) -> dict[str, Content]:
+    """What was kept when the run began; runs of 0.1.0 kept nothing."""
+    inputs = folder.path / "inputs"
+    written = sorted(path for path in (inputs / WRITTEN).iterdir()) if (inputs / WRITTEN).is_dir() else []
+    found: dict[str, Content] = {f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")}
+    if (inputs / ENVIRONMENT).is_file():
+        found[ENVIRONMENT] = _read(inputs / ENVIRONMENT)
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bounded(path, MAX_LOCK)
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _rows(folder: RunFolder, release: Release, manifest: Manifest, naming: Naming) -> dict[str, Content]:
+    """The datapoints that were played, and what describes them to others' tools."""
+    path = folder.path / "inputs" / "dataset.jsonl"
+    try:
+        columns = croissant.column_kinds(_lines(path))
+        described = croissant.croissant_of(
+            release.name,
+            f"The datapoints of the run {manifest.run_id}, on {manifest.benchmark}.",
+            naming.dataset_licence or naming.licence,
+            {ROWS: path},
+            columns,
+            published=manifest.started_at[:10],
+        )
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    return {ROWS: path, croissant.FILE: described}
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    with open_to_read(path) as file:
+        for line in file:
+            yield orjson.loads(line)
+
+
+def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
+    """Which rows were played, without their content: where they come from, and hashes that show them to be the same."""
+    source = sources_of_manifest(manifest).get("dataset")
+    said = {
+        "file": None if source is None or source.path is None else PurePath(source.path).name,
+        "source": None if source is None else vars(source),
+        "source_sha256": manifest.dataset_source_sha256,
+        "dataset_sha256": manifest.dataset_sha256,
+        "selection": dict(manifest.dataset_selection),
+        "rows": [
+            {
+                "id": p.id,
+                "content_sha256": p.content_sha256,
+                "sha256": p.sha256,
+                "group_sha256": p.group_sha256,
+            }
+            for p in points
+        ],
+    }
+    return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _notes(
+    manifest: Manifest, spec: Mapping[str, Any], contents: Mapping[str, Content], *, has_rows: bool
+) -> Iterator[str]:
+    for part, source in sources_of_manifest(manifest).items():
+        if not source.clean:
+            yield f"not pinned: {part}: {source.why}"
+    if manifest.sources is None:
+        yield f"not pinned: the run was begun by nip-run {manifest.version}, which did not record where its files are"
+    if ENVIRONMENT not in contents:
+        yield f"no {ENVIRONMENT}: the run was begun by nip-run {manifest.version}, which did not record its packages"
+    if not has_rows:
+        yield "the dataset's rows are left out; their ids, hashes and source are there, and what models said of them"
+    for group in (group for group in spec["models"].values() if group.get("run") is not None):
+        yield f"the run that it replays, {PurePath(group['run']).name}, is not part of the release; its answers are"

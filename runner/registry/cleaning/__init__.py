@@ -1,0 +1,1 @@
+"""Removal of addresses, hosts, paths and secrets from what is published."""

@@ -1,0 +1,111 @@
+"""Search all bytes of a release, block by block, and say in which files and lines something stands."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from runner.base.text import counted
+from runner.documents.releases.bundle import Content, opened
+
+BLOCK = 1 << 20
+REACH = 1 << 14
+"""So many bytes of a piece stand in the next one, too: nothing shorter is cut in two."""
+
+TOLD = 5
+"""So many places of one thing in one file are told."""
+
+
+class Cause(NamedTuple):
+    """A reason why some text must not be published."""
+
+    description: str
+    """Words that do not contain the text."""
+    text: str | None = None
+    """The text itself, which `--allow-name` allows; None for a secret, which is never shown or allowed."""
+
+    def __str__(self) -> str:
+        return self.description if self.text is None else f"{self.text!r} ({self.description})"
+
+
+Finder = Callable[[bytes], Iterable[tuple[int, Cause]]]
+"""Find what must not be published in some bytes: the offset of each occurrence, and its cause."""
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """All occurrences of one cause in one file."""
+
+    file: str
+    cause: Cause
+    lines: tuple[int, ...]
+    """The first of them, counted from 1."""
+    count: int
+
+
+class PrivateText(str):
+    """A failed check: all occurrences of one cause, in one line."""
+
+    __slots__ = ("occurrences",)
+    occurrences: tuple[Occurrences, ...]
+
+    @classmethod
+    def of(cls, occurrences: Iterable[Occurrences]) -> PrivateText:
+        """Describe occurrences of one cause: what was found, how often, where, and what to do."""
+        files = tuple(occurrences)
+        cause, count = files[0].cause, sum(file.count for file in files)
+        places = [f"{file.file}:{line}" for file in files for line in file.lines]
+        more = ["..."] if len(places) > TOLD or count > len(places) else []
+        remedy = "no option allows a secret"
+        if cause.text is not None:
+            remedy = f"if it does not identify anybody, add {shlex.join(['--allow-name', cause.text])}"
+        message = cls(
+            f"{cause}: {counted(count, 'occurrence')} in {counted(len(files), 'file')}: "
+            f"{', '.join([*places[:TOLD], *more])}; remove it and publish again; {remedy}"
+        )
+        message.occurrences = files
+        return message
+
+
+def group_by_cause(occurrences: Iterable[Occurrences]) -> list[PrivateText]:
+    """Group occurrences by cause; the cause that was found first is the first."""
+    by_cause: dict[Cause, list[Occurrences]] = {}
+    for in_file in occurrences:
+        by_cause.setdefault(in_file.cause, []).append(in_file)
+    return [PrivateText.of(of_cause) for of_cause in by_cause.values()]
+
+
+def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterator[Occurrences]:
+    """Search files with all finders.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    for path, content in contents.items():
+        lines: dict[Cause, dict[int, None]] = {}
+        counts: Counter[Cause] = Counter()
+        last: dict[Cause, int] = {}
+        for offset, line, cause in _matches(content, finders):
+            if offset > last.get(cause, -1):  # neighboring blocks overlap
+                counts[cause] += 1
+                last[cause] = offset
+            lines.setdefault(cause, {})[line] = None
+        for cause, numbers in lines.items():
+            yield Occurrences(path, cause, tuple(numbers)[:TOLD], counts[cause])
+
+
+def _matches(content: Content, finders: Sequence[Finder]) -> Iterator[tuple[int, int, Cause]]:
+    """Yield the offset and the line of each match in a file."""
+    start, before, kept = 0, 1, b""
+    with opened(content) as file:
+        while block := file.read(BLOCK):
+            window = kept + block
+            for finder in finders:
+                for at, cause in finder(window):
+                    yield start + at, before + window.count(b"\n", 0, at), cause
+            kept = window[-REACH:]
+            start += len(window) - len(kept)
+            before += window.count(b"\n", 0, len(window) - len(kept))

@@ -1,0 +1,1 @@
+"""Protocols, prompts, datasets, agents and other parts of specs as releases."""

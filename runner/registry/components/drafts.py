@@ -1,0 +1,110 @@
+"""Somebody's files into the release of a component, whichever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from runner.base import package_data
+from runner.base.errors import UsageError
+from runner.base.text import comma_join
+from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.reference import COMPONENTS, Kind, Reference, wrong_word
+from runner.registry.components.files import Made, dataset, prompts, protocol
+from runner.registry.components.parts import agent, model, trainer
+from runner.registry.components.spec import spec
+from runner.registry.draft import Draft, Naming
+from runner.results.provenance.file_pins import sources
+
+README = "README.md"
+
+Maker = Callable[[Path, Naming, str | None], Made]
+
+_MAKERS: Mapping[Kind, Maker] = {
+    Kind.PROTOCOL: protocol,
+    Kind.PROMPTS: prompts,
+    Kind.DATASET: dataset,
+    Kind.AGENT: agent,
+    Kind.TRAINER: trainer,
+    Kind.MODEL: model,
+    Kind.SPEC: spec,
+}
+
+
+_BUILTIN = (package_data.PROTOCOLS, package_data.PROTOCOLS.parent, package_data.root() / "specs")
+
+
+def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
+    """The release of a component.
+
+    `path` is a protocol's file, a folder of templates, a table, a model's file, or a spec; `part` says which agent
+    (kind `agent`), which model group (`model`) or whose trainer (`trainer`) of that spec it is. What it is made
+    of is the content of the files alone.
+
+    Raises:
+        UsageError: its name cannot be one, or there is no such part.
+        SpecError: with everything that is wrong with its files.
+        ReleaseError: it cannot be published: it names what others cannot have.
+    """
+    if kind not in COMPONENTS:
+        raise UsageError(f"a {kind} is no component; there are {comma_join(COMPONENTS)}")
+    wrong = None if naming.name is None else next(filter(None, map(wrong_word, _words(naming))), None)
+    if naming.name is None or wrong is not None:
+        raise UsageError(wrong or f"what is the {kind} called? --as OWNER/NAME@VERSION")
+    if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
+        raise UsageError(f"--part says which agent, trainer or model group of a spec it is; leave it out for a {kind}")
+    if not package_data.is_there(path) and any(
+        package_data.is_there(one / path) for one in (*_BUILTIN, package_data.root())
+    ):
+        raise UsageError(
+            f"{path} comes with nip-run, whose version pins it, and any spec names it so; to publish a changed "
+            "one, give your copy of it"
+        )
+    made = _MAKERS[kind](path, naming, part)
+    reference = Reference(kind, naming.owner, naming.name, naming.version)
+    release = Release(
+        kind=kind,
+        owner=naming.owner,
+        name=naming.name,
+        version=naming.version,
+        description=naming.description or made.description,
+        licence=naming.licence,
+        visibility=naming.visibility,
+        identity=made.identity,
+        sources=sources(made.parts),
+        links=(*made.links, *_child_of(naming)),
+        facts=made.facts,
+    )
+    readme = _readme(release, reference).encode()
+    again = {README: lambda said, _: _readme(said, reference).encode()}
+    return Draft(release, {README: readme, **made.contents}, made.notes, again)
+
+
+def _words(naming: Naming) -> tuple[str, ...]:
+    return naming.owner, naming.name or "", naming.version
+
+
+def _child_of(naming: Naming) -> tuple[Link, ...]:
+    if naming.child_of is None:
+        return ()
+    return (Link(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256),)
+
+
+_IN_A_SPEC: Mapping[Kind, str] = {
+    Kind.PROTOCOL: "protocol: {{use: {ref}}}",
+    Kind.PROMPTS: "prompts: {ref}",
+    Kind.DATASET: "dataset: {{path: {ref}}}",
+    Kind.AGENT: "agents:\n  NAME: {{use: {ref}}}",
+    Kind.TRAINER: "training:\n  trainers:\n    GROUP: {{use: {ref}}}",
+    Kind.MODEL: "models:\n  NAME: {{use: {ref}}}",
+    Kind.SPEC: "extends: {ref}",
+}
+
+
+def _readme(release: Release, reference: Reference) -> str:
+    licence = release.licence or "none is given"
+    used = _IN_A_SPEC[release.kind].format(ref=f"{release.owner}/{release.name}@{release.version}")
+    return (
+        f"# {reference}\n\n{release.description}\n\nLicence: {licence}.\n\nTo use it, install it and name it in a spec:"
+        f"\n\n```sh\nnip-run install {reference}\n```\n\n```yaml\n{used}\n```\n"
+    )

@@ -1,0 +1,118 @@
+"""Each thing that a spec names, with how others get just that one; and the spec again, with every reference pinned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.base.errors import RunError, UsageError
+from runner.base.storage.safe_files import create_only, read_bounded
+from runner.documents.plain_values import KeyPath
+from runner.documents.releases.manifest import Source
+from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse
+from runner.documents.yaml_edits import with_new_texts
+from runner.documents.yaml_reader import MAX_BYTES
+from runner.results.provenance.sources_snapshot import sources_of
+from runner.spec.components import ComponentUse
+from runner.spec.loader import Spec
+
+
+@dataclass(frozen=True)
+class Pin:
+    """How one thing that a spec names is pinned: as a release, or as a file in a commit; or why it is not."""
+
+    part: str
+    """`spec`, `protocol`, `prompts`, `dataset`, or the slot of a release, such as `agents.verifier`."""
+    source: Source | None = None
+    release: str | None = None
+    sha256: str | None = None
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.release is not None or (self.source is not None and self.source.clean)
+
+    @property
+    def how(self) -> str:
+        """In one line."""
+        if self.release is not None:
+            return f"{self.release} sha256:{self.sha256}"
+        if self.source is None or not self.source.clean:
+            return ""
+        if self.source.repository is None:
+            return f"{self.source.path}, {self.source.why}"
+        return f"{self.source.repository} {self.source.commit} {self.source.path}"
+
+    @property
+    def why_not(self) -> str | None:
+        return None if self.is_pinned or self.source is None else self.source.why
+
+
+def pins_of(specs: Iterable[Spec]) -> list[Pin]:
+    """What the points of a spec name, each thing once, by its part."""
+    found: dict[Pin, None] = {}
+    for spec in specs:
+        for slot, use in spec.components.items():
+            found[Pin(slot, release=use.release, sha256=use.sha256)] = None
+        for part, source in sources_of(spec).items():
+            found[Pin(part, source)] = None
+    return sorted(found, key=lambda pin: (pin.part, pin.how))
+
+
+_KINDS: dict[KeyPath, Kind] = {
+    ("extends",): Kind.SPEC,
+    ("protocol", "use"): Kind.PROTOCOL,
+    ("prompts",): Kind.PROMPTS,
+    ("dataset", "path"): Kind.DATASET,
+    ("models", "*", "use"): Kind.MODEL,
+    ("agents", "*", "use"): Kind.AGENT,
+    ("training", "trainers", "*", "use"): Kind.TRAINER,
+}
+"""Where a reference stands in a spec, and of which kind it is."""
+
+
+def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
+    """Write a spec's file again, comments kept, with the version of every release that it names, in a new file.
+
+    Raises:
+        UsageError: something stands there already, or it would be in another folder, which the paths in a spec are
+            relative to.
+        RunError: it cannot be written.
+    """
+    if target.absolute().parent.resolve() != path.absolute().parent.resolve():
+        raise UsageError(f"-o {target}: the paths in {path} are relative to its folder; give a file beside it")
+    used = [use for spec in specs for use in spec.components.values()]
+
+    def pinned(at: KeyPath, text: str) -> str | None:
+        kind = _kind_at(at)
+        return None if kind is None or not is_reference(text) else _pinned(text, kind, used)
+
+    try:
+        frozen = with_new_texts(read_bounded(path, MAX_BYTES).decode(), pinned)
+        with os.fdopen(create_only(target, os.O_WRONLY), "wb") as file:
+            file.write(frozen.encode())
+    except FileExistsError as error:
+        raise UsageError(f"{target} is there already; it is not written over") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _kind_at(at: KeyPath) -> Kind | None:
+    names = at[:1] if at[:1] == ("extends",) else at  # one, or a list of them
+    for key, kind in _KINDS.items():
+        if len(key) == len(names) and all(part in ("*", name) for part, name in zip(key, names, strict=True)):
+            return kind
+    return None
+
+
+def _pinned(text: str, kind: Kind, used: Iterable[ComponentUse]) -> str | None:
+    """A reference by the version that was found for it; None where it says one."""
+    meant = parse(text, kind)
+    if isinstance(meant, Digest) or meant.version is not None:
+        return None
+    for use in used:
+        found = parse(use.release)
+        if isinstance(found, Reference) and (found.kind, found.owner, found.name) == (kind, meant.owner, meant.name):
+            return f"{'' if not text.startswith(f'{kind}/') else f'{kind}/'}{meant.owner}/{meant.name}@{found.version}"
+    return None

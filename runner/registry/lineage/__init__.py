@@ -1,0 +1,1 @@
+"""Which runs and models others came from."""

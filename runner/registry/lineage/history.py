@@ -1,0 +1,283 @@
+"""The sessions of an agent, a model group, a model or a run, in order: what was trained from what, and what it came to.
+
+A session is one run, however often it is published. Games that a training run plays are in its own row; its tests are
+sessions, since they measure. A replay is in the row of what it replays, since nobody was asked; a run played anew is a
+session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from runner.base.errors import UsageError
+from runner.base.text import did_you_mean
+from runner.registry.lineage.contamination import edge_json, marks_of, total_json
+from runner.registry.lineage.edges import Edge
+from runner.registry.lineage.lineage import Ancestry, Contact, Lineage
+from runner.registry.lineage.relations import Originals, again_in_words, as_one, replayed_run, reproduced_by
+from runner.registry.lineage.session_facts import Group
+from runner.registry.lineage.sessions import Session
+
+RunKey = tuple[str, str]
+
+
+@dataclass
+class Row:
+    """One session."""
+
+    session: Session
+    groups: tuple[Group, ...]
+    """Those that are meant."""
+    edges: tuple[Edge, ...]
+    own: Ancestry
+    """Its own training alone."""
+    ancestry: Ancestry
+    contact: Contact | None
+    published: tuple[Session, ...]
+    """The releases of it, and of the models that it made."""
+    replays: tuple[Session, ...] = ()
+    """Runs that were played from its transcripts: no sessions of their own."""
+    after: tuple[RunKey, ...] = ()
+    datapoints: int | None = None
+    """How many different ones it measured on, or trained on."""
+    depth: int = 0
+    """How deep it stands in the tree."""
+    marks: tuple[str, ...] = field(default=())
+
+    @property
+    def kind(self) -> str:
+        """`training`, `benchmark` or `model`; `replay` of what is not here, `rejudged`."""
+        if replayed_run(self.session) is not None:
+            return "replay"
+        return self.session.kind if self.session.facts.get("rejudge_of") is None else "rejudged"
+
+    @property
+    def began_with(self) -> list[str]:
+        """The models that it was played with, or that its training began with."""
+        return [group.model or group.provider for group in self.groups]
+
+    @property
+    def came_to(self) -> list[str]:
+        """The models that it made last."""
+        return [group.made[-1].step.model for group in self.groups if group.made]
+
+    def to_json(self) -> dict[str, Any]:
+        session = self.session
+        return {
+            "run_id": session.run_id,
+            "kind": session.kind,
+            "started_at": session.facts.get("started_at"),
+            "finished_at": session.facts.get("finished_at"),
+            "status": session.facts.get("status"),
+            "benchmark": session.facts.get("benchmark"),
+            "published": list(dict.fromkeys(one.key for one in self.published)),
+            "published_in": [
+                {"release": one.key, "sha256": one.sha256, "where": one.where, "yanked": one.yanked}
+                for one in self.published
+            ],
+            "replayed_by": list(dict.fromkeys(one.key for one in self.replays)),
+            "replay_of": session.facts.get("replay_of"),
+            "rejudge_of": session.facts.get("rejudge_of"),
+            "reproduces": None if (link := reproduced_by(session)) is None else vars(link),
+            "groups": [group.name for group in self.groups],
+            "from": self.began_with,
+            "to": self.came_to,
+            "datapoints": self.datapoints,
+            "effort": total_json(self.own),
+            "cumulative": total_json(self.ancestry),
+            "accuracy": session.facts.get("accuracy"),
+            "trained_on": None if self.contact is None else {**asdict(self.contact), "shown": str(self.contact)},
+            "lineage": [edge_json(edge) for edge in self.edges],
+            "after": [run_id for run_id, _ in self.after],
+            "depth": self.depth,
+            "marks": list(self.marks),
+        }
+
+
+def history_of(named: str, sessions: Iterable[Session]) -> list[Row]:
+    """The sessions that are meant by a name, each below what it came from, the oldest first.
+
+    Raises:
+        UsageError: none is; with the nearest name.
+    """
+    sessions = as_one(list(sessions))
+    lineage = Lineage(sessions)
+    runs, replays = _by_run(sessions)
+    meant = _meant(named, runs, replays, lineage)
+    whole = next((one.parent_run_id for one in sessions if one.parent_run_id and named in _called(one)), None)
+    if not meant and whole is not None:  # games that a training played, which are in its row
+        meant = _meant(whole, runs, replays, lineage)
+        if not meant:
+            raise UsageError(f"{named} is a part of {whole}, which is not here")
+    if not meant:
+        known = {name for session in sessions for name in _names(session)} - {named}  # which is of no session here
+        raise UsageError(f"no agent, model group, model or run {named!r}{did_you_mean(named, known)}")
+    return _rows(meant, runs, replays, lineage)
+
+
+def whole_history(sessions: Iterable[Session]) -> list[Row]:
+    """All of these sessions, as `history_of` has those that a name means; none of games whose training is not here."""
+    sessions = as_one(list(sessions))
+    runs, replays = _by_run(sessions)
+    return _rows({key: group_of(copies[0]) for key, copies in runs.items()}, runs, replays, Lineage(sessions))
+
+
+Runs = Mapping[RunKey, Sequence[Session]]
+
+
+def _by_run(sessions: Sequence[Session]) -> tuple[Runs, Runs]:
+    """The sessions of each run, those of this machine first, and the replays of each.
+
+    Games that are trained on are in their parent's, and a replay is in what it replays, where that is here.
+    """
+    found: dict[RunKey, list[Session]] = {}
+    replays: dict[RunKey, list[Session]] = {}
+    originals = Originals(sessions)
+    for session in sorted(sessions, key=lambda one: (one.kind == "model", one.owner is not None)):
+        if session.private or (session.kind == "training" and session.parent_run_id is not None):
+            continue
+        original = originals.first_of(session)
+        (found if original is session else replays).setdefault(original.run, []).append(session)
+    return found, replays
+
+
+def _names(session: Session) -> Iterator[str]:
+    yield session.run_id
+    yield session.key
+    for group in session.groups:
+        yield group.name
+        yield from group.agents
+        yield from (made.step.model for made in group.made)
+        if group.model is not None:
+            yield group.model
+
+
+def _meant(named: str, runs: Runs, replays: Runs, lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
+    """The runs that are meant, with the groups that are."""
+    by_agent = _having(runs, lambda group: group.name == named or named in group.agents)
+    if by_agent:
+        return by_agent
+    by_model = _having(runs, lambda group: group.model == named or any(made.step.model == named for made in group.made))
+    by_run = {
+        key: group_of(copies[0])
+        for key, copies in runs.items()
+        if any(named in _called(one) for one in (*copies, *replays.get(key, ())))
+    }
+    return _family(by_model or by_run, runs, lineage)
+
+
+def _called(session: Session) -> set[str]:
+    """What a session may be called: by its run, or by its release, with or without its kind and its version."""
+    without_kind = session.key.partition("/")[2] if session.owner is not None else session.key
+    return {session.run_id, *(name for key in (session.key, without_kind) for name in (key, key.partition("@")[0]))}
+
+
+def _rows(meant: Mapping[RunKey, tuple[Group, ...]], runs: Runs, replays: Runs, lineage: Lineage) -> list[Row]:
+    rows = {key: _row(runs[key], replays.get(key, ()), groups, lineage) for key, groups in meant.items()}
+    for row in rows.values():
+        found = dict.fromkeys(maker.session.run for edge in row.edges for maker in edge.makers)
+        row.after = tuple(run for run in found if run in rows and run != row.session.run)
+    return list(_in_tree(rows))
+
+
+def group_of(session: Session) -> tuple[Group, ...]:
+    """The groups of a run that were trained, or that it trains; all of them, where none was."""
+    return tuple(group for group in session.groups if group.made or group.lineage) or session.groups
+
+
+def _having(runs: Runs, is_meant: Callable[[Group], bool]) -> dict[RunKey, tuple[Group, ...]]:
+    found = {key: tuple(group for group in copies[0].groups if is_meant(group)) for key, copies in runs.items()}
+    return {key: groups for key, groups in found.items() if groups}
+
+
+def _family(meant: dict[RunKey, tuple[Group, ...]], runs: Runs, lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
+    """Runs with all that their models came from, all that came from theirs, and the tests of each training.
+
+    A test before any training came from no model, and is what the others are held against.
+    """
+    trainings = {(copies[0].run_id, copies[0].owner): key for key, copies in runs.items()}
+    came_from = {
+        key: {maker.session.run for group in copies[0].groups for maker in _makers(copies[0], group, lineage)}
+        | {whole for whole in (trainings.get(_parent(copies[0])),) if whole is not None}
+        for key, copies in runs.items()
+    }
+    made: dict[RunKey, set[RunKey]] = {}
+    for key, before in came_from.items():
+        for one in before:
+            made.setdefault(one, set()).add(key)
+    found = dict(meant)
+    for after in (came_from, made):
+        seen, waiting = set(meant), list(meant)
+        while waiting:
+            for key in sorted(after.get(waiting.pop(), ())):
+                if key in runs and key not in seen:
+                    seen.add(key)
+                    found.setdefault(key, group_of(runs[key][0]))
+                    waiting.append(key)
+    return found
+
+
+def _makers(session: Session, group: Group, lineage: Lineage) -> Iterator[Any]:
+    edge = lineage.edge_of(session, group)
+    yield from () if edge is None else edge.makers
+
+
+def _row(copies: Sequence[Session], replays: Sequence[Session], groups: tuple[Group, ...], lineage: Lineage) -> Row:
+    session = copies[0]
+    edges = tuple(edge for group in groups if (edge := lineage.edge_of(session, group)) is not None)
+    ancestry = lineage.ancestry(session, groups)
+    contact = lineage.contact(session, ancestry)
+    own = ancestry.of_run(session.run) if session.trains else Ancestry()
+    marks = [*again_in_words(session), *(mark for copy in copies for mark in marks_of(copy, ancestry, contact))]
+    published = tuple(copy for copy in copies if copy.owner is not None)
+    played = lineage.trained_on(own)[0] if session.trains else session.datapoints
+    return Row(
+        session, groups, edges, own, ancestry, contact, published, _once(replays),
+        datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
+    )  # fmt: skip
+
+
+def _once(replays: Sequence[Session]) -> tuple[Session, ...]:
+    """Each replay once: that of this machine rather than its release."""
+    found: dict[RunKey, Session] = {}
+    for one in replays:
+        found.setdefault(one.run, one)
+    return tuple(found.values())
+
+
+def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:
+    """The rows, each after the first that it came from: one line of descent on one level, a fork on the next.
+
+    A test stands below the training that it is a part of, whatever it was played with, so that time goes down.
+    What comes from itself, as cycles do, is begun with the oldest.
+    """
+    parents = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
+    below: dict[RunKey | None, list[RunKey]] = {}
+    for key, row in sorted(rows.items(), key=lambda item: (item[1].session.started_at, item[0])):
+        below.setdefault(parents.get(_parent(row.session)) or (row.after[0] if row.after else None), []).append(key)
+    left = dict(rows)
+    starts = below.get(None, [])
+    while left:
+        waiting = [(key, 0) for key in reversed(starts)] or [(min(left, key=lambda key: _age(left[key])), 0)]
+        starts = []
+        while waiting:
+            key, depth = waiting.pop()
+            if key not in left:
+                continue
+            row = left.pop(key)
+            row.depth = depth
+            yield row
+            children = below.get(key, [])
+            inner = depth + 1 if len(children) > 1 else depth
+            waiting.extend((child, inner) for child in reversed(children))
+
+
+def _parent(session: Session) -> tuple[str, str | None]:
+    """The training run that it is a part of, which is its owner's; of what is no part, none."""
+    return session.parent_run_id or "", session.owner
+
+
+def _age(row: Row) -> tuple[str, str]:
+    return row.session.started_at, row.session.run_id

@@ -1,0 +1,259 @@
+"""A run's folder into what its release says of others: links, and the models that it started from and made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from runner.base.hashing import tagged_hash
+from runner.base.storage.safe_files import open_to_read
+from runner.documents.releases.manifest import Link
+from runner.documents.releases.reference import Kind, Reference
+from runner.models.settings import FineTuneStep
+from runner.registry.cleaning.rules import MODEL_KEYS, renamed_models
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import Manifest
+from runner.spec.model_sources import Source
+from runner.training.plan import part_id
+from runner.training.stage_log import read_stages
+from runner.training.stages import Became, Stages, Switched
+from runner.training.weights import is_path
+
+_STEP = tuple(FineTuneStep.__dataclass_fields__)
+EFFORT = ("datapoints", "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd")
+"""What training takes in data; tokens and cost are those of the games, since no trainer tells its own."""
+
+
+MAX_NAME = 100
+
+
+def release_name(run_id: str) -> str:
+    """A run's id as the name of its release; of one that is too long the start, and what tells it from others."""
+    name = re.sub(r"\.\.+", ".", re.sub(r"[^a-z0-9._-]", "-", run_id.lower())).strip("._-")
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 13]}-{tagged_hash('name', run_id)[:12]}"
+
+
+def run_reference(run_id: str, owner: str, version: str = "1") -> Reference:
+    """What a run's release is called."""
+    return Reference(Kind.RUN, owner, release_name(run_id), version)
+
+
+def model_reference(run_id: str, group: str, owner: str, version: str = "1") -> Reference:
+    """What the release of a model is called that a training run made last of a group."""
+    return Reference(Kind.MODEL, owner, release_name(f"{run_id}-{group}"), version)
+
+
+def model_identity(provider: str | None, model: str | None, weights_sha256: str | None) -> str | None:
+    """What says which model it is: the hash of its weights, else its name at its provider; None: nothing does."""
+    if weights_sha256 is not None:
+        return f"weights:{weights_sha256}"
+    return None if model is None or is_path(model) else f"{provider or 'openai'}:{model}"
+
+
+def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1") -> tuple[Link, ...]:
+    """Every release that a run was made with, from or for, and those that are made of it.
+
+    Parts, parents and what it judges are the owner's own where their folders are in `results`: `version` is theirs.
+
+    Raises:
+        RunError: a file of the run is gone or damaged.
+    """
+    manifest = folder.manifest()
+    groups = trained_facts(folder)
+    return (
+        *_family(folder, results, manifest, owner, version),
+        *_models(folder, manifest.components or {}, groups, owner, version),
+        *links_of_manifest(manifest),
+        *_components(manifest.components or {}),
+    )
+
+
+def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[Link]:
+    """The runs of the same results folder that it is one with."""
+    for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
+        yield Link(
+            role="part",
+            release=str(run_reference(part.run_id, owner, version)),
+            identity=part.manifest().identity,
+        )
+    judged = None if manifest.rejudge_of is None else manifest.rejudge_of.run_id
+    for role, run_id in (("parent", manifest.parent_run_id), ("judges", judged)):
+        if run_id is None:
+            continue
+        other = results.run(run_id)
+        is_there = other.manifest_path.is_file()
+        yield Link(
+            role=role,
+            release=str(run_reference(run_id, owner, version)) if is_there else None,
+            identity=other.manifest().identity if is_there else None,
+        )
+
+
+def _models(
+    folder: RunFolder, components: Mapping[str, Any], groups: Iterable[Mapping[str, Any]], owner: str, version: str
+) -> Iterator[Link]:
+    for group in groups:
+        step = group["lineage"][-1] if group["lineage"] else {}
+        named = components.get(f"models.{group['group']}") or {
+            "release": step.get("release"),
+            "sha256": step.get("release_sha256"),
+        }
+        if step or named["release"]:
+            identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
+            yield Link(role="input", release=named["release"], sha256=named["sha256"], identity=identity)
+        if group["made"]:
+            last = group["made"][-1]
+            yield Link(
+                role="output",
+                release=str(model_reference(folder.run_id, group["group"], owner, version)),
+                identity=model_identity(group["provider"], last["model"], last["weights_sha256"]),
+            )
+
+
+def links_of_manifest(manifest: Manifest) -> tuple[Link, ...]:
+    """The releases that a run plays again, and that it was made from."""
+    others = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
+    return tuple(
+        Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
+        for role, said in others.items()
+        if said is not None
+    )
+
+
+_SLOTS = {"agents": "agent", "training.trainers": "trainer"}
+
+
+def _components(components: Mapping[str, Any]) -> Iterator[Link]:
+    """What the spec named by reference, by its slot: `protocol`, `extends:0`, `agents.verifier`; models are inputs."""
+    for slot, said in sorted(components.items()):
+        above, _, name = slot.rpartition(".")
+        if above == "models":
+            continue
+        role = f"{_SLOTS[above]}:{name}" if above in _SLOTS else slot.partition(":")[0]
+        yield Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
+
+
+def trained_facts(folder: RunFolder, source: Source | None = None) -> list[dict[str, Any]]:
+    """`trained_as_recorded`, in which no name is a path of this machine. Raises as that."""
+    recorded = trained_as_recorded(folder, source)
+    called = renamed_models(name for key, name in _names(recorded, "") if key in MODEL_KEYS)
+    shown: list[dict[str, Any]] = _renamed(recorded, "", called)
+    return shown
+
+
+def _names(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, (Mapping, list)):
+        for name, item in value.items() if isinstance(value, Mapping) else ((key, item) for item in value):
+            yield from _names(item, name)
+    elif isinstance(value, str):
+        yield key, value
+
+
+def _renamed(value: Any, key: str, called: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _renamed(item, name, called) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_renamed(item, key, called) for item in value]
+    return called.get(value, value) if key in MODEL_KEYS and isinstance(value, str) else value
+
+
+def trained_as_recorded(folder: RunFolder, source: Source | None = None) -> list[dict[str, Any]]:
+    """A run's model groups: what each was when the run began, by which trainings, and what the run made of it.
+
+    In `made` a training run has each model in the order of its iterations: `from_iteration` is the one that made what
+    it was trained from, null: the model that the run began with; `trained_on` are the iterations whose games it learnt
+    from, and `games` says what those took. `source` is the saved spec, where it was read before.
+
+    Raises:
+        RunError: a file of the run is gone or damaged.
+    """
+    source = source or Source(folder.path)
+    stages = read_stages(folder.path, folder.identity()) if source.trains else Stages([])
+    games = _games(folder, stages)
+    agents = source.spec.get("agents")
+    users = {
+        group: sorted(name for name, agent in agents.items() if agent.get("model") == group)
+        for group in source.groups
+        if isinstance(agents, dict)
+    }
+    return [
+        _group(source, stages, group, users.get(group, []), games)
+        for group in sorted(source.groups)
+        if users.get(group)
+    ]
+
+
+def _group(
+    source: Source, stages: Stages, group: str, agents: list[str], games: list[dict[str, Any]]
+) -> dict[str, Any]:
+    began = source.groups[group]
+    provider, model = began.get("provider"), began.get("model")
+    lineage = [shown_step(step) for step in began.get("lineage") or []]
+    made = _made(source, stages, group)
+    base = began.get("base_model")
+    return {
+        "group": group,
+        "agents": agents,
+        "provider": provider,
+        "model": model,
+        "base_model": model if base is None else base,
+        "weights_sha256": lineage[-1]["weights_sha256"] if lineage else None,  # as recorded: no disk is asked
+        "lineage": lineage,
+        "made": made,
+        "games": games if made else [],
+    }
+
+
+def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
+    """One step of a lineage, with null for what was not recorded."""
+    return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP}
+
+
+def _made(source: Source, stages: Stages, group: str) -> list[dict[str, Any]]:
+    """The models that a training run made of a group, in the order of its iterations."""
+    training = source.spec.get("training") or {}
+    found: list[dict[str, Any]] = []
+    names: dict[str, int] = {}
+    for record in sorted(stages.all(Switched), key=lambda record: record.iteration):
+        outcome = record.outcomes.get(group) or {}
+        if outcome.get("outcome") != Became.TRAINED:
+            continue
+        step, iteration = record.models[group]["lineage"][-1], record.iteration
+        found.append(
+            {
+                **shown_step(step),
+                "iteration": iteration,
+                "from_iteration": names.get(step["from_model"]),
+                "trained_on": [*range(iteration + 1)] if training.get("on_all_previous_rollouts") else [iteration],
+                "examples": outcome.get("examples"),
+                "trained_tokens": outcome.get("trained_tokens"),
+            }
+        )
+        names[step["model"]] = iteration
+    return found
+
+
+def _games(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
+    """What the games of each iteration took, in data; null where its run is gone."""
+    return [
+        {"iteration": record.iteration, **_effort(folder.beside(part_id(folder.run_id, record.iteration, "training")))}
+        for record in stages.all(Switched)
+    ]
+
+
+def _effort(part: RunFolder) -> dict[str, Any]:
+    if not part.manifest_path.is_file():
+        return {"run_id": part.run_id, **dict.fromkeys(EFFORT)}
+    manifest = part.manifest()
+    counted = {name: getattr(manifest, name) for name in EFFORT if name != "datapoints"}
+    return {"run_id": part.run_id, "datapoints": _datapoints(part), **counted}
+
+
+def _datapoints(part: RunFolder) -> int | None:
+    try:
+        with open_to_read(part.path / "inputs" / "dataset.jsonl") as file:
+            return sum(1 for line in file if line.strip())
+    except OSError:
+        return None

@@ -1,0 +1,179 @@
+"""What a run's release says of its models and of itself, as types, and read only where it has those types.
+
+Strangers wrote it: here alone it is looked at, whoever reads it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from runner.registry.lineage.links import EFFORT
+from runner.results.manifest import COUNTED
+
+
+class WrongFact(Exception):
+    """A fact is of another type than it should be."""
+
+
+def typed(said: Mapping[str, Any], name: str, *types: type) -> Any:
+    value = said.get(name)
+    if value is not None and type(value) not in types:
+        raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
+    return value
+
+
+def _rows(said: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    rows = typed(said, name, list) or []
+    if any(not isinstance(row, dict) for row in rows):
+        raise WrongFact(f"{name} holds what is no object")
+    return list(rows)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training in a model's past: which run made it in which iteration, from what, on what."""
+
+    model: str
+    from_model: str
+    run_id: str
+    iteration: int
+    dataset_sha256: str | None = None
+    weights_sha256: str | None = None
+    release: str | None = None
+    release_sha256: str | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Self:
+        texts = {name: typed(said, name, str) for name in cls.__dataclass_fields__ if name != "iteration"}
+        iteration = typed(said, "iteration", int)
+        if None in (texts["model"], texts["from_model"], texts["run_id"], iteration):
+            raise WrongFact("a step of a lineage says no model, run or iteration")
+        return cls(iteration=iteration, **texts)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model that a training run made: by its step, from which earlier one of its own, from which games."""
+
+    step: Step
+    from_iteration: int | None
+    """None: from the model that the run began with."""
+    trained_on: tuple[int, ...]
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Self:
+        step, before = Step.of(said), typed(said, "from_iteration", int)
+        trained_on = typed(said, "trained_on", list) or [step.iteration]
+        if any(type(one) is not int for one in trained_on) or (before is not None and before >= step.iteration):
+            raise WrongFact("a model cannot be made from a later one")
+        return cls(step, before, tuple(trained_on))
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What training took in data; None where it is not known."""
+
+    datapoints: int | None = None
+    rollouts: int | None = None
+    completions: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost_usd: float | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Self:
+        known = {name: typed(said, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
+        if any(value is not None and not 0 <= value <= MAX_COUNT for value in known.values()):
+            raise WrongFact(f"what training took cannot be below 0, or above {MAX_COUNT:g}")
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A model group of a run: the model that it began with, by which trainings, and what the run made of it."""
+
+    name: str
+    provider: str
+    model: str | None
+    weights_sha256: str | None
+    lineage: tuple[Step, ...] = ()
+    made: tuple[Made, ...] = ()
+    games: Mapping[int, tuple[str, Effort]] = field(default_factory=dict)
+    """Of each iteration the run of its games, and what they took."""
+    agents: tuple[str, ...] = ()
+    base_model: str | None = None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Self:
+        games = {}
+        for row in _rows(said, "games"):
+            iteration, run_id = typed(row, "iteration", int), typed(row, "run_id", str)
+            games[iteration] = (run_id or "", Effort.of(row))
+        made = tuple(sorted(map(Made.of, _rows(said, "made")), key=lambda one: one.step.iteration))
+        return cls(
+            typed(said, "group", str) or "",
+            typed(said, "provider", str) or "openai",
+            typed(said, "model", str),
+            typed(said, "weights_sha256", str),
+            tuple(map(Step.of, _rows(said, "lineage"))),
+            made,
+            games,
+            tuple(map(str, typed(said, "agents", list) or [])),
+            typed(said, "base_model", str),
+        )
+
+    def made_in(self, iteration: int) -> Made | None:
+        return next((one for one in self.made if one.step.iteration == iteration), None)
+
+
+def groups_of(said: Mapping[str, Any]) -> tuple[Group, ...]:
+    return tuple(map(Group.of, _rows(said, "trained")))
+
+
+_TEXTS = (
+    "name", "benchmark", "protocol", "task", "status", "started_at", "finished_at", "parent_run_id", "stopped",
+    "version", "python", "group", "provider", "model", "base_model", "address",
+)  # fmt: skip
+MAX_COUNT = 10**15
+"""More games, calls, tokens or dollars nobody has."""
+
+
+def check_types(facts: Mapping[str, Any]) -> None:
+    """See that all facts that anything reads have the types that `facts_of` gives them: it is done here alone."""
+    for name in _TEXTS:
+        typed(facts, name, str)
+    for name in ("seed", "iteration"):
+        typed(facts, name, int)
+    if facts.get("kind") not in (None, "training", "benchmark"):
+        raise WrongFact(f"kind cannot be {str(facts['kind'])[:60]!r}")
+    for name in (*COUNTED, "cost_usd"):
+        value = typed(facts, name, int, *([float] if name == "cost_usd" else []))
+        if value is not None and not 0 <= value <= MAX_COUNT:
+            raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
+    typed(facts, "pinned", bool), typed(facts, "point", dict), typed(facts, "cleaned", list)
+    _check_source(facts, "replay_of", (str,), (int, type(None)))
+    _check_source(facts, "rejudge_of", (str,), (str,), (str,))
+    models: Mapping[str, Any] = typed(facts, "models", dict) or {}
+    for agent in models:
+        typed(models, agent, str)
+    shutdowns: Mapping[str, Any] = typed(facts, "shutdowns", dict) or {}
+    for model in shutdowns:
+        typed(shutdowns, model, str)
+    accuracy: Mapping[str, Any] = typed(facts, "accuracy", dict) or {}
+    for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters"):
+        value = typed(accuracy, name, int, float)
+        if value is not None and not -1 <= value <= (MAX_COUNT if name in ("n", "clusters") else 2):
+            raise WrongFact(f"accuracy.{name} cannot be {str(value)[:60]!r}")
+
+
+def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:
+    """See that a fact is null, or a list of as many values of these types."""
+    said = typed(facts, name, list)
+    if said is not None and not (len(said) == len(types) and all(map(_is_one_of, said, types))):
+        raise WrongFact(f"{name} cannot be {str(said)[:60]!r}")
+
+
+def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
+    return type(value) in types

@@ -1,0 +1,1 @@
+"""Checks and uploads of releases."""

@@ -1,0 +1,91 @@
+"""Find the files of a finished run in a public commit that was pushed after the run began."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.base.errors import ReleaseError
+from runner.base.hashing import tagged_hash
+from runner.base.storage.safe_files import read_bounded
+from runner.documents.releases.manifest import Source
+from runner.registry.bundles.run_facts import why_not_pinned
+from runner.registry.components.lookup import finder_of
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.provenance import file_pins
+from runner.results.provenance.file_pins import Part
+from runner.results.provenance.sources_snapshot import INDEX, MAX_WRITTEN, OVERRIDES, WRITTEN, sources_of, written_files
+from runner.rollouts.identity import protocol_content
+from runner.spec.loader import Spec, load_spec
+from runner.spec.trainer_files import FOLDER as TRAINERS
+from runner.spec.trainer_files import read_index
+from runner.training.trainer_files import CollectedFiles, collect_files
+
+
+def pinned_sources(folder: RunFolder, path: Path) -> dict[str, Source]:
+    """Return where the files of a run are now; `path` is the spec that it was played from.
+
+    Raises:
+        ReleaseError: a file differs from what was played, or is in no public commit.
+        SpecError: the spec cannot be loaded.
+    """
+    written = folder.path / "inputs" / WRITTEN
+    try:
+        overrides = read_bounded(written / OVERRIDES, MAX_WRITTEN).decode().splitlines()
+    except OSError as error:
+        raise ReleaseError(
+            f"--pin: run {folder.run_id} does not record how its spec was written, so it cannot be pinned: "
+            f"{error.strerror}"
+        ) from error
+    spec = load_spec(path, overrides, Results.of(folder).path_of, finder_of(path))
+    sources = sources_of(spec)
+    trainers = {f"trainer of {group}": part for group, part in _trainer_parts(spec).items()}
+    problems = [*_changed(spec, folder, written), *why_not_pinned({**sources, **file_pins.sources(trainers)})]
+    if problems:
+        raise ReleaseError(f"--pin {path}: run {folder.run_id} cannot be pinned").with_notes(problems)
+    return sources
+
+
+def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
+    """Yield the files of each `command` trainer, as they are now."""
+    training = spec.experiment.training
+    for group, trainer in ({} if training is None else training.trainers).items():
+        if trainer.command is not None:
+            yield group, collect_files(group, trainer, spec.trainer_files.get(group))
+
+
+def _trainer_parts(spec: Spec) -> dict[str, Part]:
+    """The user's own files of each trainer; those of a fetched one are pinned by its release."""
+    own = [(group, found) for group, found in _trainers(spec) if group not in spec.trainer_files and found.contents]
+    here = Path.cwd()
+    return {group: Part(here, tuple(here / path for path in found.contents)) for group, found in own}
+
+
+def _saved(path: Path) -> bytes | None:
+    try:
+        return read_bounded(path, MAX_WRITTEN)
+    except OSError:
+        return None
+
+
+def _changed(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
+    """Yield each part of a spec that differs from what the run was played with."""
+    manifest = folder.manifest()
+    for name, content in written_files(spec.origin.written).items():
+        if name != INDEX and _saved(written / name) != content:
+            yield f"spec: {name} is not the file that was played"
+    prompts = {name: tagged_hash("prompt", text) for name, text in spec.prompts.sources.items()}
+    for name in sorted({name for name, _ in prompts.items() ^ manifest.prompts_sha256.items()}):
+        yield f"prompts: {name} is not the template that was played"
+    if tagged_hash("protocol", protocol_content(spec.protocol)) != manifest.protocol_sha256:
+        yield "protocol: its rules differ from the rules that were played"
+    if spec.dataset.source_sha256 != manifest.dataset_source_sha256:
+        yield "dataset: the file is not the one that was played"
+    stored = read_index(folder.path / "inputs" / TRAINERS)
+    for group, found in _trainers(spec):
+        used = {path: facts["sha256"] for path, facts in stored[group].files.items()} if group in stored else {}
+        now = {path: hashlib.sha256(data).hexdigest() for path, (data, _) in found.contents.items()}
+        for path in sorted({path for path, _ in used.items() ^ now.items()}):
+            yield f"trainer of {group}: {path} is not the file that the run used"

@@ -1,0 +1,184 @@
+"""Drafts into releases in a registry: cleaned, checked, and sent only once every check of every one has passed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.base.text import counted
+from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import Link
+from runner.documents.releases.reference import Kind, parse
+from runner.models.retirements import shutdown_notes
+from runner.registry.cleaning.byte_search import PrivateText
+from runner.registry.cleaning.draft_cleaning import clean
+from runner.registry.cleaning.draft_folder import as_got
+from runner.registry.cleaning.machine_names import Names
+from runner.registry.draft import Draft
+from runner.registry.publishing.checks import Outcome, Subject, checked, not_pinned
+from runner.registry.transports.interface import Added
+from runner.registry.transports.registry import Published, Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How it is published."""
+
+    names: Names
+    """Of this machine: what must stand nowhere."""
+    force: bool = False
+    """What is in no public commit goes out, marked as not pinned."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A release that was made and checked, and not sent."""
+
+    draft: Draft
+    outcomes: Sequence[Outcome]
+    bundle: Bundle | None
+    """None where it cannot be made; an outcome says why."""
+
+    @property
+    def passed(self) -> bool:
+        return self.bundle is not None and all(outcome.passed for outcome in self.outcomes)
+
+    def to_json(self, where: str | None) -> dict[str, Any]:
+        """All that would leave, and what the checks said."""
+        release = self.draft.release if self.bundle is None else self.bundle.release
+        return {
+            "reference": str(release.reference),
+            "where": where,
+            "sha256": None if self.bundle is None else self.bundle.sha256,
+            "passed": self.passed,
+            "checks": [
+                {"check": one.check, "passed": one.passed, "failures": list(one.failures), "notes": list(one.notes)}
+                for one in self.outcomes
+            ],
+            "files": [vars(entry) for entry in release.files],
+            "bytes": release.size,
+            "cleaned": release.facts.get("cleaned", []),
+            "pinned": release.facts.get("pinned"),
+            "visibility": release.visibility,
+            "licence": release.licence,
+            "notes": list(self.draft.notes),
+        }
+
+
+@contextmanager
+def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options) -> Iterator[list[Ready]]:
+    """The drafts made ready, each family's together; their files are there as long as the block goes on.
+
+    A family is a training run with its parts, or one draft alone: what one says has no bearing on another.
+
+    Raises:
+        ReleaseError: something cannot be taken out of one; nothing of it is to be published.
+    """
+    with ExitStack() as places:
+        made: list[Ready] = []
+        beside = [draft.release for family in families for draft in family]
+        together = frozenset(str(release.reference) for release in beside)
+        for said in families:
+            family = [_resolved(draft, registry) for draft in said]
+            work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
+            for number, (raw, draft) in enumerate(zip(family, clean(family, work), strict=True)):
+                marked = _by_hash(_marked(draft), made)
+                laid_out = as_got(marked.release, marked.all_contents, work / f"laid_out_{number}")
+                subject = Subject(
+                    raw, marked, laid_out, registry, together, options.names, options.force, beside=beside
+                )
+                made.append(_ready(subject))
+        yield made
+
+
+def _resolved(draft: Draft, registry: Registry | None) -> Draft:
+    """With the release that it is said to be a child of by its version and hash, where that is in the registry."""
+    links = tuple(_found(link, registry, draft.release.kind) for link in draft.release.links)
+    return draft if links == draft.release.links else replace(draft, release=replace(draft.release, links=links))
+
+
+def _found(link: Link, registry: Registry | None, kind: Kind) -> Link:
+    if registry is None or link.role != "child_of" or link.release is None or link.sha256 is not None:
+        return link
+    try:
+        entry = registry.find(parse(link.release, kind if link.release.count("/") == 1 else None))
+    except (NotPublished, UsageError):
+        return link  # the check of references says what to do
+    return replace(link, release=str(entry.reference), sha256=entry.sha256)
+
+
+def _marked(draft: Draft) -> Draft:
+    """Return the draft with the fact whether it is pinned, and with notes about models that are shut down."""
+    release, notes = draft.release, (*draft.notes, *shutdown_notes(draft.release.facts))
+    marked = replace(release, facts={**release.facts, "pinned": not any(not_pinned(release))})
+    return replace(draft, release=marked, notes=notes)
+
+
+def _by_hash(draft: Draft, made: Sequence[Ready]) -> Draft:
+    """With the hashes of its parts, and of the models that it made, which are always published with it, before it."""
+    hashes = {str(one.bundle.release.reference): one.bundle.sha256 for one in made if one.bundle is not None}
+    links = tuple(
+        replace(link, sha256=hashes.get(link.release)) if link.release and link.role in ("part", "output") else link
+        for link in draft.release.links
+    )
+    return replace(draft, release=replace(draft.release, links=links))
+
+
+def _ready(subject: Subject) -> Ready:
+    outcomes = checked(subject)
+    try:
+        return Ready(subject.draft, outcomes, subject.bundle)
+    except ReleaseError:
+        return Ready(subject.draft, outcomes, None)
+
+
+def failures(made: Sequence[Ready]) -> list[str]:
+    """Return all problems, one line for each cause, however many releases have it."""
+    causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
+    for prepared in made:
+        for outcome in prepared.outcomes:
+            for failure in outcome.failures:
+                cause = failure.occurrences[0].cause if isinstance(failure, PrivateText) else failure
+                causes.setdefault((outcome.check, cause), []).append((str(prepared.draft.release.reference), failure))
+    return [_problem(check, failures, several=len(made) > 1) for (check, _), failures in causes.items()]
+
+
+def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) -> str:
+    """Describe one cause that some releases have."""
+    reference, message = failures[0]
+    if not several:
+        return f"{check}: {message}"
+    if isinstance(message, PrivateText):
+        texts = [(release, text) for release, text in failures if isinstance(text, PrivateText)]
+        message = PrivateText.of(
+            replace(in_file, file=f"{release}:{in_file.file}")
+            for release, text in texts
+            for in_file in text.occurrences
+        )
+        return f"{check}: {message}"
+    more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+    return f"{reference}{more}: {check}: {message}"
+
+
+def send(made: Sequence[Ready], registry: Registry) -> tuple[list[Published], Added]:
+    """Send what was made ready, all of it.
+
+    Raises:
+        ReleaseError: a check has failed, so that nothing was sent; or the registry cannot be written.
+        TakenError: a name and version is another release's; nothing was sent.
+    """
+    wrong = failures(made)
+    bundles = [one.bundle for one in made if one.bundle is not None]
+    if wrong or len(bundles) < len(made):
+        raise ReleaseError(f"nothing was published: {counted(len(wrong), 'problem')}").with_notes(wrong)
+    return registry.publish(bundles, _message(bundles))
+
+
+def _message(bundles: Sequence[Bundle]) -> str:
+    first = str(bundles[-1].release.reference)
+    return f"Publish {first}" + (f" and {len(bundles) - 1} more" if len(bundles) > 1 else "")

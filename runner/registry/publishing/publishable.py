@@ -1,0 +1,72 @@
+"""Whether a run can be published, as far as that is known without reading its records; and what of a spec can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.documents.releases.manifest import Source
+from runner.registry.bundles.run_facts import why_not_pinned
+from runner.registry.differences import Note
+from runner.results.folder import RunFolder
+from runner.results.manifest import PLAYED, Manifest, Status
+from runner.results.provenance.sources_snapshot import sources_of
+from runner.spec.loader import Spec
+
+
+def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    """What is in the way of publishing a run, by its manifest and the names of its files; notes are no hindrance."""
+    if manifest.shard is not None:
+        yield f"shard {manifest.shard} of a run: its parts are merged first"
+    if manifest.status not in PLAYED:
+        yield "being played" if manifest.status == Status.RUNNING else f"{manifest.status}: not finished"
+    elif manifest.status == Status.INCOMPLETE:
+        yield Note("incomplete, and shown as that")
+    log = folder.stage_log if manifest.is_training_run else folder.journal
+    gone = [path.name for path in (folder.spec, log, folder.metrics) if not path.is_file()]
+    if gone and manifest.status in PLAYED:
+        yield f"gone: {', '.join(gone)}"
+    sources = dict(_sources(manifest.sources or {}))
+    for line in why_not_pinned(sources):
+        part, _, reason = line.partition(";")[0].partition(": ")
+        if part in sources and sources[part].repository is not None:
+            yield f"{part}: {reason} (--force publishes it as not pinned)"
+        else:
+            yield Note(f"not pinned: {line.partition(';')[0]}")
+
+
+def _sources(said: Mapping[str, Any]) -> Iterator[tuple[str, Source]]:
+    for part, source in said.items():
+        if isinstance(source, Mapping):
+            known = {name: source.get(name) for name in ("repository", "commit", "path", "why")}
+            yield part, Source(**known, clean=source.get("clean") is True)
+
+
+@dataclass(frozen=True)
+class PartState:
+    """One part of a spec: a file of one's own, or a release that it names."""
+
+    part: str
+    what: str
+    """The file in its repository, or the release."""
+    state: str
+    """`clean`, `installed`, or why it cannot be pinned."""
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.state in (CLEAN, INSTALLED)
+
+
+CLEAN, INSTALLED = "clean", "installed"
+
+
+def parts_of_spec(spec: Spec) -> Iterator[PartState]:
+    """The components of a spec, and whether each can be found by others."""
+    for slot, use in sorted(spec.components.items()):
+        yield PartState(slot, use.release, INSTALLED)
+    for part, source in sorted(sources_of(spec).items()):
+        shown = source.path or part
+        if source.repository is not None and source.commit is not None:
+            shown = f"{shown} at {source.commit[:10]} of {source.repository}"
+        yield PartState(part, shown, CLEAN if source.clean else source.why or "not known")

@@ -1,0 +1,170 @@
+"""A registry in a folder, on a disk of one's own or a shared one, or a copy of such a folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from runner.base.errors import NotPublished, ReleaseError, TakenError
+from runner.base.storage.atomic_files import fsync_dir
+from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_below, remove_folder
+from runner.documents.releases.bundle import PIECE, Content, checked_copy, opened, pinned
+from runner.documents.releases.manifest import FileEntry
+from runner.documents.releases.paths import MAX_SEGMENTS
+from runner.registry.transports.interface import Added, Stored
+from runner.registry.transports.local_path import local_path
+from runner.registry.transports.staging import INCOMING, remove_abandoned
+
+DEEPEST = 4 + MAX_SEGMENTS
+"""Names that lead to a file: of a release's folder, and inside it. What lies deeper is no registry's."""
+
+
+class FolderTransport:
+    """See `Transport`. A release's folder is written elsewhere on the same disk, and renamed: whole, and only once."""
+
+    def __init__(self, folder: str) -> None:
+        self._root = local_path(folder)
+
+    @property
+    def where(self) -> str:
+        return f"file:{self._root}"
+
+    def stored(self, prefix: str = "") -> Iterator[Stored]:
+        # Only the folder is gone through that all such paths are in; no name of a registry begins with a dot.
+        start = prefix.rpartition("/")[0]
+        pending = [start] if self._leads_through_folders(start) else []
+        while pending:
+            folder = pending.pop()
+            for entry in _scanned(self._root / folder):
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.name.startswith(".") or not (path.startswith(prefix) or prefix.startswith(f"{path}/")):
+                    continue
+                with suppress(FileNotFoundError):  # it may go while it is looked at
+                    if entry.is_dir(follow_symlinks=False):
+                        if path.count("/") + 1 < DEEPEST:
+                            pending.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        yield Stored(path, entry.stat(follow_symlinks=False).st_size)
+
+    def _leads_through_folders(self, path: str) -> bool:
+        """Whether no name of a path is a link; that the root is one may be."""
+        names = [name for name in path.split("/") if name]
+        return not any((self._root / "/".join(names[:end])).is_symlink() for end in range(1, len(names) + 1))
+
+    def open(self, path: str) -> IO[bytes]:
+        place = self._root / path
+        try:
+            return open_below(self._root, _names(path))
+        except FileNotFoundError as error:
+            raise NotPublished(f"{self.where} has no file {path}") from error
+        except OSError as error:
+            raise ReleaseError(f"cannot read {place}: {error.strerror}") from error
+
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
+        added: list[str] = []
+        for folder, files in folders.items():
+            try:
+                self._add(folder, files)
+            except TakenError as error:
+                error.added = tuple(added)
+                raise
+            added.append(folder)
+        return Added()
+
+    def _add(self, folder: str, files: Sequence[tuple[str, Content]]) -> None:
+        target = self._root / folder
+        entries = pinned(files)
+        is_there = False
+        if self._root.is_file():
+            raise ReleaseError(f"no registry can be at {self._root}: that is a file")
+        try:
+            make_folders(self._root)
+            mode = stat.S_IMODE(self._root.stat().st_mode)
+            incoming = _made(self._root, INCOMING, mode) / secrets.token_hex(8)
+            try:
+                made = {_made(incoming.parent, incoming.name, mode)}
+                remove_abandoned(incoming.parent, now=incoming.stat().st_mtime)
+                for path, content in files:
+                    parent = _made(incoming, "/".join(_names(path)[:-1]), mode)
+                    made.add(parent)
+                    _write(incoming / path, content, entries.get(path), mode)
+                for one in made:
+                    fsync_dir(one)
+                parent = _made(self._root, folder.rpartition("/")[0], mode)
+                if os.path.lexists(target):
+                    raise TakenError(f"{self.where} has {folder} already")
+                incoming.rename(target)  # which fails where a folder with files is
+                is_there = True
+                fsync_dir(parent)
+            finally:
+                with suppress(OSError):
+                    remove_folder(incoming)
+        except OSError as error:
+            if not is_there and os.path.lexists(target):
+                raise TakenError(f"{self.where} has {folder} already") from error
+            raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _names(path: str) -> list[str]:
+    """The names that lead to a file.
+
+    Raises:
+        ReleaseError: one of them leads elsewhere than down.
+    """
+    names = path.split("/")
+    if any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise ReleaseError(f"{path!r} is no path inside a registry")
+    return names
+
+
+def _scanned(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ReleaseError(f"cannot read {folder}: {error.strerror}") from error
+
+
+def _made(root: Path, path: str, mode: int) -> Path:
+    """A folder below `root`, with those that lead to it; each that is new may be used by whom the registry allows."""
+    folder = root
+    for name in _names(path) if path else ():
+        above, folder = folder, folder / name
+        if not os.path.lexists(folder):
+            make_folder(folder)
+            with suppress(PermissionError):  # another's, who was quicker
+                folder.chmod(mode)
+            fsync_dir(above)
+        make_folder(folder)
+    return folder
+
+
+def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> None:
+    """A file, which everybody may read who may read the registry, and nobody but its owner change."""
+    try:
+        source = opened(content)
+    except OSError as error:
+        raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
+    with source, os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
+        with suppress(PermissionError):
+            os.fchmod(file.fileno(), mode & 0o644)
+        if entry is None:
+            while piece := source.read(PIECE):
+                file.write(piece)
+        else:
+            try:
+                checked_copy(source, entry, file.write)
+            except ReleaseError as error:
+                raise ReleaseError(f"{error}; it changed while it was published, publish again") from error
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,1 @@
+"""A registry in a git repository."""

@@ -1,0 +1,1 @@
+"""A registry behind `nip-run serve`."""

@@ -1,0 +1,1 @@
+"""A registry in a dataset repository of the Hugging Face Hub."""

@@ -1,0 +1,1 @@
+"""Whether numbers, records and releases follow from their journals."""

@@ -1,0 +1,132 @@
+"""A got run replayed from its own journal, and whether what was published follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from runner.base.errors import RunError
+from runner.base.storage.atomic_files import read_json
+from runner.registry.differences import (
+    Note,
+    by_earlier,
+    by_other,
+    different_counts,
+    different_metrics,
+    recomputed_by,
+    some_of,
+)
+from runner.registry.fetched_release import Got
+from runner.registry.recomputed_run import check_claims
+from runner.registry.verification.reproducible import link_of, sound, suffixed
+from runner.registry.verification.rows import different_from_published
+from runner.registry.verification.verify import wrong_in_run
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import COUNTED
+from runner.runs.execution.accounting import Watch
+from runner.runs.finished.reconstruction import Reconstructor, played_plan
+from runner.runs.finished.result import RunResult
+from runner.runs.finished.selection import ReplayOf, WhichRun
+from runner.runs.session.chat_format_lock import as_begun
+from runner.runs.session.run import RunOptions
+from runner.spec.loader import load_spec
+from runner.training.any_run import run_plan
+from runner.training.plan import plan_of
+from runner.version import __version__
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of a published run that was replayed from its journal."""
+
+    got: Got
+    run_id: str
+    """Of the run in the results folder that replays it."""
+    different: tuple[str, ...]
+    """What does not follow from the transcripts, each by name; none: all of it follows."""
+    otherwise: tuple[str, ...] = ()
+    """What an earlier version told otherwise, or did not compute."""
+    by_earlier: bool = False
+
+    @property
+    def recorded_version(self) -> str:
+        """Which nip-run played it."""
+        return str(self.got.release.facts.get("version"))
+
+    @property
+    def versions(self) -> str:
+        """With which it was recomputed, and which one recorded it."""
+        assert self.got.run is not None
+        return recomputed_by(self.got.run.manifest())
+
+    @property
+    def same_version(self) -> bool:
+        return self.recorded_version == __version__ and not self.by_earlier
+
+
+def replayed(got: Got, results: Results, watch: Watch | None = None) -> Replayed:
+    """Play a got run from its own journal as a run of its own, and compare all that was published with it.
+
+    Raises:
+        UsageError: it is a training run.
+        ReleaseError: a file of it is not as it was published.
+        RunError, SpecError: it plans more than it holds, or its files cannot be read.
+    """
+    run = sound(got)
+    plan = played_plan(run)
+    with closing(Reconstructor(run, plan)) as journal:
+        check_claims(run, plan, len(journal))
+    source = ReplayOf(run.path)
+    name = results.name_for(suffixed(run.run_id, "-reproduced"), again=True)
+    which = WhichRun(run_id=name, replay=source)
+    mine, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
+    options = RunOptions(replay=source, watch=watch, reproduces=link_of(got))
+    earlier = by_earlier(run.manifest())
+    try:
+        result = run_plan(mine, results, name, options)
+    except RunError as error:  # an answer is missing, or was given to another question
+        if wrong := [line for line in wrong_in_run(run) if not isinstance(line, Note)]:
+            return Replayed(got, name, (str(error), *wrong), by_earlier=earlier)
+        raise
+    wrong, otherwise = _different(run, result)
+    return Replayed(got, result.run_id, tuple(wrong), tuple(otherwise), earlier)
+
+
+def _different(run: RunFolder, result: RunResult) -> tuple[list[str], list[str]]:
+    """What of a run its replay does not bear out, and what another version told otherwise."""
+    manifest = run.manifest()
+    metrics = different_metrics(read_json(run.metrics), result.metrics, manifest)
+    counts = {name: getattr(result.manifest, name) for name in COUNTED}
+    wrong = [
+        *some_of(metrics.wrong, "numbers"),
+        *some_of(_different_rows(run, result, by_other(manifest)), "rows"),
+        *(
+            f"{name}: published {published!r}, recomputed {again!r}"
+            for name, published, again in different_counts(manifest, counts)
+        ),
+    ]
+    return wrong, list(some_of(metrics.otherwise, "numbers"))
+
+
+def _different_rows(run: RunFolder, result: RunResult, other_version: bool) -> Iterator[str]:
+    try:
+        yield from different_from_published(run, result.folder, other_version=other_version)
+    except RunError as error:  # the published rows end here, or there are none
+        yield str(error)
+
+
+def facts_of(found: Replayed) -> Mapping[str, Any]:
+    """What a machine is told of a replay."""
+    return {
+        "release": str(found.got.release.reference),
+        "run_id": found.run_id,
+        "follows": not found.different,
+        "different": list(found.different),
+        "otherwise": list(found.otherwise),
+        "version": found.recorded_version,
+        "nip_run": __version__,
+        "same_version": found.same_version,
+    }

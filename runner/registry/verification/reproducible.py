@@ -1,0 +1,101 @@
+"""A published run on its way to be reproduced: got once, with every file of it as published."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from runner.base.errors import ReleaseError, UsageError
+from runner.base.text import comma_join
+from runner.documents.fetched_files import where_from
+from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+from runner.registry.fetched_release import PUBLISHED, Got, get, is_got, opened
+from runner.registry.transports.registry import Entry, Registry
+from runner.registry.verification.verify import wrong_files
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import PLAYED
+from runner.spec.experiment import LONGEST_RUN_ID
+from runner.training.plan import MAX_PART_SUFFIX
+
+
+def got_for(registry: Registry, entry: Entry, results: Results) -> Got:
+    """A release, got into the results folder, or as it was got there before.
+
+    Raises:
+        ReleaseError: what was got there before is damaged, or another release; with how it is got anew.
+        NotPublished, UsageError: as `get`.
+    """
+    reference = entry.reference
+    folder = results.path / PUBLISHED / reference.owner / reference.name / str(reference.version)
+    try:
+        if is_got(folder):
+            got = opened(folder)
+            if got.sha256 != entry.sha256:
+                raise ReleaseError(f"{folder} holds another release of this name")
+            _check_data(got)
+            return got
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ReleaseError(f"{folder} holds what no `nip-run get` left")
+    except ReleaseError as error:
+        removed = f"rm -r {shlex.quote(str(folder))}"
+        raise ReleaseError(f"{error}\nremove it, and the same command gets it again: {removed}") from error
+    return get(registry, reference, folder)
+
+
+def check_whole(got: Got) -> None:
+    """See that the files of the run are as published.
+
+    Raises:
+        ReleaseError: some are not; which, and how it is got anew.
+    """
+    try:
+        _check_data(got)
+    except ReleaseError as error:
+        raise ReleaseError(f"{error}\n{_got_anew(got)}") from error
+
+
+def _check_data(got: Got) -> None:
+    if wrong := list(wrong_files(got, data_only=True)):
+        raise ReleaseError("\n".join(wrong))
+
+
+def _got_anew(got: Got) -> str:
+    """The command that gets a damaged release again, where its marker says from where."""
+    where = where_from(got.folder)
+    at = f" --from {shlex.quote(where)}" if where else ""
+    return f"get it again into another folder: nip-run get {got.release.reference} NEW{at}"
+
+
+def sound(got: Got) -> RunFolder:
+    """The run of a release whose files are as published.
+
+    Raises:
+        UsageError: it is a training run, or did not come to its end.
+        ReleaseError: some are not; which.
+    """
+    check_whole(got)
+    run = got.run
+    if run is None:
+        raise UsageError(f"{got.release.reference} is a {got.release.kind}; only a run can be reproduced")
+    manifest = run.manifest()
+    if manifest.is_training_run:
+        parts = comma_join(str(link.release) for link in got.release.links if link.role == "part")
+        raise UsageError(
+            f"{run.run_id} is a training run, whose games are releases of their own, each reproduced by its name: "
+            f"{parts or 'none'}; the training itself is played anew by: nip-run {shlex.quote(str(got.folder))}"
+        )
+    if manifest.status not in PLAYED:
+        raise UsageError(f"{run.run_id} is {manifest.status}, and has no numbers to reproduce")
+    if lacks_rows(got):
+        raise UsageError(f"{got.release.reference}: {what_is_needed(got)}")
+    return run
+
+
+def suffixed(run_id: str, suffix: str) -> str:
+    """A name for a run that belongs to another, short enough to be numbered."""
+    return run_id[: LONGEST_RUN_ID - len(suffix) - MAX_PART_SUFFIX] + suffix
+
+
+def link_of(got: Got) -> Mapping[str, str]:
+    return {"release": str(got.release.reference), "sha256": got.sha256}

@@ -1,0 +1,188 @@
+"""The recorded rows of a run held against those that follow from its journal."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from runner.base.storage.parquet import read_tables
+from runner.base.storage.strict_json import is_same, loads
+from runner.base.text import in_one_line, shortened
+from runner.models.interface import LATER_CLASSES
+from runner.registry.records import ROLLOUTS_FILE, published_rows
+from runner.registry.verification.row_matching import Key, Row, TooFar, matched
+from runner.results.folder import RunFolder
+from runner.results.tables import COLUMNS
+
+MOST_SHOWN = 80
+"""Characters of a name that a stranger gave."""
+
+MAX_COLUMNS = 8
+"""So many columns of one row are told."""
+
+MAX_ADDED = 10_000
+"""So many rows that are too many are looked for at once."""
+
+KEYS: Mapping[str, Sequence[str]] = {
+    "rollouts": ("rollout_id",),
+    "messages": ("rollout_id", "round", "channel", "agent"),
+    "completions": ("rollout_id", "round", "agent", "attempt", "vote"),
+}
+"""What says of which game, and of what in it, a row is."""
+
+_LATER_COLUMNS = frozenset((*LATER_CLASSES, "service_tier", "usage_estimated"))
+
+_NOT_ITS_NAME = frozenset(("run_id",))
+
+
+def different_rows(recorded: RunFolder, again: RunFolder, *, other_version: bool = False) -> Iterator[str]:
+    """Rows that differ, by table and rollout, of all tables that were recorded."""
+    published, but = recorded.path / ROLLOUTS_FILE, frozenset[str]()
+    if published.is_file():
+        rows = partial(_published, published, other_version)
+        yield from _differences(ROLLOUTS_FILE, "rollouts", rows, again, but)
+    for name in COLUMNS:
+        path = recorded.table(name)
+        if path.is_file():
+            later = _later_columns_missing(path) if name == "completions" else but
+            yield from _differences(path.name, name, partial(table_rows, recorded, name), again, later)
+        elif not published.is_file():
+            yield f"{path.name} is missing"
+
+
+def different_from_published(recorded: RunFolder, again: RunFolder, *, other_version: bool = False) -> Iterator[str]:
+    """The published rollouts of a run held against those of a run of another name that replayed it.
+
+    Another version may have had fewer columns.
+    """
+    path = recorded.path / ROLLOUTS_FILE
+    if not path.is_file():
+        yield f"{ROLLOUTS_FILE} is missing"
+        return
+    yield from _differences(ROLLOUTS_FILE, "rollouts", partial(_published, path, other_version), again, _NOT_ITS_NAME)
+
+
+def _differences(
+    file: str, table: str, recorded: Callable[[], Iterator[Row]], again: RunFolder, but: frozenset[str]
+) -> Iterator[str]:
+    """What is wrong with recorded rows, each thing once: they are matched by what they are of, and not by place."""
+    key = partial(_key, KEYS[table])
+    added: list[tuple[bytes, str]] = []
+    in_order = True
+    try:
+        for found in matched(recorded(), table_rows(again, table), key):
+            at = f"{file}, row {found.place}, {_told(table, found.key)}"
+            if found.moved and in_order:
+                in_order = False
+                yield f"{at}: the rows are in another order, and this is the first that is not in its place"
+            if found.recorded is None:
+                yield f"{file}: {_told(table, found.key, whole=True)} is missing"
+            elif found.again is None:
+                added.append((_digest(found.key), at))
+                if len(added) == MAX_ADDED:
+                    yield from _added(added, again, table)
+                    added = []
+            elif wrong := _wrong_columns(found.recorded, found.again, but):
+                yield f"{at}: {wrong}"
+    except TooFar as error:
+        yield f"{file}: the rows are in so different an order that those after row {error.read:,} were not compared"
+    yield from _added(added, again, table)
+
+
+def _added(added: Sequence[tuple[bytes, str]], again: RunFolder, table: str) -> Iterator[str]:
+    """Rows that are too many, each by the digest of its key: of a rollout that has its row already, or of none."""
+    if not added:
+        return
+    asked = {digest for digest, _ in added}
+    known = asked.intersection(_digest(_key(KEYS[table], row)) for row in table_rows(again, table))
+    for digest, at in added:
+        yield f"{at}: it {'stands there once too often' if digest in known else 'follows from no game of the journal'}"
+
+
+def _key(columns: Sequence[str], row: Row) -> Key:
+    """What a row is of, for rows of any content."""
+    values = (row.get(name) for name in columns)
+    return tuple(one if type(one) in (str, int, type(None)) else repr(one) for one in values)
+
+
+def _digest(key: Key) -> bytes:
+    """What a key is known by where many are held: a stranger's has any length."""
+    return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
+
+
+def _told(table: str, key: Key, *, whole: bool = False) -> str:
+    """What a row is of, in words; `whole`: with what parts it from the others of its rollout."""
+    named = list(zip(KEYS[table], key, strict=True))[: None if whole else 1]
+    return ", ".join(
+        f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MOST_SHOWN))}"
+        for name, value in named
+        if value is not None or name == "rollout_id"
+    )
+
+
+def _later_columns_missing(path: Path) -> frozenset[str]:
+    """The columns that the version that wrote a table did not have, although its journal may hold their values."""
+    present = {name for (name,) in read_tables("SELECT column_name FROM (DESCRIBE rows)", {"rows": path}, {})}
+    return _LATER_COLUMNS - present
+
+
+def _wrong_columns(recorded: Row, again: Row, but: frozenset[str]) -> str:
+    """The columns in which a recorded row is not what follows, with both values; nothing where it is."""
+    wrong = [
+        name
+        for name, value in again.items()
+        if name not in but and not (name in recorded and is_same(recorded[name], value))
+    ]
+    wrong += [name for name in recorded if name not in again]
+    told = [
+        f"{in_one_line(shortened(name, MOST_SHOWN))}: recorded {_short(recorded, name)}, "
+        f"recomputed {_short(again, name)}"
+        for name in wrong[:MAX_COLUMNS]
+    ]
+    return "; ".join([*told, *([f"and {len(wrong) - MAX_COLUMNS:,} more columns"] if wrong[MAX_COLUMNS:] else [])])
+
+
+def _short(row: Row, name: str) -> str:
+    if name not in row:
+        return "nothing"
+    shown = repr(row[name])
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
+
+
+def _published(path: Path, other_version: bool) -> Iterator[Row]:
+    """The rows of a `rollouts.jsonl`; columns that another version did not write, in any row, are null."""
+    left_out: Row | None = None
+    for row in published_rows(path):
+        if left_out is None:
+            left_out = dict.fromkeys(COLUMNS["rollouts"].keys() - row.keys()) if other_version else {}
+        yield {**left_out, **row}
+
+
+def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
+    """The rows of a table, with every column that it has today; those that an earlier version did not write are null.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    columns = COLUMNS[name]
+    missing = ", ".join(f'NULL::{kind} AS "{column}"' for column, kind in columns.items())
+    chosen = ", ".join(f'"{column}"' for column in columns)
+    sql = f"SELECT {chosen} FROM (SELECT * FROM rows UNION ALL BY NAME SELECT {missing} WHERE false)"
+    for values in read_tables(sql, {"rows": folder.table(name)}, {}):
+        yield {
+            column: _json(value) if kind == "JSON" else value
+            for (column, kind), value in zip(columns.items(), values, strict=True)
+        }
+
+
+def _json(value: Any) -> Any:
+    """A value of a column of JSON, which a table has as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return loads(value.encode())
+    except ValueError:
+        return value

@@ -1,0 +1,130 @@
+"""A published training run: each of its parts replayed, and the chain of models from one part to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.base.errors import Interrupted, NipRunError, ReleaseError
+from runner.base.storage.atomic_files import read_json
+from runner.base.storage.strict_json import is_same
+from runner.documents.releases.reference import Kind, Reference, parse
+from runner.registry.fetched_release import Got
+from runner.registry.skipped_releases import in_words
+from runner.registry.transports.registry import Registry
+from runner.registry.verification.replay import Replayed, replayed
+from runner.registry.verification.reproducible import check_whole, got_for
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import Manifest
+from runner.runs.finished.reconstruction import saved_plan
+from runner.training.plan import part_id
+from runner.training.stage_log import read_stages
+from runner.training.stages import GamesPlayed, Stages, Switched, TestPlayed
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What became of a published training run."""
+
+    parts: tuple[Replayed, ...]
+    different: tuple[str, ...]
+    """What does not fit together; what is wrong in a part is said of it."""
+
+    @property
+    def wrong(self) -> bool:
+        return bool(self.different) or any(part.different for part in self.parts)
+
+
+def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
+    """Replay every part of a training run, and see that each was played by the models that the one before it left.
+
+    A part that is not there, or cannot be replayed, is told and does not hinder the others.
+
+    Raises:
+        ReleaseError: a file of it is not as it was published.
+        Interrupted: a signal stopped a replay; nothing is said of the others.
+    """
+    run = got.run
+    assert run is not None
+    check_whole(got)
+    stages = read_stages(run.path, run.manifest().identity)
+    different: list[str] = []
+    parts: dict[str, Replayed] = {}
+    for link in got.release.links:
+        if link.role == "part" and link.release is not None:
+            try:
+                named = parse(link.release, Kind.RUN)
+                assert isinstance(named, Reference)
+                entry = registry.find(named)
+                if link.sha256 is not None and entry.sha256 != link.sha256:
+                    raise ReleaseError(f"it is sha256:{entry.sha256[:12]}, and the run links sha256:{link.sha256[:12]}")
+                part = replayed(got_for(registry, entry, results), results)
+                parts[_run_of(part).run_id] = part
+            except Interrupted:
+                raise
+            except NipRunError as error:
+                different.append(f"part {link.release}: {error}")
+            except Exception as error:  # noqa: BLE001 - a part of a stranger's, and the others are read
+                different.append(f"part {link.release}: {in_words(error)}")
+    different += different_models(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
+    different += _different_tests(run, stages, parts)
+    return Chain(tuple(parts.values()), tuple(different))
+
+
+def _run_of(part: Replayed) -> RunFolder:
+    assert part.got.run is not None
+    return part.got.run
+
+
+def different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
+    """Parts that are missing, or were played by other models than those before them left."""
+    models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
+    manifest = run.manifest()
+    switched = {record.iteration: record.models for record in stages.all(Switched)}
+    played = {(record.iteration, "training"): record.run_id for record in stages.all(GamesPlayed)}
+    tested = {(record.iteration, "benchmark"): record.run_id for record in stages.all(TestPlayed)}
+    for iteration in range(max((at for at, _ in (*played, *tested)), default=-1) + 1):
+        for kind, of in (("benchmark", tested), ("training", played)):
+            name = of.get((iteration, kind))
+            if name is None:
+                continue
+            if name != part_id(manifest.run_id, iteration, kind) and name not in parts:
+                yield f"its log names {name}, which is no part of it"
+            elif name not in parts:
+                yield f"its part {name} is not published, or cannot be replayed"
+            else:
+                for row in parts[name].agents:
+                    if row["model"] != models.get(row["model_group"]):
+                        yield (
+                            f"{name}: {row['agent']} was played by {row['model']}, and the iteration before left "
+                            f"{models.get(row['model_group'])}"
+                        )
+        models |= {group: str(state["model"]) for group, state in switched.get(iteration, {}).items()}
+    for row in manifest.agents:
+        if row["model"] != models.get(row["model_group"]):
+            left = models.get(row["model_group"])
+            yield f"manifest.json: {row['agent']} ended as {row['model']}, and its last iteration left {left}"
+
+
+def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, Replayed]) -> Iterator[str]:
+    """Tests whose accuracy, as the training run has it, is not that of the part that measured it."""
+    rows = read_json(run.metrics).get("tests", [])
+    recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}
+    if len(recorded) < len(rows):
+        yield "metrics.json: the tests before one iteration stand there twice"
+    for record in stages.all(TestPlayed):
+        part = parts.get(record.run_id)
+        row = recorded.get(record.iteration)
+        if row is None:
+            yield f"metrics.json: the test before iteration {record.iteration} is missing"
+        elif part is not None:
+            measured = read_json(_run_of(part).metrics)["metrics"]
+            found = next(one for one in measured if (one["agent"], one["metric"]) == (None, "accuracy"))
+            for name, value in row["accuracy"].items():
+                if not is_same(value, found.get(name)):
+                    yield (
+                        f"metrics.json: accuracy.{name} before iteration {record.iteration}: published {value!r}, and "
+                        f"{record.run_id} has {found.get(name)!r}"
+                    )

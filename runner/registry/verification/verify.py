@@ -1,0 +1,306 @@
+"""What is wrong with a release, a got folder or a run: bytes, inputs, records. Nothing is played, nothing written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from runner.base.errors import JournalError, NipRunError, ReleaseError
+from runner.base.hashing import tagged_hash
+from runner.base.storage.atomic_files import read_json
+from runner.base.storage.format_versions import RUN_FOLDER
+from runner.base.storage.log_lines import FROM_ELSEWHERE
+from runner.base.storage.safe_files import open_to_read
+from runner.base.storage.strict_json import is_same
+from runner.base.text import comma_join
+from runner.documents.releases.bundle import checked_copy
+from runner.documents.releases.reference import Kind
+from runner.models.journal_records import read_records
+from runner.registry.bundles.extra_files import wrong_beside
+from runner.registry.bundles.missing_rows import lacks_rows
+from runner.registry.bundles.run_data import accuracy_of
+from runner.registry.bundles.runs import ROWS
+from runner.registry.components.files import GOLDEN, changed_renderings
+from runner.registry.differences import (
+    Note,
+    Otherwise,
+    by_earlier,
+    by_other,
+    different_counts,
+    different_metrics,
+    recomputed_by,
+    some_of,
+)
+from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
+from runner.registry.lineage.listed_facts import wrong_facts
+from runner.registry.recomputed_run import recomputed
+from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.signing import check_release
+from runner.registry.skipped_releases import in_words
+from runner.registry.transports.registry import Entry, Registry
+from runner.registry.verification.kinds import wrong_kind
+from runner.registry.verification.rows import different_rows
+from runner.registry.verification.torn_logs import torn_logs
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import COUNTED, PLAYED, Manifest
+from runner.results.provenance.input_files import spec_hash
+from runner.results.tables import COLUMNS
+from runner.rollouts.identity import protocol_content
+from runner.rollouts.plan import Plan
+from runner.runs.finished.reconstruction import saved_plan
+from runner.spec.model_sources import Source
+from runner.spec.origin import DATA
+from runner.training.stage_log import read_stages
+
+DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
+"""What `get` adds to the files of a release."""
+
+EDITABLE = frozenset((PARAMETERS, SPEC))
+"""The files of a got run that are there to be edited; all else of it stays as published."""
+
+
+def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None = None) -> Iterator[str]:
+    """What is wrong with a release in a registry: its bytes, its signature, and of a run its records."""
+    wrong = list(registry.wrong(entry))
+    try:
+        signed = check_release(registry, entry, signer_key)
+        yield from () if signed is None else (Note(signed),)
+    except ReleaseError as error:
+        wrong.append(str(error))
+    if not wrong:
+        wrong += wrong_facts(entry, registry.read(entry)[0])
+    yield from dict.fromkeys(wrong)
+    if entry.reference.kind not in (Kind.RUN, Kind.PROMPTS) or wrong:
+        return
+    with TemporaryDirectory(prefix=".nip-run-") as place:
+        try:
+            got = get(registry, entry.reference, Path(place) / "got")
+        except ReleaseError as error:
+            yield str(error)
+            return
+        found = _wrong_records(got) if entry.reference.kind == Kind.RUN else _wrong_contents(got)
+        yield from (_without(place, line) for line in _whatever_goes_wrong(found))
+
+
+def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
+    """What is found, and what the release sets off in the code that reads it, which is the release's own fault."""
+    try:
+        for line in found:  # without the advice to verify it
+            shown, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
+            yield shown if advice else line
+    except Exception as error:  # noqa: BLE001
+        yield in_words(error)
+
+
+def _without(place: str, line: str) -> str:
+    """A message that names no folder which is gone when it is read."""
+    shown = line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
+    return line if shown == line else type(line)(shown) if isinstance(line, Note) else shown
+
+
+def wrong_in_got(folder: Path) -> Iterator[str]:
+    """What is wrong in a folder that `get` left: each file that is not as published, and the run's records."""
+    try:
+        got = opened(folder)
+    except ReleaseError as error:
+        yield str(error)
+        return
+    wrong = [*wrong_files(got, but=EDITABLE), *_added_files(got), *_wrong_contents(got)]
+    yield from wrong
+    if got.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
+        yield from _whatever_goes_wrong(_wrong_records(got))
+
+
+def edited(folder: Path) -> list[str]:
+    """The files of a got run that a reader may change, and which were changed since it was got.
+
+    Raises:
+        UsageError, ReleaseError: as `opened`.
+    """
+    got = opened(folder)
+    if got.release.kind != Kind.RUN:
+        return []
+    found = list(wrong_files(got, only=EDITABLE))
+    return [path for path in sorted(EDITABLE) if any(f": {path} " in line for line in found)]
+
+
+def _wrong_contents(got: Got) -> Iterator[str]:
+    """What the files of a release hold that they may not, or that is otherwise here."""
+    try:
+        check_lock(got.folder, got.release)
+    except ReleaseError as error:
+        yield f"{got.folder}: {error}"
+    if got.release.kind == Kind.PROMPTS:
+        try:
+            changed = changed_renderings(got.folder)
+        except NipRunError as error:
+            yield str(error)
+            return
+        if changed:
+            names = comma_join(f"{name}.jinja" for name in changed)
+            yield f"{got.release.reference}: this nip-run renders {names} otherwise than {GOLDEN} has it"
+
+
+def wrong_files(
+    got: Got, *, data_only: bool = False, only: frozenset[str] | None = None, but: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """The files of a release that are not as published; with `data_only` of the run alone, which nobody edits."""
+    for entry in got.release.files:
+        if data_only and not entry.path.startswith(f"{DATA}/"):
+            continue
+        if (only is not None and entry.path not in only) or (entry.path in but and got.release.kind == Kind.RUN):
+            continue
+        try:
+            with open_to_read(got.folder / entry.path) as source:
+                checked_copy(source, entry, lambda _: None)
+        except ReleaseError as error:
+            yield f"{got.folder}: {error}"
+        except OSError as error:
+            yield f"{got.folder}: {entry.path} cannot be read: {error.strerror}"
+
+
+def _added_files(got: Got) -> Iterator[str]:
+    """Files among those of the run that are none of the release's; beside them a reader may keep others."""
+    known = {entry.path for entry in got.release.files} | {f"{DATA}/{name}" for name in DERIVED}
+    known |= {ROWS} if PIN in known else set()
+    for at, _, names in os.walk(got.folder / DATA):
+        for name in names:
+            path = Path(at, name).relative_to(got.folder).as_posix()
+            if path not in known:
+                yield f"{got.folder}: {path} is no file of the release"
+
+
+def _wrong_records(got: Got) -> Iterator[str]:
+    try:
+        run = got.run
+        assert run is not None
+        if lacks_rows(got):  # what is left can be checked by itself
+            manifest = run.manifest()
+            yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
+        else:
+            yield from wrong_in_run(run)
+        if not got.is_training_run and got.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
+            yield f"{got.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
+        with suppress(JournalError):  # a damaged log, which is told of above
+            yield from (f"{DATA}/{line}, which are no record" for line in torn_logs(run, run.manifest().identity))
+        yield from _wrong_facts(got, run)
+        yield from wrong_beside(got, run, but=frozenset(edited(got.folder)))
+    except NipRunError as error:
+        yield str(error)
+
+
+def _wrong_facts(got: Got, run: RunFolder) -> Iterator[str]:
+    """What a board would show of the release that is not what its own files say."""
+    facts, manifest = got.release.facts, run.manifest()
+    said = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
+    for name, value in said.items():
+        if name in facts and not is_same(facts[name], value):
+            yield f"{got.release.reference}: its facts say {name} {facts[name]!r}, and its manifest.json {value!r}"
+    yield from (f"{got.release.reference}: {wrong}" for wrong in wrong_kind(run, facts))
+    if run.metrics.is_file() and facts.get("accuracy") is not None:
+        found = accuracy_of(read_json(run.metrics)) or {}
+        for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
+            if not is_same(value, found.get(name)):
+                yield f"{got.release.reference}: its facts say accuracy.{name} {value!r}, and its metrics.json " + (
+                    repr(found.get(name))
+                )
+    hashes = {"run": manifest.identity, "game": manifest.game_sha256}
+    for name, value in hashes.items():
+        if got.release.identity.get(name, value) != value:
+            yield f"{got.release.reference}: its identity ({name}) is not that of its manifest.json"
+
+
+def wrong_in_run(folder: RunFolder) -> Iterator[str]:
+    """What is wrong with a run: its journal, its inputs, and what was recorded of it; of a training run, its parts."""
+    try:
+        manifest = folder.manifest()
+    except NipRunError as error:
+        yield str(error)
+        return
+    if manifest.is_training_run:
+        yield from _wrong_training(folder, manifest)
+        return
+    wrong = [*_wrong_journal(folder, manifest), *_wrong_inputs(folder, manifest)]
+    yield from wrong
+    if manifest.format < RUN_FOLDER and not by_earlier(manifest):
+        yield f"manifest.json says no format, and every nip-run since 0.1.0 writes one, as {manifest.version}"
+    # Every version that records where answers come from writes the hashes, too.
+    is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
+    if is_sealed and not folder.sums.is_file():
+        yield f"{folder.sums.name} is missing: changes to the tables and metrics are not noticed"
+    if not wrong:
+        try:
+            yield from _wrong_numbers(folder, manifest)
+        except NipRunError as error:
+            yield str(error)
+
+
+def _wrong_training(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    try:
+        read_stages(folder.path, manifest.identity)
+    except NipRunError as error:
+        yield str(error)
+    yield from _wrong_inputs(folder, manifest)
+    for part in Results.of(folder).parts_of(manifest.run_id) if folder.name is None else ():
+        yield from (f"{part.run_id}: {line}" for line in wrong_in_run(part))
+
+
+def _wrong_journal(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    try:
+        for _ in read_records(folder.journal, manifest.identity):
+            pass
+    except NipRunError as error:
+        yield str(error)
+
+
+def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    """The inputs that are not those of the manifest's hashes, each by name."""
+    try:
+        plan = saved_plan(folder)
+    except NipRunError as error:
+        yield f"{folder.path}: its inputs cannot be read: {error}"
+        return
+    inputs = folder.path / "inputs"
+    prompts = {name: tagged_hash("prompt", text) for name, text in plan.spec.prompts.sources.items()}
+    for name in sorted(prompts.keys() | manifest.prompts_sha256.keys()):
+        if prompts.get(name) != manifest.prompts_sha256.get(name):
+            yield f"{inputs / 'prompts' / name}.jinja is not the template that the manifest has the hash of"
+    for what, is_right in _hashes(folder, plan, manifest):
+        if not is_right:
+            yield f"{folder.path}: {what} not what the manifest has the hash of"
+
+
+def _hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
+    yield "inputs/dataset.jsonl is", plan.spec.dataset.sha256 == manifest.dataset_sha256
+    if by_earlier(manifest):  # 0.1.0 hashed protocols and specs otherwise
+        return
+    protocol = tagged_hash("protocol", protocol_content(plan.spec.protocol))
+    if not manifest.is_training_run and manifest.parent_run_id is None:
+        yield "inputs/protocol.yaml is", protocol == manifest.protocol_sha256
+    yield "the game (rules, prompts, models) is", plan.game_hash == manifest.game_sha256
+    # The hash is of the spec as it was saved: a key that came later is not in it, and stands in the plan's.
+    said = tagged_hash("spec", Source(folder.path).spec)
+    yield "spec.yaml is", manifest.spec_sha256 in (said, spec_hash(plan))
+
+
+def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    """What was recorded and does not follow from the journal."""
+    if manifest.status not in PLAYED:
+        return
+    with recomputed(folder) as again:
+        found = different_metrics(read_json(folder.metrics), again.metrics, manifest)
+        yield from some_of(found.wrong, "numbers")
+        if found.otherwise:
+            yield from map(Otherwise, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
+        names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
+        if manifest.prices is None and manifest.cost_usd is not None:  # a later list has other prices
+            names.append("cost_usd")
+        yield from (
+            f"manifest.json says {name} {recorded!r}; from the journal follows {value!r}"
+            for name, recorded, value in different_counts(manifest, {name: again.counts[name] for name in names})
+        )
+        yield from some_of(different_rows(folder, again.folder, other_version=by_other(manifest)), "rows")

@@ -1,0 +1,92 @@
+"""The baseline of a system: a run by its name, or the runs of a protocol with the same task and the same verifier."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from runner.base import package_data
+from runner.base.errors import UsageError
+from runner.base.text import comma_join, did_you_mean
+from runner.results.comparison.systems import System, system_of
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
+from runner.results.manifest import Manifest, Status
+from runner.results.tasks import Task, played_datapoints, template_variables
+
+
+def baseline_of(name: str, system: System, results: Results) -> System:
+    """What a system is compared with; runs of one game are pooled.
+
+    Raises:
+        UsageError: there is no run of this name and none of this protocol that fits, or those that fit differ.
+    """
+    of_protocol = [
+        (folder, manifest)
+        for folder in results.runs()
+        if (manifest := folder.manifest()).protocol == name and not manifest.is_training_run
+    ]
+    if not of_protocol:
+        return _run_named(name, system, results)
+    task, own = _task_of(system.runs[0]), {folder.path.resolve() for folder in system.runs}
+    fitting = [
+        (folder, manifest)
+        for folder, manifest in of_protocol
+        if manifest.status == Status.DONE and manifest.replay_of is None and manifest.rejudge_of is None
+        and folder.path.resolve() not in own
+        and _verifier_models(manifest) == system.verifier_models
+        and fixed_verdicts_of(folder) is None
+        and _task_of(folder) == task
+    ]  # fmt: skip
+    if task is None or not fitting:
+        models = comma_join(sorted(system.verifier_models)) or "none"
+        there = comma_join(folder.run_id for folder, _ in of_protocol[:5])
+        raise UsageError(
+            f"no finished run of protocol {name!r} has the task of {system.name} and its verifier's model ({models}); "
+            f"there are: {there}. Play it on the same datapoints, or name a run: --baseline RUN"
+        )
+    games = {manifest.game_sha256 for _, manifest in fitting}
+    if len(games) > 1:
+        listed = comma_join(folder.run_id for folder, _ in fitting)
+        raise UsageError(
+            f"runs of {len(games)} games of protocol {name!r} fit {system.name}: {listed}. Say which: --baseline RUN"
+        )
+    return system_of([folder.path for folder, _ in fitting], results)
+
+
+def _run_named(name: str, system: System, results: Results) -> System:
+    """The baseline by the names of its runs.
+
+    Raises:
+        UsageError: there is none; a protocol that nobody has played is named as such, else the nearest name.
+    """
+    try:
+        return system_of(name.split(","), results)
+    except UsageError as error:
+        manifests = [folder.manifest() for folder in results.runs()]
+        if any(one.run_id.startswith(part) for one in manifests for part in name.split(",")):
+            raise
+        shipped = [path.stem for path in package_data.PROTOCOLS.glob("*.yaml")]
+        if name in shipped:
+            raise UsageError(
+                f"{name} is a protocol that nobody has played on the task of {system.name}: {results.path} has no run "
+                "of it. Play it on the same datapoints, or name a run: --baseline RUN"
+            ) from error
+        known = sorted({*shipped, *(one.protocol for one in manifests), *(one.run_id for one in manifests)})
+        hint = did_you_mean(name, known) or "; `nip-run runs` lists the runs"
+        raise UsageError(f"no run and no protocol {name!r} in {results.path}{hint}") from error
+
+
+def _verifier_models(manifest: Manifest) -> set[str]:
+    return {row["model"] for row in manifest.agents if row["role"] == "verifier"}
+
+
+def _task_of(folder: RunFolder) -> str | None:
+    """A run's task; None where its inputs cannot be read."""
+    with suppress(OSError, ValueError):
+        used, columns, digests = template_variables(folder), set[str](), []
+        for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
+            digests.append(point.digest)
+            columns.update(point.columns)
+        return Task.of(digests, used & columns).sha256
+    return None

@@ -1,0 +1,92 @@
+"""What a comparison says in words. The words follow the test; where the interval says otherwise, that is said too."""
+
+from __future__ import annotations
+
+import math
+
+from runner.base.text import decimal, p_value
+from runner.results.comparison.measures import Measure
+from runner.statistics.differences import Difference
+from runner.statistics.sign_flip import ALPHA
+
+SEEN = 0.1
+"""The difference of shares that a comparison should have been able to see."""
+
+
+def verdict(
+    measure: Measure, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool = True
+) -> str:
+    """Who is better and by how much, or that there is no evidence; `p` is after any correction.
+
+    `corrected` says that p counts other comparisons too, which the interval does not.
+    """
+    said = _tested(measure, base, other, found, p, corrected=corrected, paired=paired)
+    return said if paired else f"{said}; on other datapoints (unpaired)"
+
+
+def _tested(
+    measure: Measure, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool
+) -> str:
+    if p is None:
+        return f"one group of datapoints tells nothing of the error: {difference_in_words(measure, base, other, found)}"
+    if p > ALPHA:
+        said = f"no evidence of a difference: {difference_in_words(measure, base, other, found)}"
+        if found.low is not None and not _holds_nought(found):
+            why = "p counts the other comparisons too" if corrected else "the test decides"
+            said += f"; the interval leaves out 0, and p is {p_value(p)}: {why}"
+        if paired and (least := 2.0 ** (1 - found.groups)) > ALPHA:
+            return f"{said}; {found.groups} groups of datapoints cannot tell: p is {p_value(least)} at best"
+        return said + _too_few(measure, found)
+    better = measure.better or 1
+    winner, sign = (other, 1) if found.value * better > 0 else (base, -1)
+    word = ("is better by" if measure.better else "is higher by") + f" {_span(found, measure, sign * better)}"
+    said = f"{winner} {word}"
+    if found.low is not None and _holds_nought(found):
+        said += f"; the interval holds 0, and p is {p_value(p)}: the test decides"
+    return said
+
+
+def difference_in_words(measure: Measure, base: str, other: str, found: Difference) -> str:
+    """`B less A is 6 points [2, 10]`."""
+    return f"{other} less {base} is {_span(found, measure, 1)}"
+
+
+def _holds_nought(found: Difference) -> bool:
+    assert found.low is not None
+    assert found.high is not None
+    return found.low <= 0 <= found.high
+
+
+def _span(found: Difference, measure: Measure, sign: int) -> str:
+    """`6 points [2, 10]`, of a difference or of its opposite."""
+    low, high = (found.low, found.high) if sign > 0 else (found.high, found.low)
+    value = told(sign * found.value, measure, found)
+    if low is None or high is None:
+        return value
+    ends = (told(sign * end, measure, found, unit=False) for end in (low, high))
+    return f"{value} [{', '.join(ends)}]"
+
+
+def told(value: float, measure: Measure, found: Difference, *, unit: bool = True) -> str:
+    """A difference in points of a hundred or in its own unit, with no decimal finer than half the interval."""
+    scale = 100.0 if measure.is_share else 1.0
+    half = None if found.low is None or found.high is None else (found.high - found.low) / 2 * scale
+    if measure.is_share:
+        decimals = 0 if half is None or half >= 2 else 1 if half >= 0.2 else 2
+    else:
+        decimals = 3 if not half else max(0, 1 - math.floor(math.log10(half)))
+    shown = decimal(value * scale, decimals)
+    if not unit or not measure.is_share:
+        return shown
+    return f"{shown} point{'' if shown in ('1', '-1') else 's'}"
+
+
+def _too_few(measure: Measure, found: Difference) -> str:
+    if found.detectable is None:
+        return "" if found.stderr is None else "; with so few groups of datapoints no difference can be seen"
+    least = told(found.detectable, measure, found)
+    if not measure.is_share:
+        return f"; it would have seen {least} four times in five"
+    if found.detectable > SEEN:
+        return f"; too few datapoints to see {SEEN * 100:.0f} points: it takes {least} to be seen four times in five"
+    return f"; {least} would have been seen four times in five"

@@ -1,0 +1,77 @@
+"""Why a text or a chat cannot be trained on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from runner.game.prompts.chat import ChatMessage
+
+WAY_OUT = "--chat-format alternating (in a spec, fine_tune.chat_format: alternating)"
+"""How files are written for chat templates that take no other roles."""
+
+ROLES = ("system", "developer", "user", "assistant")
+
+_MARKED = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
+"""`<|im_start|>` and its family; DeepSeek's have wide bars."""
+
+TEMPLATE_TOKENS = (
+    "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[TOOL_RESULTS]",
+    "[AVAILABLE_TOOLS]", "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>", "<s>", "</s>",
+)  # fmt: skip
+"""Control tokens of common chat templates that look like no others: Mistral's, Llama 2's, Gemma's."""
+
+
+_SHORT = 4096
+"""Characters of a text that is looked at once: the instructions of a game stand in each of its examples."""
+
+
+def text_problem(text: str, tokens: tuple[str, ...] = ()) -> str | None:
+    """Why a text cannot stand in a dataset; `tokens` are refused besides the `<|...|>` family."""
+    return _short_text_problem(text, tokens) if len(text) <= _SHORT else _text_problem(text, tokens)
+
+
+def _text_problem(text: str, tokens: tuple[str, ...]) -> str | None:
+    if not text.strip():
+        return "empty content"
+    if "\ufeff" in text:
+        return "byte-order mark"
+    if not is_utf8(text):
+        return "not UTF-8"
+    if _MARKED.search(text):
+        return "special token <|...|>"
+    found = next((token for token in tokens if token in text), None)
+    return f"special token {found}" if found else None
+
+
+_short_text_problem = lru_cache(maxsize=2048)(_text_problem)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written at all."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, from an answer's JSON
+        return False
+    return True
+
+
+def chat_problem(messages: Sequence[ChatMessage], tokens: tuple[str, ...] = ()) -> str | None:
+    """Why a chat cannot stand in a dataset."""
+    for message in messages:
+        if message["role"] not in ROLES:
+            return f"unknown role {message['role']}"
+        problem = text_problem(message["content"], tokens)
+        if problem:
+            return problem
+    return None
+
+
+def turn_problem(prompt: Sequence[ChatMessage]) -> str | None:
+    """Why an open model's answer cannot follow a prompt: its chat template puts turns after each other's."""
+    if not prompt:
+        return "no prompt"
+    if prompt[-1]["role"] == "assistant":
+        return f"the prompt ends with the assistant's own message; {WAY_OUT} puts one of the user's after it"
+    return None if prompt[0]["role"] != "assistant" else "the chat begins with the assistant"

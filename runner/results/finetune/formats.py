@@ -1,0 +1,194 @@
+"""Each consumer's file format: its form of an example, and its rules for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.models.settings import ModelSettings
+from runner.results.finetune.chats import TEMPLATE_TOKENS, chat_problem, is_utf8, text_problem, turn_problem
+from runner.results.finetune.examples import Learnt, Preference, RlTurn, Supervised
+
+
+@dataclass(frozen=True)
+class Format:
+    """One consumer's form of the examples of one method."""
+
+    name: str
+    method: str
+    suffix: str
+    """What its file names end in, after the model group or agent."""
+    line: Callable[[Any], dict[str, Any]]
+    """An example that has no problem, as the consumer takes it."""
+    problem: Callable[[Any], str | None]
+    """Why this consumer cannot train on an example; None where it can."""
+    max_bytes: int | None = None
+    columns: Mapping[str, str] | None = None
+    """The columns of a Parquet file; None: JSON lines."""
+    repeats: bool = False
+    """Whether a prompt may come again in one file, as RL's do. In another split of the dataset none may."""
+    single_turns: bool = False
+    """Whether a line holds one turn to learn, its last message, and not a chat with several."""
+    unnamed_columns: Mapping[str, str] | None = None
+    """`columns` where no sender stands in `name`, so that no message has a null for one."""
+
+    @property
+    def validation_suffix(self) -> str:
+        stem, _, kind = self.suffix.rpartition(".")
+        return f"{stem}.validation.{kind}"
+
+    def for_settings(self, settings: ModelSettings) -> Format:
+        """This format for the chats of a model group."""
+        named = settings.send_name and settings.resolved_chat_format == "openai"
+        return self if named or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
+
+    def examples(self, found: Iterable[Learnt]) -> Iterator[Learnt]:
+        """What was found in a game, line by line; a chat of which nothing may be learnt is left to `problem`."""
+        for example in found:
+            if self.single_turns and isinstance(example, Supervised) and example.learnt:
+                yield from example.single_turns()
+            else:
+                yield example
+
+
+def _assistant(content: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": content}]
+
+
+def _supervised_problem(example: Supervised, tokens: tuple[str, ...]) -> str | None:
+    if not any(message["role"] == "assistant" for message in example.messages):
+        return "no assistant message"
+    if not example.learnt:
+        return "no turn that may be learnt"
+    return chat_problem(example.messages, tokens)
+
+
+def _preference_problem(example: Preference, tokens: tuple[str, ...]) -> str | None:
+    if not example.prompt:
+        return "no prompt"
+    if example.preferred == example.non_preferred:
+        return "preferred equals non-preferred"
+    return (
+        chat_problem(example.prompt, tokens)
+        or text_problem(example.preferred, tokens)
+        or text_problem(example.non_preferred, tokens)
+    )
+
+
+# OpenAI
+
+OPENAI_MAX_BYTES = 512 * 10**6
+
+
+def _openai_sft_problem(example: Supervised) -> str | None:
+    return _supervised_problem(example, ())
+
+
+def _openai_sft(example: Supervised) -> dict[str, Any]:
+    return {
+        "messages": [
+            {**message, "weight": 0} if index in example.unlearnable else dict(message)
+            for index, message in enumerate(example.messages)
+        ]
+    }
+
+
+def _openai_dpo_problem(example: Preference) -> str | None:
+    return _preference_problem(example, ())
+
+
+def _openai_dpo(example: Preference) -> dict[str, Any]:
+    return {
+        "input": {"messages": [dict(m) for m in example.prompt], "tools": [], "parallel_tool_calls": True},
+        "preferred_output": _assistant(example.preferred),
+        "non_preferred_output": _assistant(example.non_preferred),
+    }
+
+
+# TRL
+
+
+def _trl_sft_problem(example: Supervised) -> str | None:
+    return _supervised_problem(example, TEMPLATE_TOKENS) or turn_problem(example.messages[:-1])
+
+
+def _trl_sft(example: Supervised) -> dict[str, Any]:
+    """A prompt and its completion, of which alone TRL learns: a whole chat it would learn with all that others said."""
+    *prompt, answer = example.messages
+    return {"prompt": [dict(m) for m in prompt], "completion": [dict(answer)]}
+
+
+def _trl_dpo_problem(example: Preference) -> str | None:
+    return _preference_problem(example, TEMPLATE_TOKENS) or turn_problem(example.prompt)
+
+
+def _trl_dpo(example: Preference) -> dict[str, Any]:
+    return {
+        "prompt": [dict(m) for m in example.prompt],
+        "chosen": _assistant(example.preferred),
+        "rejected": _assistant(example.non_preferred),
+    }
+
+
+# verl
+
+VERL_COLUMNS = {
+    "data_source": "VARCHAR",
+    "prompt": "STRUCT(role VARCHAR, name VARCHAR, content VARCHAR)[]",
+    "ability": "VARCHAR",
+    "reward_model": "STRUCT(style VARCHAR, ground_truth BIGINT)",
+    "reward": "DOUBLE",
+    "extra_info": "STRUCT(split VARCHAR, index BIGINT, run_id VARCHAR, rollout_id VARCHAR, agent VARCHAR, "
+    "round BIGINT, reward DOUBLE, response VARCHAR, datapoint_id VARCHAR)",
+}
+
+VERL_UNNAMED_COLUMNS = {**VERL_COLUMNS, "prompt": "STRUCT(role VARCHAR, content VARCHAR)[]"}
+
+
+def _verl_rl_problem(example: RlTurn) -> str | None:
+    """The response is what was said once, for comparison: the trainer samples its own, so any may stand there."""
+    if not math.isfinite(example.reward):
+        return "the reward is not a number"
+    if example.ground_truth not in (0, 1):
+        return "no ground truth"
+    if not is_utf8(example.response):
+        return "not UTF-8"
+    return chat_problem(example.prompt, TEMPLATE_TOKENS) or turn_problem(example.prompt)
+
+
+def _verl_rl(example: RlTurn) -> dict[str, Any]:
+    return {
+        "data_source": example.data_source,
+        "prompt": [dict(m) for m in example.prompt],
+        "ability": example.ability,
+        "reward_model": {"style": "rule", "ground_truth": example.ground_truth},
+        "reward": example.reward,
+        "extra_info": {
+            "split": example.split,
+            "index": example.index,
+            "run_id": example.run_id,
+            "rollout_id": example.rollout_id,
+            "agent": example.agent,
+            "round": example.round,
+            "reward": example.reward,
+            "response": example.response,
+            "datapoint_id": example.datapoint_id,
+        },
+    }
+
+
+_ALL = (
+    Format("openai", "sft", ".sft.jsonl", _openai_sft, _openai_sft_problem, OPENAI_MAX_BYTES),
+    Format("openai", "dpo", ".dpo.jsonl", _openai_dpo, _openai_dpo_problem, OPENAI_MAX_BYTES),
+    Format("trl", "sft", ".sft.trl.jsonl", _trl_sft, _trl_sft_problem, single_turns=True),
+    Format("trl", "dpo", ".dpo.trl.jsonl", _trl_dpo, _trl_dpo_problem),
+    Format(
+        "verl", "rl", ".rl.parquet", _verl_rl, _verl_rl_problem,
+        columns=VERL_COLUMNS, repeats=True, unnamed_columns=VERL_UNNAMED_COLUMNS,
+    ),
+)  # fmt: skip
+
+FORMATS: Mapping[tuple[str, str], Format] = {(format_.name, format_.method): format_ for format_ in _ALL}
+"""By the consumer's name and the method."""

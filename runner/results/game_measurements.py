@@ -1,0 +1,147 @@
+"""One finished game into what it adds to the metrics: numbers by name, which take little to send, and less to count.
+
+Whoever counts them does so in the order of the plan; whoever measures may do it anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from runner.game.protocols.protocol import Decision, Protocol
+from runner.rollouts.confidence import is_bound
+from runner.rollouts.rollout import Outcome, Rollout
+
+ORIGINAL_LIMITED = "limited_per_round"
+"""The tally behind the original's `token_limit_proportion`; ours of that name is over messages."""
+
+Added = tuple[str | None, str, tuple[float, ...]]
+"""The agent, None for the whole game; the metric; its values, in the order of the rounds."""
+
+
+class Verdict(NamedTuple):
+    """A game as the numbers need it that are made of all verdicts and confidences together."""
+
+    datapoint: str
+    group: str
+    label: int | None
+    decision: int
+    swapped: bool | None = None
+    stances_exchanged: bool | None = None
+    stance: int | None = None
+    argued: tuple[int, ...] | None = None
+    """What each prover argued, in the protocol's order; None where each datapoint is played one way."""
+    stated: float | None = None
+    logprob: float | None = None
+    is_bound: bool = False
+
+
+class Measured(NamedTuple):
+    """What one game adds; one that failed in transport is counted as an outcome and in nothing else."""
+
+    outcome: str
+    cluster: str
+    added: tuple[Added, ...]
+    verdict: Verdict | None
+
+
+def measured(protocol: Protocol, rollout: Rollout) -> Measured:
+    """What a game adds to the metrics."""
+    point, outcome = rollout.job.datapoint, rollout.outcome.value
+    if rollout.outcome == Outcome.TRANSPORT_FAILED:
+        return Measured(outcome, point.group, (), None)
+    added = _of_game(protocol, rollout)
+    _add_agents(added, protocol, rollout)
+    return Measured(outcome, point.group, tuple(added), _verdict(protocol, rollout))
+
+
+_TRUTH = ((0.0,), (1.0,))
+"""A truth as the only value."""
+
+
+def _of_game(protocol: Protocol, rollout: Rollout) -> list[Added]:
+    decision, label = rollout.decision, rollout.job.datapoint.label
+    decided = decision != Decision.NONE
+    added: list[Added] = [
+        (None, "decision", (float(decision),)),
+        (None, "decided", _TRUTH[decided]),
+        (None, "episode_length", (float(episode_length(protocol, rollout)),)),
+        (None, "rounds_played", (float(len(rollout.rounds)),)),
+    ]
+    if label is not None:
+        correct = _TRUTH[bool(rollout.correct)]
+        added += ((None, "accuracy", correct), (None, f"accuracy_{label}", correct))
+        if decided:
+            added.append((None, "accuracy_excluding_failures", correct))
+        if decision == Decision.ACCEPT:
+            added.append((None, "precision", _TRUTH[label == 1]))
+        if label == 1 and decided:
+            added.append((None, "recall", _TRUTH[decision == Decision.ACCEPT]))
+    return added
+
+
+def _add_agents(added: list[Added], protocol: Protocol, rollout: Rollout) -> None:
+    unheard, padding = rollout.answers_without_round(), (0.0,) * _padding(protocol, rollout)
+    is_labelled, rewards = rollout.job.datapoint.label is not None, rollout.rewards
+    for agent in protocol.agent_names:
+        if is_labelled or agent in rewards:
+            added.append((agent, "reward", (float(rewards.get(agent, 0.0)),)))
+        retries: list[float] = []
+        limited: list[float] = []
+        calls: list[float] = []
+        cut: list[float] = []
+        for played in rollout.rounds:
+            if played.asked is not None and agent not in played.asked:
+                continue
+            # The original counts silent agents too, and no token limit where attempts ran out.
+            retries.append(played.retry_counts.get(agent, 0))
+            limited.append(played.token_limits.get(agent, 0))
+            if agent in played.raw:
+                calls.append(played.calls[agent])
+                cut.append(played.cut[agent])
+        if agent in unheard:  # its calls were made all the same
+            answers = unheard[agent]
+            calls.append(len({(call.vote, call.attempt) for call in answers}))
+            cut.append(answers[-1].finish_reason == "length")
+        for metric, values in (
+            ("retries_per_round", (*retries, *padding)), (ORIGINAL_LIMITED, (*limited, *padding)),
+            ("calls_per_message", tuple(calls)), ("token_limit_proportion", tuple(cut)),
+        ):  # fmt: skip
+            if values:
+                added.append((agent, metric, values))
+
+
+def _padding(protocol: Protocol, rollout: Rollout) -> int:
+    """The rounds that an undecided game did not come to: the original counts them as zeros.
+
+    Of another run's debate, which is not played on, there are none.
+    """
+    if rollout.outcome != Outcome.NO_DECISION or any(played.asked is not None for played in rollout.rounds):
+        return 0
+    return protocol.max_message_rounds - len(rollout.rounds)
+
+
+def _verdict(protocol: Protocol, rollout: Rollout) -> Verdict:
+    job, point = rollout.job, rollout.job.datapoint
+    decision = int(rollout.decision) if rollout.outcome == Outcome.DECIDED else int(Decision.NONE)
+    verdict = Verdict(
+        point.id, point.group, point.label, decision,
+        stated=rollout.confidence_stated, logprob=rollout.confidence_logprob,
+        is_bound=is_bound(rollout.confidence_note),
+    )  # fmt: skip
+    if job.stance is None and job.swapped is None:
+        return verdict
+    given = point.prover_stance if job.stance is None else job.stance
+    argued = (
+        protocol.stance(agent, given) if rollout.stance is None else rollout.stance for agent in protocol.prover_names
+    )
+    stance = None if job.stance is None else rollout.stance
+    return verdict._replace(
+        swapped=job.swapped, stances_exchanged=job.stances_exchanged, stance=stance, argued=tuple(argued)
+    )
+
+
+def episode_length(protocol: Protocol, rollout: Rollout) -> int:
+    """The original's episode length: rounds with a message in the first channel, the very last round left out."""
+    first = protocol.channel_names[0]
+    rounds = rollout.rounds[: protocol.max_message_rounds - 1]
+    return sum(any(message.channel == first for message in played.messages) for played in rounds)

@@ -1,0 +1,1 @@
+"""The DuckDB leaderboard: rows, ranks, queries and sweep tables."""

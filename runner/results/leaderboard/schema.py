@@ -1,0 +1,470 @@
+"""The tables and views of the leaderboard, and the comments that say what their columns hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.models.interface import LATER_CLASSES
+from runner.results.answer_origins import NO_OWN_SAMPLE
+
+BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints", "ranks", "rank_tests")
+
+NEW_RUN_COLUMNS: Mapping[str, str] = {
+    "training": "JSON", "point": "VARCHAR", "split": "VARCHAR", "filter": "VARCHAR", "limit": "BIGINT",
+    "balance": "VARCHAR", "shuffle": "BOOLEAN", "group_by": "VARCHAR", "template_columns": "VARCHAR",
+    "per_datapoint": "BIGINT", "responses_per_step": "INTEGER", "failures": "BIGINT", "transport_failed": "BIGINT",
+    "invalid_response": "BIGINT", "refused": "BIGINT", "context_exceeded": "BIGINT", "no_decision": "BIGINT",
+    "max_transport_failed": "DOUBLE", "replay_of": "VARCHAR", "replay_until_round": "INTEGER", "task": "VARCHAR",
+    "dataset_content_sha256": "VARCHAR", "dataset_source_sha256": "VARCHAR", "prompts_sha256": "VARCHAR",
+    "protocol_sha256": "VARCHAR", "until": "JSON", "stopped": "VARCHAR", "rejudge_of": "VARCHAR",
+    "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
+    **dict.fromkeys(LATER_CLASSES, "BIGINT"),
+}  # fmt: skip
+"""The columns of `runs` that came after 0.1.0, as they stand after its own."""
+
+NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
+    "swapped": "BOOLEAN",
+    "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
+    "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
+}  # fmt: skip
+"""The columns of `rollouts` that came after 0.1.0."""
+
+NEW_METRIC_COLUMNS: Mapping[str, str] = {"reason": "VARCHAR"}
+"""Those of `metrics`."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    run_id VARCHAR PRIMARY KEY, name VARCHAR, kind VARCHAR, benchmark VARCHAR, protocol VARCHAR, status VARCHAR,
+    seed BIGINT, spec_sha256 VARCHAR, spec JSON, version VARCHAR, git_commit VARCHAR, git_dirty BOOLEAN,
+    parent_run_id VARCHAR, iteration INTEGER, started_at TIMESTAMP, finished_at TIMESTAMP, rollouts BIGINT,
+    completions BIGINT, prompt_tokens BIGINT, completion_tokens BIGINT, cached_tokens BIGINT, cost_usd DOUBLE,
+    dataset_sha256 VARCHAR, game_sha256 VARCHAR, outcomes JSON
+);
+CREATE TABLE IF NOT EXISTS agents (
+    run_id VARCHAR, agent VARCHAR, role VARCHAR, model_group VARCHAR, provider VARCHAR, model VARCHAR,
+    base_model VARCHAR
+);
+CREATE TABLE IF NOT EXISTS metrics (
+    run_id VARCHAR, agent VARCHAR, metric VARCHAR, value DOUBLE, stderr DOUBLE, ci_low DOUBLE, ci_high DOUBLE,
+    n BIGINT, clusters BIGINT
+);
+CREATE TABLE IF NOT EXISTS rollouts (
+    run_id VARCHAR, rollout_id VARCHAR, datapoint_id VARCHAR, repeat INTEGER, seed BIGINT, y TINYINT, stance TINYINT,
+    decision TINYINT, correct BOOLEAN, outcome VARCHAR, rounds INTEGER, rewards JSON, error VARCHAR
+);
+CREATE TABLE IF NOT EXISTS datapoints (
+    run_id VARCHAR, datapoint_id VARCHAR, "group" VARCHAR, label TINYINT, content_sha256 VARCHAR, columns JSON
+);
+CREATE TABLE IF NOT EXISTS ranks (run_id VARCHAR, rank INTEGER, rank_last INTEGER);
+CREATE TABLE IF NOT EXISTS rank_tests (leader VARCHAR, run_id VARCHAR, p DOUBLE);
+"""
+
+_SELECTION = ("split", "limit", "filter", "balance", "shuffle", "group_by")
+"""The columns of `runs` whose difference is told where two tasks differ."""
+
+LOST = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
+"""By counts, so that runs of 0.1.0, which knew no status for it, are judged too."""
+
+HINDRANCE = f"""
+CASE
+    WHEN r.status = 'failed' THEN 'unfinished: it failed'
+    WHEN r.status NOT IN ('done', 'incomplete') THEN 'unfinished: ' || r.status
+    WHEN r.status = 'incomplete' OR {LOST}
+        THEN 'incomplete: ' || r.transport_failed || ' of ' || r.rollouts || ' rollouts lost in transport'
+    WHEN r.replay_of IS NOT NULL THEN 'replay of ' || r.replay_of
+        || coalesce(' until round ' || r.replay_until_round, '')
+    WHEN r.rejudge_of IS NOT NULL THEN 'judges the debates of ' || r.rejudge_of
+    WHEN r.fixed_verdicts IS NOT NULL THEN r.fixed_verdicts
+    WHEN r.responses_per_step IS NOT NULL THEN 'tree: its samples are not independent games'
+    WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
+    WHEN m.value IS NULL AND m.reason = 'no labels' THEN 'no labels: the owner of its dataset keeps them'
+    WHEN m.value IS NULL AND r.outcomes::VARCHAR = '{{}}' THEN 'damaged: its metrics are missing; verify it'
+    WHEN m.value IS NULL THEN 'no rollout has a verdict to count'
+END
+"""
+
+
+def _differs(name: str) -> str:
+    """How a run's selection differs from that of the list below which it stands; NULL where it does not."""
+    ours, theirs = (f"coalesce({of}.\"{name}\"::VARCHAR, 'none')" for of in ("o", "l"))
+    return f"CASE WHEN {ours} <> {theirs} THEN '{name} ' || {ours} || ' (this list: ' || {theirs} || ')' END"
+
+
+_DIFFERENCES = ", ".join(map(_differs, _SELECTION))
+_OF_ONE_RUN = ", ".join(
+    f'arg_min({{"v": r."{name}"}}, r.run_id).v AS "{name}"' for name in (*_SELECTION, "template_columns")
+)
+"""Of any run of a list, nulls too, which aggregates pass over."""
+
+_SHARED = """
+CREATE OR REPLACE VIEW shared_answers AS
+WITH counted AS (
+    SELECT run_id, journal, rollouts - coalesce(transport_failed, 0) AS verdicts,
+        coalesce(answers_from, '{}')::MAP(VARCHAR, BIGINT) AS copied
+    FROM runs WHERE kind = 'benchmark' AND status IN ('done', 'incomplete')
+), copied AS (
+    SELECT run_id, unnest(map_keys(copied)) AS origin, unnest(map_values(copied)) AS answers FROM counted
+), own AS (
+    SELECT run_id, journal, greatest(verdicts - coalesce(list_sum(map_values(copied)), 0), 0)::BIGINT AS answers,
+        answers / verdicts AS share
+    FROM counted
+), origins AS (
+    FROM copied
+    UNION ALL SELECT run_id, journal, answers FROM own WHERE journal IS NOT NULL
+    UNION ALL SELECT run_id, run_id, answers FROM own
+)
+SELECT
+    a.run_id, b.run_id AS other, least(sum(least(a.answers, b.answers)), any_value(c.verdicts))::BIGINT AS shared,
+    any_value(c.verdicts) AS verdicts, any_value(oa.share) AS own_share, any_value(ob.share) AS other_own_share
+FROM origins a JOIN origins b ON b.origin = a.origin AND b.run_id <> a.run_id
+JOIN counted c ON c.run_id = a.run_id JOIN own oa ON oa.run_id = a.run_id JOIN own ob ON ob.run_id = b.run_id
+GROUP BY a.run_id, b.run_id HAVING shared > 0;
+"""
+"""The number of verdicts that two runs owe to the same answers; an upper bound if both copied a third run."""
+
+_COPIES = f"""
+CREATE OR REPLACE VIEW copies AS
+WITH standing AS (
+    SELECT r.*, {HINDRANCE} AS hindrance
+    FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+)
+SELECT
+    s.run_id, s.other AS source, s.shared,
+    '{NO_OWN_SAMPLE}: ' || s.shared || ' of its ' || s.verdicts || ' verdicts come from answers that it shares with '
+        || s.other AS reason
+FROM shared_answers s JOIN standing a ON a.run_id = s.run_id JOIN standing b ON b.run_id = s.other
+WHERE s.shared * 2 > s.verdicts AND b.hindrance IS NULL AND b.task = a.task
+    AND (coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id)
+        < (coalesce(a.published, -1), -s.own_share, a.started_at, a.run_id)
+QUALIFY row_number() OVER (
+    PARTITION BY s.run_id ORDER BY coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id
+) = 1;
+"""
+"""Runs that share more than half of their answers with a run that comes first: the one that was published first, if a
+server says so, else the one with the larger share of answers of its own, else the one that began first."""
+
+_LEADERBOARD = f"""
+CREATE OR REPLACE VIEW leaderboard AS
+WITH measured AS (
+    SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
+        coalesce({HINDRANCE}, c.reason) AS hindrance,
+        coalesce(c.source, s.shared_with) AS shared_with, coalesce(c.shared, s.shared) AS shared
+    FROM runs r
+    LEFT JOIN copies c ON c.run_id = r.run_id
+    LEFT JOIN (
+        SELECT run_id, arg_max(other, (shared, other_own_share)) AS shared_with, max(shared) AS shared
+        FROM shared_answers GROUP BY run_id
+    ) s ON s.run_id = r.run_id
+    LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+    LEFT JOIN (
+        SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
+    ) a ON a.run_id = r.run_id
+    WHERE r.kind = 'benchmark'
+), tasks AS (
+    SELECT
+        benchmark, task, count(*) FILTER (hindrance IS NULL) AS comparable,
+        row_number() OVER (
+            PARTITION BY benchmark
+            ORDER BY comparable DESC, count(*) DESC, max(coalesce("limit", 'infinity'::DOUBLE)) DESC,
+                min(started_at), task
+        ) AS place
+    FROM measured GROUP BY benchmark, task
+), lists AS (
+    SELECT t.benchmark, t.task, t.place, {_OF_ONE_RUN}
+    FROM tasks t JOIN measured r ON r.benchmark = t.benchmark AND r.task IS NOT DISTINCT FROM t.task
+    WHERE t.place = 1 OR t.comparable > 1
+    GROUP BY ALL
+), listed AS (
+    SELECT o.*, l.place AS list, o.task IS NOT DISTINCT FROM l.task AS is_own, l.template_columns AS their_columns,
+        concat_ws('; ', {_DIFFERENCES}) AS differences
+    FROM measured o JOIN lists l ON l.benchmark = o.benchmark AND l.place = coalesce(
+        (SELECT own.place FROM lists own WHERE own.benchmark = o.benchmark AND own.task = o.task), 1
+    )
+)
+SELECT
+    benchmark, o.run_id, name, protocol, accuracy, ci_low, ci_high, stderr, n, clusters, outcomes, models, cost_usd,
+    finished_at, spec_sha256, dataset_sha256, game_sha256, version,
+    CASE WHEN hindrance IS NULL AND is_own THEN k.rank END AS rank,
+    CASE
+        WHEN hindrance IS NOT NULL THEN hindrance
+        WHEN NOT is_own AND differences <> '' THEN 'another selection: ' || differences
+        WHEN NOT is_own AND template_columns <> their_columns
+            THEN 'its templates use other columns: ' || template_columns || ' (this list: ' || their_columns || ')'
+        WHEN NOT is_own THEN 'other datapoints: ids, labels or contents differ'
+    END AS reason,
+    list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
+    transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,
+    CASE WHEN hindrance IS NULL AND is_own THEN k.rank_last END AS rank_last,
+    o.shared_with, o.shared
+FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id
+ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id;
+"""
+
+_SHARES = """
+    SELECT
+        r.run_id, u.task, r.datapoint_id, d."group", d.label, avg(r.correct::INT) AS accuracy,
+        count(*) AS plays, coalesce(var_samp(r.correct::INT), 0) AS variance,
+        any_value(u.stopped) IS NOT NULL AS stopped, any_value(u.game_sha256) AS game,
+        arg_min(r.rollout_id, r.repeat) FILTER (r.correct) AS right_rollout,
+        arg_min(r.rollout_id, r.repeat) FILTER (NOT r.correct) AS wrong_rollout
+    FROM rollouts r
+    JOIN runs u ON u.run_id = r.run_id
+    JOIN datapoints d ON d.run_id = r.run_id AND d.datapoint_id = r.datapoint_id
+    WHERE r.correct IS NOT NULL AND u.task IS NOT NULL
+    GROUP BY r.run_id, u.task, r.datapoint_id, d."group", d.label
+"""
+"""The share of right verdicts of each datapoint in each run."""
+
+_BOTH = "shares a JOIN shares b ON b.task = a.task AND b.datapoint_id = a.datapoint_id AND b.run_id <> a.run_id"
+
+_FLIPS = f"""
+CREATE OR REPLACE VIEW flips AS
+WITH shares AS ({_SHARES})
+SELECT
+    a.run_id AS run_a, b.run_id AS run_b, a.datapoint_id, a."group", a.label,
+    CASE WHEN a.accuracy > b.accuracy THEN a.run_id ELSE b.run_id END AS right_in,
+    a.accuracy AS accuracy_a, b.accuracy AS accuracy_b,
+    CASE WHEN a.accuracy > 0.5 THEN a.right_rollout ELSE a.wrong_rollout END AS rollout_a,
+    CASE WHEN b.accuracy > 0.5 THEN b.right_rollout ELSE b.wrong_rollout END AS rollout_b,
+    a.task
+FROM {_BOTH}
+WHERE (a.accuracy - 0.5) * (b.accuracy - 0.5) < 0;
+"""
+
+COMPARISON_COLUMNS: Mapping[str, str] = {
+    "run_a": "VARCHAR", "run_b": "VARCHAR", "task": "VARCHAR", "accuracy_a": "DOUBLE", "accuracy_b": "DOUBLE",
+    "difference": "DOUBLE", "stderr": "DOUBLE", "ci_low": "DOUBLE", "ci_high": "DOUBLE", "p": "DOUBLE",
+    "detectable": "DOUBLE", "datapoints": "BIGINT", "groups": "BIGINT", "differing": "BIGINT",
+}  # fmt: skip
+"""Of the view `comparisons`, which a question alone has: DuckDB by itself lacks the function in it."""
+
+TESTED: Mapping[str, str] = {
+    name: COMPARISON_COLUMNS[name]
+    for name in ("difference", "stderr", "ci_low", "ci_high", "p", "detectable", "groups", "differing")
+}
+"""What the function `paired_test` gives for the differences of the groups and their sizes."""
+
+OF_GROUP = """
+        count(*)::DOUBLE AS size, sum(b.accuracy - a.accuracy) AS difference,
+        sum(
+            a.variance * (1 / least(a.plays, b.plays) - 1 / a.plays)
+            + b.variance * (1 / least(a.plays, b.plays) - 1 / b.plays)
+        ) AS spare,
+        min((1 + least(a.plays, b.plays) / greatest(a.plays, b.plays)) / 2) AS least_share,
+        min(least(a.plays, b.plays)) AS fewest
+"""
+"""What is tested of a group of datapoints that two systems, a and b, share; see `runner.statistics.paired_groups`."""
+
+OF_PAIR = """
+            list(difference ORDER BY "group"), list(size ORDER BY "group"), list(spare ORDER BY "group"),
+            list(least_share ORDER BY "group"), count(*) / (sum(size) * min(fewest))
+"""
+"""The arguments of `Pairs`, of its groups."""
+
+
+def _comparison_column(name: str) -> str:
+    """A column of `comparisons`; two samples of one system are not tested."""
+    if name in ("p", "detectable"):
+        return f"CASE WHEN is_one_system THEN NULL ELSE t.{name} END AS {name}"
+    return f"t.{name} AS {name}" if name in TESTED else name
+
+
+COMPARISONS = f"""
+CREATE VIEW comparisons AS
+WITH shares AS ({_SHARES}), grouped AS (
+    SELECT
+        a.run_id AS run_a, b.run_id AS run_b, a.task, a."group", sum(a.accuracy) AS right_a,
+        sum(b.accuracy) AS right_b, bool_or(a.stopped OR b.stopped) AS stopped,
+        bool_or(a.game = b.game) AS is_one_system, {OF_GROUP}
+    FROM {_BOTH}
+    GROUP BY a.run_id, b.run_id, a.task, a."group"
+), tested AS (
+    SELECT
+        run_a, run_b, task, sum(right_a) / sum(size) AS accuracy_a, sum(right_b) / sum(size) AS accuracy_b,
+        sum(size)::BIGINT AS datapoints, bool_or(is_one_system) AS is_one_system,
+        paired_test({OF_PAIR}, bool_or(stopped)) AS t
+    FROM grouped GROUP BY run_a, run_b, task
+)
+SELECT {", ".join(map(_comparison_column, COMPARISON_COLUMNS))} FROM tested;
+"""
+
+_VERDICT = "0: reject (the solution is wrong), 1: accept (it is right), 2: none"
+
+_TOKEN_COMMENTS = {
+    "cache_write_tokens": "prompt tokens that the provider wrote to its cache; NULL: none were reported",
+    "reasoning_tokens": "the part of the answer tokens that is reasoning; NULL: none were reported",
+    "audio_input_tokens": "the part of the prompt tokens that is audio; NULL: none were reported",
+    "audio_output_tokens": "the part of the answer tokens that is audio; NULL: none were reported",
+}
+
+COMMENTS: Mapping[str, Mapping[str, str]] = {
+    "runs": {
+        "kind": "benchmark: measures; training: its games are trained on, or it is a training run as a whole",
+        "status": "running, done, incomplete (lost more in transport than the spec allows), failed or interrupted",
+        "spec": "the resolved spec, every default written out",
+        "git_commit": "of the repository that holds the spec; NULL where none does",
+        "git_dirty": "whether that repository had changes that were not committed, or the spec itself was not",
+        "parent_run_id": "the training run that it is a part of",
+        "iteration": "of that training run, from 0",
+        "completions": "answers of models, one for each call that was answered",
+        "cached_tokens": "prompt tokens that the provider had in its own cache",
+        "cost_usd": "NULL: the price of a model is unknown",
+        "outcomes": "how many rollouts had each outcome",
+        "training": "what became of each model group's training",
+        "point": "what the sweep sets in this run, as overrides",
+        "limit": 'dataset.limit; NULL: all datapoints (quote it: "limit")',
+        "per_datapoint": "plays of each datapoint",
+        "responses_per_step": "of trees of responses; NULL: single games",
+        "failures": "rollouts that ended in a failure: transport_failed, invalid_response, refused or context_exceeded",
+        "transport_failed": "rollouts lost in transport: no verdict, and in no metric",
+        "no_decision": "rollouts that ended without a verdict",
+        "max_transport_failed": "the share of rollouts that may be lost in transport",
+        "template_columns": "the columns of the dataset that its templates use",
+        "replay_of": "the run whose answers it was played with",
+        "replay_until_round": "only the rounds before this one are replayed; NULL: all",
+        "rejudge_of": "the run whose debates its verifier judges; it played none itself",
+        "fixed_verdicts": "why its verdicts say nothing about its verifier, as with force_guess; NULL: they do",
+        "journal": "the number of its journal, which no other journal has",
+        "answers_from": "how many verdicts were copied from other runs, by journal number or run_id; NULL: unknown",
+        "published": "its place in the order of publication, on a server",
+        **_TOKEN_COMMENTS,
+        "task": "what makes runs comparable: dataset_content_sha256 and the metric",
+        "until": "when it was to stop, by width of accuracy's interval or compared with a run; NULL: it played all",
+        "stopped": "after how many games `until` stopped it, and with what; or the run whose debates it judges",
+        "dataset_sha256": "of the chosen datapoints, all their columns, in the order of play",
+        "dataset_content_sha256": "of the played datapoints in any order: columns that templates use, labels, groups",
+        "dataset_source_sha256": "of the dataset's file, byte by byte",
+        "prompts_sha256": "of all templates",
+        "protocol_sha256": "of the rules and parameters, as its version hashed them; join runs on game_sha256",
+        "game_sha256": "of all that its games share: rules, prompts, models, retries",
+        "spec_sha256": "of the resolved spec",
+    },
+    "agents": {
+        "role": "prover or verifier",
+        "model_group": "agents that share a model; they are fine-tuned together",
+        "model": "what is asked, with any fine-tuning",
+        "base_model": "the model before any fine-tuning",
+    },
+    "metrics": {
+        "agent": "NULL: of the whole game",
+        "stderr": "standard error, clustered by group of datapoints",
+        "ci_low": "lower end of the 95 % interval",
+        "ci_high": "upper end of the 95 % interval",
+        "n": "observations, such as rollouts",
+        "clusters": "groups of datapoints, which are independent; of what both labels decide, those of the rarer one",
+        "reason": "why there is no interval, or no value",
+    },
+    "rollouts": {
+        "repeat": "which play of its datapoint, from 0",
+        "y": "the label. 0: the solution is wrong, 1: it is right",
+        "stance": "the verdict that provers argue for. 0: reject, 1: accept; NULL: each prover has its own",
+        "swapped": "whether two seats had exchanged their players; NULL: no datapoint is played both ways",
+        "stances_exchanged": "whether opposed provers had exchanged their stances; NULL: none is played both ways",
+        "decision": f"the verdict of the verifier. {_VERDICT}",
+        "correct": "whether the decision is the label; false without a decision, NULL where it was lost in transport",
+        "outcome": "decided, no_decision, invalid_response, refused, context_exceeded or transport_failed",
+        "rewards": "of each agent: rewards->>'verifier'",
+        "error": "why it ended, where that was a failure",
+        "confidence_stated": "P(accept), from 0 to 1, as the verifier stated it; NULL: not asked for, or not known",
+        "confidence_logprob": "P(accept), from 0 to 1, by the log-probabilities of the verdict; NULL: as above",
+        "confidence_note": "why a confidence that was asked for is not known, or is only a bound",
+        "votes": "the decision of each vote; NULL: the verdict is one answer's",
+        "verdicts": "of a debate judged after each round: round, decision, votes and confidences of every verdict",
+    },
+    "datapoints": {
+        "group": 'datapoints of one group are one cluster; its own id where nothing is said (quote it: "group")',
+        "label": "0: the solution is wrong, 1: it is right",
+        "content_sha256": "of the columns that templates use, and of nothing else",
+        "columns": "all other columns, whether templates use them or not: columns->>'topic'",
+    },
+    "ranks": {
+        "rank": "the first that it may have within its list",
+        "rank_last": "the last: rows that no test tells apart from their leader have one range",
+    },
+    "rank_tests": {"p": "of the sign-flip test of a run against the leader of its list, or of the rest of it"},
+    "flips": {
+        "run_a": "each two runs of one task stand here in both orders",
+        "right_in": "the run in which most verdicts are right; in the other most are wrong",
+        "accuracy_a": "the share of right verdicts on this datapoint in run_a",
+        "accuracy_b": "the share of right verdicts on this datapoint in run_b",
+        "rollout_a": "one that went as most did: nip-run show RUN_A ROLLOUT_A RUN_B ROLLOUT_B",
+        "rollout_b": "one that went as most did",
+    },
+    "leaderboard": {
+        "accuracy": "right verdicts, of all rollouts that were not lost in transport",
+        "n": "rollouts that were not lost in transport",
+        "clusters": "groups of datapoints, which are independent",
+        "rank": "the first it may have in its list, where rows that no test tells apart are tied; NULL: see reason",
+        "rank_last": "the last rank that it may have",
+        "reason": "why it does not rank",
+        "stopped": "it, or the run that it judges, stopped once decided: its interval is a confidence sequence",
+        "shared_with": "the run with which it shares most answers",
+        "shared": "how many of its verdicts come from answers that it shares with that run, at most",
+        "list": "the list of its benchmark that it stands in or below, from 1: one for each task",
+    },
+}  # fmt: skip
+"""By table and column; what its name says already has none."""
+
+
+RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
+    "messages": {
+        "round": "from 0",
+        "content": "what was delivered: '' where the agent's answer had no part for this channel",
+    },
+    "completions": {
+        "round": "from 0",
+        "attempt": "from 0; a later one asked again for what could not be used",
+        "finish_reason": "the server's word; NULL: no answer came",
+        "raw_message": "the answer before it was parsed",
+        "cached_tokens": "prompt tokens that the provider had in its own cache",
+        "latency_ms": "from sending to the whole answer, in milliseconds",
+        "error": "why the attempt failed, or the answer could not be used",
+        "reasoning": "what the model said before its answer, where the server tells",
+        "verdict_logprobs": "the tokens of the decision with their log probabilities",
+        "vote": "which vote on one verdict, after the first; NULL: the first",
+        **_TOKEN_COMMENTS,
+        "service_tier": "the processing tier that the provider says it used; NULL: it does not say",
+        "usage_estimated": "true: a token count was missing or impossible, and is estimated from the text",
+    },
+    "comparisons": {
+        "run_a": "each two runs of one task stand here in both orders; say which: each pair asked for is tested",
+        "accuracy_a": "over the datapoints that both have, each weighing the same",
+        "difference": "accuracy_b less accuracy_a",
+        "stderr": "standard error, clustered by group of datapoints",
+        "ci_low": "lower end of the 95 % interval of the difference",
+        "ci_high": "upper end of the 95 % interval of the difference",
+        "p": "of the sign-flip test, of this pair alone; NULL: there is one group, or both are samples of one system",
+        "detectable": "the smallest difference that would be seen four times in five",
+        "groups": "groups of datapoints, which are independent",
+        "differing": "groups whose accuracy differs",
+    },
+    "notes": {
+        "written_at": "in UTC",
+        "writer": "NULL: not said",
+        "rollout_id": "the game that it is of; NULL: of the run",
+    },
+}
+"""Of what questions alone have: tables over all runs' Parquet files, their notes, and the view `comparisons`."""
+
+
+def definitions() -> str:
+    """The SQL that makes what is missing of the board: tables, columns, the view, comments."""
+    added = "".join(
+        f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS "{name}" {kind};\n'
+        for table, columns in (
+            ("runs", NEW_RUN_COLUMNS),
+            ("rollouts", NEW_ROLLOUT_COLUMNS),
+            ("metrics", NEW_METRIC_COLUMNS),
+        )
+        for name, kind in columns.items()
+    )
+    return _TABLES + added + _SHARED + _COPIES + _LEADERBOARD + _FLIPS + comments(COMMENTS)
+
+
+def comments(columns: Mapping[str, Mapping[str, str]]) -> str:
+    """The SQL that puts comments on columns, by table."""
+    return "".join(
+        f"COMMENT ON COLUMN {table}.\"{name}\" IS '{text.replace(chr(39), 2 * chr(39))}';\n"
+        for table, texts in columns.items()
+        for name, text in texts.items()
+    )

@@ -1,0 +1,90 @@
+"""A plan into the files that a run folder needs to be played again by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from runner.base.hashing import tagged_hash
+from runner.base.storage.atomic_files import atomic_write
+from runner.documents.dataclass_schema import to_plain
+from runner.documents.yaml_writer import dump
+from runner.game.prompts.templates import SUFFIX
+from runner.results.folder import RunFolder
+from runner.rollouts.plan import Plan
+from runner.spec.datasets.loader import Dataset
+from runner.spec.rejudged_run import DEBATES
+
+
+def write_inputs(plan: Plan, folder: RunFolder) -> None:
+    """Save the resolved spec and every file it needs, so that the folder can be played again by itself."""
+    inputs = folder.make("inputs")
+    folder.make("inputs", "prompts")
+    for name, source in plan.spec.prompts.sources.items():
+        atomic_write(inputs / "prompts" / (name + SUFFIX), source)
+    protocol = to_plain(plan.spec.protocol.file)
+    atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
+    atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
+    if plan.debates is not None:
+        atomic_write(inputs / DEBATES, plan.debates.lines())
+    saved = resolved_spec(plan)
+    for group, run in plan.spec.replays.items():
+        saved["models"][group]["run"] = os.path.relpath(run, folder.path)
+    atomic_write(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(saved))
+
+
+def _dataset_lines(plan: Plan) -> Iterator[bytes]:
+    """Every datapoint; where two splits are used, with its split."""
+    spec = plan.spec
+    splits: list[tuple[Dataset, dict[str, Any]]] = [(spec.dataset, {})]
+    if spec.test is not None and spec.experiment.training is not None:
+        splits = [
+            (spec.dataset, {"split": spec.experiment.dataset.split}),
+            (spec.test, {"split": spec.experiment.training.test.split}),
+        ]
+    for dataset, split in splits:
+        for point in dataset.datapoints:
+            row = {"id": point.id, "label": point.label, **point.columns, **split}
+            yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def resolved_spec(plan: Plan) -> dict[str, Any]:
+    """The resolved spec as data: a valid spec that names the files saved with the run, and not what plays it."""
+    data: dict[str, Any] = to_plain(plan.spec.experiment)
+    del data["execution"]
+    parameters = to_plain(plan.spec.protocol.parameters)
+    chosen: dict[str, Any] = {
+        "columns": {},
+        "labels": {},
+        "ids": "column",
+        "explode": None,
+        "group_by": plan.spec.dataset.group_by,
+        "split": None if plan.spec.test is None else data["dataset"]["split"],
+        "filter": None,
+        "balance": "none",
+        "shuffle": False,
+        "revision": None,
+    }
+    return {
+        **data,
+        "benchmark": plan.benchmark,
+        "dataset": {**data["dataset"], **chosen, "path": "inputs/dataset.jsonl"},
+        "protocol": {"use": "inputs/protocol.yaml", **parameters},
+        "prompts": "inputs/prompts",
+        "rejudge": None if data["rejudge"] is None else {**data["rejudge"], "run": f"inputs/{DEBATES}"},
+        "sweep": {},
+        "cache": None,
+    }
+
+
+def spec_hash(plan: Plan) -> str:
+    """The hash of the resolved spec."""
+    return tagged_hash("spec", resolved_spec(plan))
+
+
+def dataset_selection(plan: Plan) -> dict[str, Any]:
+    """How the datapoints were selected; the saved dataset holds just those, so that the saved spec no longer says."""
+    return {name: value for name, value in to_plain(plan.spec.experiment.dataset).items() if name != "path"}

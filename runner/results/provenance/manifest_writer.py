@@ -1,0 +1,135 @@
+"""A plan into the manifest of its run: hashes of all that it is made of, and by which code."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runner.base.hashing import tagged_hash
+from runner.base.storage.format_versions import RUN_FOLDER
+from runner.models.prices import list_version, uses_list
+from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, RejudgeSource, Status, now
+from runner.results.provenance.git_state import Git
+from runner.results.provenance.input_files import dataset_selection, spec_hash
+from runner.results.provenance.sources_snapshot import measured_sources
+from runner.rollouts.agents.agent import Agent
+from runner.rollouts.identity import protocol_content
+from runner.rollouts.plan import Plan
+from runner.spec.components import recorded
+from runner.spec.loader import Spec
+from runner.version import __version__
+
+
+def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
+    """What is known when a run starts; `identity` is what tells it apart."""
+    spec = plan.spec
+    commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
+    sources = spec.as_recorded["sources"] if "sources" in spec.as_recorded else measured_sources(spec)
+    return replace(_manifest(plan, run_id, identity), git_commit=commit, git_dirty=dirty, sources=sources)
+
+
+def _manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
+    """What follows from the plan, the time and this version of nip-run."""
+    spec = plan.spec
+    manifest = Manifest(
+        format=RUN_FOLDER,
+        run_id=run_id,
+        name=spec.experiment.name,
+        kind=spec.experiment.kind,
+        benchmark=plan.benchmark,
+        protocol=spec.protocol.name,
+        status=Status.RUNNING,
+        seed=spec.experiment.seed,
+        point=dict(spec.point),
+        identity=identity,
+        game_sha256=plan.game_hash,
+        spec_sha256=spec_hash(plan),
+        prompts_sha256={name: tagged_hash("prompt", text) for name, text in sorted(spec.prompts.sources.items())},
+        protocol_sha256=tagged_hash("protocol", protocol_content(spec.protocol)),
+        dataset_sha256=spec.dataset.sha256,
+        dataset_source_sha256=spec.dataset.source_sha256,
+        dataset_selection=dataset_selection(plan),
+        replayed_sha256=dict(spec.replayed),
+        version=__version__,
+        python=platform.python_version(),
+        git_commit=None,
+        git_dirty=None,
+        agents=tuple(_agent_row(name, agent) for name, agent in plan.agents().items()),
+        started_at=now(),
+        rejudge_of=_rejudge_source(spec),
+        shard=spec.shard,
+        components=recorded(spec.components) or None,
+        got_from=spec.got_from,
+        prices=list_version() if uses_list(agent.model_settings for agent in plan.agents().values()) else None,
+        recorded=(*INITIAL_FACTS, "prices"),
+    )
+    return replace(manifest, **spec.as_recorded)
+
+
+def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
+    """The manifest of a run that goes on, perhaps with more to play; what began it stays.
+
+    So does the protocol's hash, since the rules are the same: 0.1.0 made it of the file as it was written.
+    """
+    new = _manifest(plan, manifest.run_id, manifest.identity)
+    if manifest.price_basis.text_only:
+        new = replace(new, prices=None, recorded=INITIAL_FACTS)
+    return replace(
+        new,
+        kind=manifest.kind,
+        parent_run_id=manifest.parent_run_id,
+        iteration=manifest.iteration,
+        protocol_sha256=manifest.protocol_sha256,
+        version=manifest.version,
+        python=manifest.python,
+        git_commit=manifest.git_commit,
+        git_dirty=manifest.git_dirty,
+        started_at=manifest.started_at,
+        sources=manifest.sources,
+        components=manifest.components,
+        got_from=manifest.got_from or _got_from(plan.spec, manifest.components or {}),
+        reproduces=manifest.reproduces,
+        unknown=manifest.unknown,
+    )
+
+
+def _got_from(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The release that a spec was got in; a saved one's folder has the mark of an installed one that it names, too."""
+    named = {one["release"] for one in components.values()}
+    return None if spec.got_from is None or spec.got_from["release"] in named else spec.got_from
+
+
+def _rejudge_source(spec: Spec) -> RejudgeSource | None:
+    if spec.rejudged is None or spec.experiment.rejudge is None:
+        return None
+    return RejudgeSource(spec.rejudged.run_id, spec.rejudged.journal_sha256, spec.experiment.rejudge.verdict)
+
+
+def _agent_row(name: str, agent: Agent) -> AgentRow:
+    return {
+        "agent": name,
+        "role": agent.agent_spec.role,
+        "model_group": agent.model_group,
+        "provider": agent.model_settings.provider,
+        "model": agent.model_name,
+        "base_model": agent.base_model_name,
+    }
+
+
+def git_state(path: Path) -> tuple[str | None, bool | None]:
+    """The commit of the repository that holds a file, and whether that has uncommitted changes, the file itself too.
+
+    (None, None) where none does: outside git, or where git is told to ignore the file.
+    """
+    git = Git(path.parent).line
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return None, None
+    name = f"./{path.name}"
+    if git("ls-files", "--error-unmatch", "--", name) is not None:
+        changes = git("status", "--porcelain", "--untracked-files=no")
+        return commit, None if changes is None else bool(changes)
+    return (commit, True) if git("check-ignore", "-q", "--", name) is None else (None, None)

@@ -1,0 +1,248 @@
+"""Verdicts and confidences of rollouts as columns, a few bytes each, and the numbers that need them all together."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from runner.game.protocols.protocol import Protocol
+from runner.results.game_measurements import Verdict
+from runner.spec.paired_design import exchanged
+from runner.statistics.calibration import LOG_FLOOR, Forecasts
+from runner.statistics.clustered_means import Codes, Floats
+from runner.statistics.estimates import (
+    Number,
+    block_numbers,
+    forecast_numbers,
+    player_numbers,
+    proportion,
+    seat_numbers,
+    verdict_numbers,
+    vote_curve,
+)
+from runner.statistics.verdicts import NONE, UNSET, Verdicts
+
+KINDS = ("stated", "logprob")
+LOOSE = LOG_FLOOR
+"""A bound nearer to 0 or 1 is as good as the probability itself, but in the order of confidences."""
+
+
+class _Column:
+    """Values that some rollouts have; no bytes where none has one."""
+
+    def __init__(self, kind: str, default: float) -> None:
+        self._values, self._default = array(kind), default
+
+    def put(self, at: int, value: float) -> None:
+        """Set the value of the rollout that comes at this place; places come in order."""
+        self._pad(at)
+        self._values.append(value)  # type: ignore[arg-type]  # an int for an array of ints
+
+    def told(self, n: int) -> np.ndarray[Any, Any] | None:
+        """The values of all n rollouts; None where none has one."""
+        if not self._values:
+            return None
+        self._pad(n)
+        return np.array(self._values)
+
+    def _pad(self, n: int) -> None:
+        missing = n - len(self._values)
+        if missing > 0:
+            self._values.extend([self._default] * missing)  # type: ignore[list-item]
+
+
+_Columns = tuple[Verdicts, dict[str, Codes], dict[str, Floats | None], Codes | None]
+"""The games; what each agent argued; each kind of confidence; which of the second kind are bounds."""
+
+
+class JudgedGames:
+    """The games of a run that were not lost in transport. `seats`: the two that exchange players in swapped games."""
+
+    def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
+        self._protocol, self._seats = protocol, seats
+        self._codes: dict[str, int] = {}
+        self._groups: list[str] = []
+        self._group_names: set[str] = set()
+        self._points, self._labels, self._decisions = array("i"), array("b"), array("b")
+        self._stance, self._swapped, self._exchanged = (_Column("b", UNSET) for _ in range(3))
+        self._argued = {agent: _Column("b", UNSET) for agent in protocol.prover_names}
+        self._confidence = {kind: _Column("d", math.nan) for kind in KINDS}
+        self._bound = _Column("b", 0)
+        self._sorted: tuple[int, Any] = (-1, None)
+
+    def count(self, game: Verdict) -> None:
+        """Count one game; games come in any order."""
+        at = len(self._points)
+        code = self._codes.get(game.datapoint)
+        if code is None:
+            code = self._codes[game.datapoint] = len(self._codes)
+            self._groups.append(game.group)
+            self._group_names.add(game.group)
+        self._points.append(code)
+        self._labels.append(UNSET if game.label is None else game.label)
+        self._decisions.append(game.decision)
+        if game.argued is not None:
+            self._count_in_block(game, game.argued, at)
+        if game.stated is not None:
+            self._confidence["stated"].put(at, game.stated)
+        if game.logprob is not None:
+            self._confidence["logprob"].put(at, game.logprob)
+            if game.is_bound:
+                self._bound.put(at, 1)
+
+    def _count_in_block(self, game: Verdict, argued: Sequence[int], at: int) -> None:
+        if game.swapped is not None:
+            self._swapped.put(at, int(game.swapped))
+        if game.stances_exchanged is not None:
+            self._exchanged.put(at, int(game.stances_exchanged))
+        if game.stance is not None:
+            self._stance.put(at, game.stance)
+        for column, stance in zip(self._argued.values(), argued, strict=True):
+            column.put(at, stance)
+
+    @property
+    def n(self) -> int:
+        return len(self._points)
+
+    @property
+    def datapoints(self) -> int:
+        return len(self._codes)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether labels are known: of all games, or of none; True before the first."""
+        return not self._labels or self._labels[0] != UNSET
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a group has several datapoints."""
+        return len(self._group_names) < len(self._codes)
+
+    @property
+    def worst(self) -> float | None:
+        """The lowest accuracy of a datapoint."""
+        if not self.n or not self.is_labelled:
+            return None
+        points, right = np.array(self._points), np.array(self._decisions) == np.array(self._labels)
+        return float((np.bincount(points, weights=right) / np.bincount(points)).min())
+
+    @property
+    def least_plays(self) -> int:
+        return int(np.bincount(np.array(self._points)).min()) if self.n else 0
+
+    def numbers(self) -> Iterator[tuple[str | None, Number]]:
+        """Each with the agent that it is of, None for the whole game; what does not apply is left out.
+
+        So is what needs the labels, where they are not known.
+        """
+        if not self.n:
+            return
+        verdicts, argued, confidences, bound = self._in_order()
+        if self.is_labelled:
+            yield from ((None, number) for number in verdict_numbers(verdicts))
+        yield from self._of_blocks(verdicts, argued)
+        logprob = confidences["logprob"]
+        for kind, p in confidences.items():
+            if p is not None and self.is_labelled:
+                bounds = (0.0, 0.0) if kind == "stated" else bound_shares(p, bound)
+                yield from ((None, number) for number in forecast_numbers(_forecasts(verdicts, p), kind, bounds))
+        if logprob is not None:
+            if bound is not None and (only := verdicts.of(bound == 1, ~np.isnan(logprob))) is not None:
+                yield None, proportion("confidence_bounds_logprob", only)
+            told = ~np.isnan(logprob) & (verdicts.decisions != NONE)
+            disagreed = np.where(verdicts.decisions == 1, logprob < 0.5, logprob > 0.5)
+            if (found := verdicts.of(disagreed, told)) is not None:
+                yield None, proportion("confidence_disagreement", found)
+
+    def _of_blocks(self, verdicts: Verdicts, argued: dict[str, Codes]) -> Iterator[tuple[str | None, Number]]:
+        if verdicts.stances is None and verdicts.swapped is None and verdicts.exchanged is None:
+            return
+        whole = verdicts.whole_blocks
+        blocks = verdicts.where(whole)
+        stances = {agent: column[whole] for agent, column in argued.items()}
+        has_seats = self._protocol.are_opposed and not self._protocol.draws_stance
+        first = next(iter(stances.values())) if has_seats else None
+        yield from ((None, number) for number in block_numbers(blocks, first))
+        for agent, column in self._by_player(blocks, stances).items():
+            yield from ((agent, number) for number in player_numbers(blocks, column))
+            if self._seats is not None:
+                yield from ((agent, number) for number in seat_numbers(blocks, stances[agent]))
+
+    def _by_player(self, blocks: Verdicts, stances: dict[str, Codes]) -> dict[str, Codes]:
+        """What each entry of `agents` argues, in whichever seat it sits, from what each seat argues."""
+        seated = exchanged(stances, self._seats)
+        if blocks.swapped is None:
+            return stances
+        return {agent: np.where(blocks.swapped == 1, seated[agent], own) for agent, own in stances.items()}
+
+    def reliability_curves(self) -> dict[str, list[dict[str, Any]]]:
+        """The bins of each kind of confidence that there is."""
+        if not self.n or not self.is_labelled:
+            return {}
+        verdicts, _, confidences, _ = self._in_order()
+        return {
+            kind: [asdict(one) for one in _forecasts(verdicts, p).curve]
+            for kind, p in confidences.items()
+            if p is not None
+        }
+
+    def vote_curve(self) -> list[Number]:
+        """vote@k for each odd k, of games that were repeated."""
+        return vote_curve(self._in_order()[0]) if self.n and self.is_labelled else []
+
+    def _in_order(self) -> _Columns:
+        """The columns, sorted by what they hold: no bit depends on the order in which games ended."""
+        if self._sorted[0] != self.n:
+            self._sorted = (self.n, self._put_in_order())
+        found: _Columns = self._sorted[1]
+        return found
+
+    def _put_in_order(self) -> _Columns:
+        n = self.n
+        ids = np.empty(len(self._codes), dtype=np.int64)
+        for place, name in enumerate(sorted(self._codes)):
+            ids[self._codes[name]] = place
+        names = {group: place for place, group in enumerate(sorted(self._group_names))}
+        groups = np.array([names[group] for group in self._groups])
+        codes = np.array(self._points)
+        columns: dict[str, Any] = {
+            "points": ids[codes], "labels": np.array(self._labels), "decisions": np.array(self._decisions),
+            "bound": self._bound.told(n), "stances": self._stance.told(n), "swapped": self._swapped.told(n),
+            "exchanged": self._exchanged.told(n),
+            **{kind: self._confidence[kind].told(n) for kind in KINDS},
+            **{f"argued {agent}": column.told(n) for agent, column in self._argued.items()},
+        }  # fmt: skip
+        there = [column for column in columns.values() if column is not None]
+        order = np.lexsort(there[::-1])
+        columns = {name: None if column is None else column[order] for name, column in columns.items()}
+        verdicts = Verdicts(
+            columns["labels"], columns["decisions"], columns["points"], groups[codes][order],
+            len(names), self.is_grouped, columns["stances"], columns["swapped"],
+            columns["exchanged"],
+        )  # fmt: skip
+        argued = {agent: columns[f"argued {agent}"] for agent in self._argued}
+        return (
+            verdicts,
+            {agent: column for agent, column in argued.items() if column is not None},
+            {kind: columns[kind] for kind in KINDS},
+            columns["bound"],
+        )
+
+
+def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
+    """Of known probabilities, the share that are bounds only, and the share that are bounds far from 0 and 1."""
+    if bound is None:
+        return 0.0, 0.0
+    known = ~np.isnan(p)
+    only = bound[known] == 1
+    return float(only.mean()), float((only & (np.minimum(p[known], 1 - p[known]) > LOOSE)).mean())
+
+
+def _forecasts(verdicts: Verdicts, p: Floats) -> Forecasts:
+    told = ~np.isnan(p)
+    return Forecasts(p[told], verdicts.labels[told], verdicts.clusters[told], verdicts.total)

@@ -1,0 +1,32 @@
+"""An observation into a reply: prompt, model and parser, one agent at a time or on arrays."""
+
+from runner.base.errors import (
+    AgentNotActiveInChannelError,
+    ContentFilterError,
+    ContentIsNoneError,
+    GenerationError,
+    InvalidConfidenceError,
+    InvalidDecisionError,
+    InvalidResponseError,
+    NotAllActiveChannelsInResponseError,
+    UnknownFinishReasonError,
+)
+from runner.rollouts.agents.agent import AgentRuntime, Observation
+from runner.rollouts.agents.whole_agent import OpenAiWholeAgent, ParsedChatCompletion, SharedModelGroup
+
+__all__ = [
+    "AgentNotActiveInChannelError",
+    "AgentRuntime",
+    "ContentFilterError",
+    "ContentIsNoneError",
+    "GenerationError",
+    "InvalidConfidenceError",
+    "InvalidDecisionError",
+    "InvalidResponseError",
+    "NotAllActiveChannelsInResponseError",
+    "Observation",
+    "OpenAiWholeAgent",
+    "ParsedChatCompletion",
+    "SharedModelGroup",
+    "UnknownFinishReasonError",
+]

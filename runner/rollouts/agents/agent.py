@@ -1,0 +1,371 @@
+"""An agent of a protocol: what it may see into chat messages, its model's answer into a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from runner.base.errors import (
+    ContentFilterError,
+    ContentIsNoneError,
+    GenerationError,
+    InvalidConfidenceError,
+    InvalidDecisionError,
+    InvalidResponseError,
+    RunError,
+    UnknownFinishReasonError,
+)
+from runner.game.prompts.chat import ChatMessage, chat_messages
+from runner.game.prompts.chat_format import ChatFormat, formatted
+from runner.game.prompts.supervised import supervised_example
+from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables, prompt_variables
+from runner.game.protocols.answer_parser import Fork, Parsed, parse_answer, verdict_fork, verdict_span
+from runner.game.protocols.protocol import Decision, Protocol
+from runner.game.protocols.rounds import Reply, Round
+from runner.models.interface import Choice, Complete, Request, ResponseHint, SampleKey
+from runner.models.retry_policy import Retry
+from runner.models.settings import ModelSettings
+from runner.rollouts.agents.arguments import check_name, protocol_of_spec
+from runner.rollouts.agents.votes import Together, voted
+from runner.spec.experiment import AgentSettings, Experiment
+
+
+@dataclass(frozen=True)
+class AgentRuntime:
+    """What an agent needs besides the spec: its prompts, and how its model is asked (None: connect on first use)."""
+
+    prompts: PromptSet
+    complete: Complete | None = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Where in which game an agent speaks: the datapoint, the rollout's seed, the rounds so far."""
+
+    round: int
+    rounds: Sequence[Round]
+    columns: Mapping[str, Any]
+    seed: int = 0
+    prover_stance: int = 1
+    datapoint: str = ""
+    repeat: int = 0
+
+
+class Agent:
+    """Composes prompt, model and parser for one agent of one spec.
+
+    Raises:
+        TypeError: `protocol_handler` is no protocol.
+        ValueError: it is a protocol other than the spec's, or the spec has no agent of this name.
+    """
+
+    def __init__(
+        self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
+    ) -> None:
+        check_name(agent_name, hyper_params)
+        self.hyper_params = hyper_params
+        self.settings = settings
+        self.agent_name = agent_name
+        self.protocol_handler = protocol_of_spec(protocol_handler, hyper_params)
+        self.agent_params: AgentSettings = hyper_params.agents[agent_name]
+        self.model_group = self.agent_params.model
+        self.model_settings = hyper_params.models[self.model_group]
+        self.agent_spec = protocol_handler.agent_spec(agent_name)
+        self._own_variables: dict[tuple[int, int], dict[str, Any]] = {}
+
+    @property
+    def is_verifier(self) -> bool:
+        return self.agent_spec.role == "verifier"
+
+    @property
+    def states_confidence(self) -> bool:
+        """Whether it is to state how sure it is with its verdict."""
+        return self.is_verifier and self.hyper_params.verdict.states
+
+    @property
+    def is_prover(self) -> bool:
+        return self.agent_spec.role == "prover"
+
+    @property
+    def only_judges(self) -> bool:
+        """Whether it judges the debates of another run: it can ask nothing, and every answer is to be a verdict."""
+        return self.is_verifier and self.hyper_params.rejudge is not None
+
+    @property
+    def model_name(self) -> str:
+        """The model that is asked, with any fine-tuning."""
+        return self.model_settings.name
+
+    @property
+    def base_model_name(self) -> str:
+        """The model that it was fine-tuned from, or itself."""
+        return self.model_settings.base_model or self.model_settings.name
+
+    @property
+    def max_message_rounds(self) -> int:
+        return self.protocol_handler.max_message_rounds
+
+    # Prompt
+
+    def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
+        own = self._own_variables.get((prover_stance, round_))
+        if own is None:
+            format_ = self.hyper_params.decision_format
+            own = self._own_variables[prover_stance, round_] = own_variables(
+                self.protocol_handler,
+                self.agent_name,
+                prover_stance=prover_stance,
+                round_=round_,
+                max_response_words=self.agent_params.max_response_words,
+                accept=format_.accept,
+                reject=format_.reject,
+                confidence_marker=format_.confidence if self.states_confidence else "",
+            )
+            if self.only_judges:
+                own["questions_left"] = 0
+        return prompt_variables(columns, own)
+
+    def prompt(self, observation: Observation) -> list[ChatMessage]:
+        """The chat messages that its model gets at this observation, in its group's chat format."""
+        return self._chat(observation, observation.round, asks=True)
+
+    def _chat(self, observation: Observation, system_round: int, *, asks: bool = False) -> list[ChatMessage]:
+        """The chat at an observation, with the system message of a round; `asks`: an answer is to follow."""
+        last_round = None
+        is_last = observation.round == self.max_message_rounds - 1
+        if self.agent_spec.last_round_message and (is_last or self.only_judges):
+            last_round = self.instructions(LAST_ROUND, observation, observation.round)
+        chat = chat_messages(
+            self.protocol_handler,
+            self.agent_name,
+            observation.rounds,
+            round_=observation.round,
+            system=self.instructions("", observation, system_round),
+            last_round=last_round,
+            seed=observation.seed,
+        )
+        if last_round is not None and not is_last:
+            chat.append({"role": "system", "content": last_round})  # the debate ends here, in whichever round
+        settings = self.model_settings
+        return formatted(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=asks)
+
+    def instructions(self, suffix: str, observation: Observation, round_: int) -> str:
+        """Render a template for a round; after it comes how to state a confidence, if one is wanted.
+
+        Raises:
+            TemplateFailedError: a template fails with these variables.
+        """
+        prompts = self.settings.prompts
+        variables = self._variables(observation.columns, observation.prover_stance, round_)
+        text = prompts.render(self.agent_name + suffix, variables)
+        asks = self.agent_name + CONFIDENCE
+        if not self.states_confidence or asks not in prompts.sources:
+            return text
+        return f"{text}\n\n{prompts.render(asks, variables)}"
+
+    def _wanted(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
+        protocol = self.protocol_handler
+        headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
+        if not (self.is_verifier and protocol.step(observation.round).may_decide):
+            return ResponseHint(headers)
+        format_ = self.hyper_params.decision_format
+        must = self.only_judges or protocol.questions_left(observation.round + 1) == 0
+        marker = format_.confidence if self.states_confidence else None
+        return ResponseHint(headers, format_.accept, format_.reject, must, marker)
+
+    # Response
+
+    def parse(self, text: str, round_: int) -> Parsed:
+        """Read an answer; see `runner.game.protocols.answer_parser.parse_answer`. One that only judges must decide."""
+        return self._parsed(text, round_, states_confidence=self.states_confidence)
+
+    def _parsed(self, text: str, round_: int, *, states_confidence: bool) -> Parsed:
+        protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
+        parsed = parse_answer(protocol, self.agent_name, round_, text, format_, states_confidence=states_confidence)
+        if self.only_judges and parsed.decision == Decision.NONE:
+            raise InvalidDecisionError(
+                f"decision required: the answer holds neither {format_.accept!r} nor {format_.reject!r}"
+            )
+        return parsed
+
+    def read(self, choice: Choice, round_: int) -> Parsed:
+        """Read an answer as it came.
+
+        Raises:
+            GenerationError: it cannot be used; the message says why.
+        """
+        return self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
+
+    def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
+        """From where to where its verdict stands in an answer of a round, if it gives one there."""
+        if not (self.is_verifier and self.protocol_handler.step(round_).may_decide):
+            return None
+        return verdict_span(text, self.hyper_params.decision_format)
+
+    def verdict_fork(self, text: str) -> Fork | None:
+        """Where the two verdicts part in an answer that gives one."""
+        return verdict_fork(text, self.hyper_params.decision_format)
+
+    async def respond(
+        self,
+        observation: Observation,
+        complete: Complete,
+        messages: Sequence[ChatMessage] | None = None,
+        together: Together = asyncio.wait,
+    ) -> Reply:
+        """Ask until an answer can be used, by the spec's retry policy for answers; for a verdict, as many votes.
+
+        `messages` is this observation's prompt, where the caller has it already; `together` waits for votes.
+
+        Raises:
+            GenerationError: the last answer allowed was bad, of a kind that has no substitute.
+            CallError, ProviderRefusal: no answer came; see `runner.models`.
+        """
+        chat = self.prompt(observation) if messages is None else messages
+        decides = self.is_verifier and self.protocol_handler.can_ever_decide(observation.round)
+        votes = self.hyper_params.votes if decides else 1
+        return await voted(
+            lambda vote: self._respond(observation, complete, chat, vote),
+            votes,
+            must_decide=self.only_judges,
+            together=together,
+        )
+
+    async def _respond(
+        self, observation: Observation, complete: Complete, messages: Sequence[ChatMessage], vote: int
+    ) -> Reply:
+        channels = self.protocol_handler.can_be_active(observation.round)[self.agent_name]
+        wanted = self._wanted(observation, channels)
+        retry = self.hyper_params.retry
+        bad = 0
+        calls = 0
+        while True:
+            at = (observation.datapoint, observation.repeat, observation.round)
+            sample = SampleKey(*at, self.agent_name, calls, vote)
+            completion = await complete(Request(self.model_group, messages, sample, observation.seed, wanted))
+            calls += 1
+            for choice in completion.choices or (Choice(None, None),):
+                try:
+                    parsed = self.read(choice, observation.round)
+                except GenerationError as error:
+                    bad += 1
+                    if bad >= _allowed(error, retry):
+                        return self._after_last(error, choice, observation.round, bad, calls)
+                else:
+                    assert choice.text is not None
+                    cut = choice.finish_reason == "length"
+                    return Reply(choice.text, parsed.messages, parsed.decision, bad, cut, calls, cut)
+
+    def why_unusable(self, choice: Choice, round_: int) -> str | None:
+        """Why an answer of a round is asked for again; None where it can be used."""
+        try:
+            self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
+        except GenerationError as error:
+            return f"the model refused: {error}" if choice.refusal else str(error)
+        return None
+
+    def why_undecided(self, choice: Choice, round_: int) -> str | None:
+        """Why a usable answer leaves the game without a verdict; None if it gives one, or if a later round may."""
+        protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
+        if not self.is_verifier or protocol.questions_left(round_ + 1) > 0:
+            return None
+        if not protocol.step(round_).may_decide or self.read(choice, round_).decision != Decision.NONE:
+            return None
+        return f"the verifier must decide, and the answer holds neither {format_.accept!r} nor {format_.reject!r}"
+
+    def _after_last(self, error: GenerationError, choice: Choice, round_: int, bad: int, calls: int) -> Reply:
+        policy = self.hyper_params.retry.invalid_response.then
+        if policy == "fail_run" and not isinstance(error, ContentFilterError):
+            raise RunError(
+                f"{self.agent_name} gave {bad} bad answers ({error}); retry.invalid_response.then is fail_run"
+            )
+        cut = choice.finish_reason == "length"
+        if isinstance(error, InvalidConfidenceError) and policy == "empty_message":
+            # The verdict was given, and what is asked besides must not take it away: only its confidence is unknown.
+            assert choice.text is not None
+            decision = self._parsed(choice.text, round_, states_confidence=False).decision
+            return Reply(choice.text, None, decision, bad, cut, calls, cut)
+        if isinstance(error, InvalidResponseError) and policy == "empty_message":
+            channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
+            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, calls=calls, cut=cut)
+        raise error.after(bad) from error
+
+    # Fine-tuning
+
+    def with_chat_format(self, chat_format: ChatFormat | None) -> Self:
+        """This agent, with a model group of this format; None: of its own."""
+        if chat_format is None:
+            return self
+        other = copy.copy(self)
+        other.model_settings = replace(self.model_settings, chat_format=chat_format)
+        return other
+
+    def true_verdict(self, label: int | None) -> str:
+        """The text of the right decision.
+
+        Raises:
+            ValueError: this is not a verifier, or there is no label.
+        """
+        if not self.is_verifier:
+            raise ValueError(f"{self.agent_name} is a prover and has no guess to replace")
+        if label is None:
+            raise ValueError("there is no label to replace the guess with")
+        format_ = self.hyper_params.decision_format
+        return format_.accept if label else format_.reject
+
+    def fine_tune_example(
+        self,
+        observation: Observation,
+        label: int | None,
+        *,
+        ensure_last_message_is_assistant: bool = True,
+        replace_verifier_guess_with_true_label: bool = False,
+    ) -> list[ChatMessage] | None:
+        """One finished game as the original trains on it: the whole chat in one; None where the agent said nothing.
+
+        Raises:
+            ValueError: the label is to replace the guess, and this is not a verifier, or there is no label.
+        """
+        verdict = self.true_verdict(label) if replace_verifier_guess_with_true_label else None
+        return supervised_example(
+            self.final_prompt(observation),
+            self.agent_name,
+            true_verdict=verdict,
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+        )
+
+    def final_prompt(self, observation: Observation) -> list[ChatMessage]:
+        """The whole chat of a finished game in its group's chat format, in one piece as the original trains on it.
+
+        The system message is that of the agent's first turn: an example of many turns has one, and it must
+        not count down questions that the first turn still had.
+        """
+        return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
+
+
+def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
+    """The text of an answer of a model group.
+
+    Raises:
+        ContentFilterError: a filter cut it, or the model refused.
+        UnknownFinishReasonError: it ended neither by itself nor at the token limit.
+        ContentIsNoneError: there is none.
+    """
+    if choice.finish_reason == "content_filter" or choice.refusal:
+        raise ContentFilterError(choice.refusal or "the content filter cut the answer")
+    if choice.finish_reason not in ("stop", "length"):
+        raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
+    if choice.text is None:
+        why = f": {settings.cut_before_a_word(group)}" if choice.finish_reason == "length" else ""
+        raise ContentIsNoneError(f"the answer has no content{why}")
+    return choice.text
+
+
+def _allowed(error: GenerationError, retry: Retry) -> int:
+    """How many bad answers are allowed where this one is the last."""
+    if isinstance(error, ContentFilterError):
+        return retry.refused.attempts
+    return retry.invalid_response.attempts

@@ -1,0 +1,243 @@
+"""An agent that is asked directly, outside a run: its client, and one game or one chat at a time.
+
+The members and their arguments are those of the original's page (see docs/agent.md); all go the way that the runner's
+own calls go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from runner.base.async_runner import cancel_all, run_sync
+from runner.base.errors import AgentNotActiveInChannelError, UsageError
+from runner.base.hashing import derived_seed, tagged_hash
+from runner.game.prompts.chat import ChatMessage
+from runner.game.prompts.supervised import check_replacement
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.rounds import Reply
+from runner.models.interface import Choice, Request, ResponseHint, SampleKey
+from runner.models.providers.dummy import DummyModel
+from runner.rollouts.agents.agent import Agent, AgentRuntime, Observation
+from runner.spec.experiment import Experiment
+
+if TYPE_CHECKING:
+    from runner.models.client import Connection
+    from runner.models.providers.openai import SyncClient
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedChatCompletion:
+    """An answer as it is played: what was asked, what came, and what it means."""
+
+    raw_message: str
+    """The whole text."""
+    next_messages: Mapping[str, str] | None
+    """The message in each channel; None where it decided."""
+    decision: int
+    """0 reject, 1 accept, 2 none."""
+    retry_count: int
+    """How many bad answers came before it; all there may be where messages were filled with empty ones."""
+    token_limit: bool
+    prompt: Sequence[ChatMessage]
+
+
+class DirectAgent(Agent):
+    """An agent with a client of its own, asked from plain code, in a notebook too."""
+
+    def __init__(
+        self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
+    ) -> None:
+        super().__init__(hyper_params, settings, agent_name, protocol_handler)
+        self._client: SyncClient | None = None
+
+    @property
+    def client(self) -> SyncClient:
+        """The official client of its group's server, made on first use; `retry` is the runner's, its own is off.
+
+        It is the synchronous one: it belongs to no event loop, so that it can be used from any, call after call. The
+        runner itself does not ask through it: see `_make_generation_api_call`.
+
+        Raises:
+            UsageError: the group's provider has no client.
+            ProviderRefusal: the environment holds no key.
+        """
+        settings = self.model_settings
+        if not settings.traits.remote:
+            raise UsageError(
+                f"models.{self.model_group}: provider {settings.provider} has no client, since it calls no server; ask "
+                "it with forward() or _make_generation_api_call()"
+            )
+        if self._client is None:
+            from runner.models.providers.openai import make_sync_client
+
+            self._client = make_sync_client(settings, self.model_group)
+        return self._client
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None, "settings": replace(self.settings, complete=None)}
+
+    # How it is asked
+
+    def _speaks_at(self, observation: Observation) -> bool:
+        return self.agent_name in self.protocol_handler.speakers(observation.round, observation.seed)
+
+    async def _respond_all(
+        self, turns: Sequence[Observation | None], chats: Sequence[Sequence[ChatMessage]]
+    ) -> list[Reply | None]:
+        connection = self._connected()
+
+        async def one(turn: Observation | None, chat: Sequence[ChatMessage]) -> Reply | None:
+            return await self.respond(turn, connection.complete, chat) if turn is not None and chat else None
+
+        tasks = [asyncio.create_task(one(turn, chat)) for turn, chat in zip(turns, chats, strict=True)]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            await cancel_all(tasks)
+            await connection.close()
+
+    def _connected(self) -> Connection:
+        """The connection that was given, or else one of this event loop's own."""
+        from runner.models.client import Connection, connect
+
+        if self.settings.complete is not None:
+            return Connection(self.settings.complete)
+        if self.model_settings.traits.needs_run:
+            raise UsageError(
+                f"models.{self.model_group} replays a run, whose answers belong to its rollouts and not to arrays; "
+                "take another provider"
+            )
+        return connect({self.model_group: self.model_settings}, self.hyper_params.retry)
+
+    # One game, or one chat
+
+    def _build_chat_messages_prompt(  # noqa: PLR0917 - the arguments of the page
+        self,
+        message_history: Any,
+        message_agent_id: Any,
+        raw_message_history: Any,
+        round_id: int,
+        question: Any = None,
+        solution: Any = None,
+        prover_stance: int = 1,
+        seed: int = 0,
+        y: int | None = None,
+        ensure_last_message_is_assistant: bool = False,
+        replace_last_message_with_true_label: bool = False,
+        **columns: Any,
+    ) -> list[ChatMessage]:
+        """The chat of a round: what was said before it; of the last round, all that the histories hold.
+
+        With `ensure_last_message_is_assistant`, the example of a round: what was said in it too, up to the agent's own
+        last message.
+
+        Raises:
+            AgentNotActiveInChannelError: nothing would be left of the example.
+            ValueError: no such round; or the label is to replace a message, and there is none, or it is not ensured to
+                be the agent's, or the agent is a prover.
+        """
+        check_replacement(
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+            replaces=replace_last_message_with_true_label,
+        )
+        turn = self._turn(
+            (message_history, message_agent_id, raw_message_history),
+            round_id, seed, prover_stance, {"question": question, "solution": solution, **columns},
+        )  # fmt: skip
+        last = self.max_message_rounds - 1
+        if not ensure_last_message_is_assistant:
+            behind = turn.round if turn.round < last else last + 1
+            return self.prompt(replace(turn, rounds=turn.rounds[:behind]))
+        example = self.fine_tune_example(
+            replace(turn, rounds=turn.rounds[: turn.round + 1], round=min(turn.round + 1, last)),
+            y,
+            replace_verifier_guess_with_true_label=replace_last_message_with_true_label,
+        )
+        if example is None:
+            raise AgentNotActiveInChannelError(f"{self.agent_name} has said nothing up to round {turn.round}")
+        return example
+
+    def _generate_next_message_and_decision(  # noqa: PLR0917 - the arguments of the page
+        self,
+        message_history: Any,
+        message_agent_id: Any,
+        raw_message_history: Any,
+        round_id: int,
+        question: Any = None,
+        solution: Any = None,
+        seed: int = 0,
+        prover_stance: int = 1,
+        **columns: Any,
+    ) -> ParsedChatCompletion:
+        """Ask for the agent's turn in a round until an answer can be used; see `respond`.
+
+        Raises:
+            AgentNotActiveInChannelError: it does not speak in this round.
+            ValueError: no such round.
+            GenerationError, CallError, ProviderRefusal: as `respond`.
+        """
+        turn = self._turn(
+            (message_history, message_agent_id, raw_message_history),
+            round_id, seed, prover_stance, {"question": question, "solution": solution, **columns},
+        )  # fmt: skip
+        turn = replace(turn, rounds=turn.rounds[: turn.round])
+        if not self._speaks_at(turn):
+            raise AgentNotActiveInChannelError(f"{self.agent_name} does not speak in round {turn.round} at seed {seed}")
+        chat = self.prompt(turn)
+        (reply,) = run_sync(lambda: self._respond_all([turn], [chat]))
+        assert reply is not None
+        return ParsedChatCompletion(
+            reply.raw, reply.messages, reply.decision, reply.retry_count, reply.token_limit, chat
+        )
+
+    def _turn(
+        self,
+        histories: tuple[Any, Any, Any],
+        round_: int,
+        seed: int,
+        prover_stance: int,
+        columns: Mapping[str, Any],
+    ) -> Observation:
+        """A game's histories and columns (None: there is none) as an observation of a round."""
+        from runner.rollouts.agents.arrays import rounds_from_arrays
+        from runner.rollouts.agents.observations import check_round, scalar
+
+        check_round(self.protocol_handler, int(round_))
+        known = {name: scalar(value) for name, value in columns.items() if value is not None}
+        rounds = rounds_from_arrays(self.protocol_handler, *histories)
+        return Observation(int(round_), rounds, known, int(seed), int(prover_stance), "array-0")
+
+    def _make_generation_api_call(self, chat_messages_prompt: Sequence[ChatMessage]) -> tuple[str | None, str | None]:
+        """Ask its model once, as the runner does: the text or None, and the finish reason.
+
+        Raises:
+            CallError, ProviderRefusal: no answer came by the spec's `retry.transient`.
+        """
+        choice = run_sync(lambda: self._asked(self._request(chat_messages_prompt)))
+        return choice.text, choice.finish_reason
+
+    async def _asked(self, request: Request) -> Choice:
+        connection = self._connected()
+        try:
+            completion = await connection.complete(request)
+        finally:
+            await connection.close()
+        return completion.choices[0] if completion.choices else Choice(None, None)
+
+    def _generate_dummy_response(self, chat_messages_prompt: Sequence[ChatMessage]) -> str:
+        """What the provider `dummy` answers to a chat: well-formed for the agent, and the same for the same chat."""
+        (choice,) = run_sync(lambda: DummyModel().complete(self._request(chat_messages_prompt))).choices
+        assert choice.text is not None
+        return choice.text
+
+    def _request(self, chat: Sequence[ChatMessage]) -> Request:
+        """A chat that belongs to no game as a request."""
+        format_ = self.hyper_params.decision_format
+        accept, reject = (format_.accept, format_.reject) if self.is_verifier else (None, None)
+        marker = format_.confidence if self.states_confidence else None
+        wanted = ResponseHint(tuple(self.agent_spec.headers.values()), accept, reject, confidence=marker)
+        seed = derived_seed("chat", tagged_hash("chat", list(chat)))
+        return Request(self.model_group, chat, SampleKey("chat", 0, 0, self.agent_name, 0), seed, wanted)

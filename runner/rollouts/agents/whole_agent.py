@@ -1,0 +1,205 @@
+"""The agent that the runner plays with, with the surface for those who come with arrays (docs/agent.md).
+
+NumPy is imported where there are arrays: a run has none, and the import costs it more than a hundred rollouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from runner.base.async_runner import run_sync
+from runner.documents.dataclass_schema import from_plain, to_plain
+from runner.game.prompts.chat import ChatMessage
+from runner.game.prompts.supervised import check_replacement
+from runner.game.prompts.templates import PromptTemplate
+from runner.models.settings import FineTuneStep
+from runner.rollouts.agents.agent import AgentRuntime, Observation
+from runner.rollouts.agents.direct import DirectAgent, ParsedChatCompletion
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from runner.rollouts.agents.environment import Environment
+    from runner.rollouts.agents.nested_arrays import NestedArrayDict
+
+__all__ = ["AgentRuntime", "Observation", "OpenAiWholeAgent", "ParsedChatCompletion", "SharedModelGroup"]
+
+
+class SharedModelGroup(str):
+    """A model group by its name, with the model that its agents share."""
+
+    __slots__ = ("base_model_name", "model_name")
+    model_name: str
+    """The model that is asked, with any fine-tuning."""
+    base_model_name: str
+    """The model that it was fine-tuned from, or itself."""
+
+    def __new__(cls, name: str, model_name: str, base_model_name: str) -> Self:
+        group = super().__new__(cls, name)
+        group.model_name, group.base_model_name = model_name, base_model_name
+        return group
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedModelGroup, (str(self), self.model_name, self.base_model_name)
+
+
+class OpenAiWholeAgent(DirectAgent):
+    """One agent of a protocol, played by one model over the whole chat.
+
+    The runner plays with it through `respond`; `forward` is the same on arrays of any batch shape.
+    """
+
+    agent_level_in_keys: tuple[str, ...] = ()
+    agent_level_out_keys = ("message", "raw_message", "prompt", "decision", "retry_count", "token_limit")
+    env_level_out_keys: tuple[str, ...] = ()
+    required_pretrained_models: tuple[str, ...] = ()
+
+    # Identity
+
+    @property
+    def agent_id(self) -> int:
+        return self.protocol_handler.agent_names.index(self.agent_name)
+
+    @property
+    def visible_message_channel_names(self) -> tuple[str, ...]:
+        return self.protocol_handler.visible_channels(self.agent_name)
+
+    @property
+    def visible_message_channel_mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """(channel), in the protocol's order."""
+        import numpy as np
+
+        visible = self.visible_message_channel_names
+        return np.array([name in visible for name in self.protocol_handler.channel_names], dtype=bool)
+
+    @property
+    def visible_message_channel_indices(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        import numpy as np
+
+        return np.flatnonzero(self.visible_message_channel_mask).astype(np.int64)
+
+    @property
+    def num_visible_message_channels(self) -> int:
+        return len(self.visible_message_channel_names)
+
+    @property
+    def shared_model_group(self) -> SharedModelGroup:
+        """Its model group, by the models of now."""
+        return SharedModelGroup(self.model_group, self.model_name, self.base_model_name)
+
+    @property
+    def system_prompt_template(self) -> PromptTemplate:
+        """Its Jinja2 template: the source as text, and `render(**variables)`."""
+        return self.settings.prompts.template(self.agent_name)
+
+    @property
+    def env_level_in_keys(self) -> tuple[str, ...]:
+        columns = sorted(self.settings.prompts.variables[self.agent_name] - set(self._variables({}, 1, 0)))
+        return (
+            "round", "seed", "message_history", "message_agent_id", "raw_message_history", "prover_stance", *columns,
+        )  # fmt: skip
+
+    @property
+    def in_keys(self) -> tuple[str, ...]:
+        return (*self.env_level_in_keys, *self.agent_level_in_keys)
+
+    @property
+    def out_keys(self) -> tuple[str, ...]:
+        return (*self.env_level_out_keys, *self.agent_level_out_keys)
+
+    # Arrays
+
+    def __call__(self, data: NestedArrayDict, environment: Environment | None = None) -> NestedArrayDict:
+        return self.forward(data, environment)
+
+    def forward(self, data: NestedArrayDict, environment: Environment | None = None) -> NestedArrayDict:
+        """Answer for a batch of games at once.
+
+        In: `round`, `seed`, `prover_stance` and the datapoint's columns (...), `message_history` and
+        `message_agent_id` (... round channel), `raw_message_history` (... round agent). What histories hold of `round`
+        and later is not read.
+        Out: `message` (... channel), `raw_message` and `decision` (...), `prompt` (... message field) with the
+        fields role, name and content, `retry_count` and `token_limit` (... channel), the same in every channel. Where
+        the agent does not speak, and where `padding` (...) says that the game is over, the messages are None and the
+        decision is 2. With an `environment` all prompts have as many messages as its games can need, else as many as
+        the longest has.
+
+        Raises:
+            TypeError: `environment` is no Environment.
+            ValueError: a game has no such round.
+            GenerationError, CallError, ProviderRefusal: the first that any game of the batch raised.
+        """
+        from runner.rollouts.agents.environment import width_of
+        from runner.rollouts.agents.observations import actions, turn_of
+
+        width = width_of(environment)
+        shape = data.batch_size
+        flat = data.reshape(math.prod(shape))
+        turns = [turn_of(self.protocol_handler, flat, index) for index in range(flat.batch_size[0])]
+        chats = [self.prompt(turn) if turn is not None and self._speaks_at(turn) else [] for turn in turns]
+        replies = run_sync(lambda: self._respond_all(turns, chats)) if any(chats) else [None] * len(chats)
+        return actions(self.protocol_handler, chats, replies, width).reshape(*shape)
+
+    # Fine-tuning
+
+    def build_fine_tune_dataset(
+        self,
+        timesteps: NestedArrayDict,
+        ensure_last_message_is_assistant: bool = True,
+        replace_verifier_guess_with_true_label: bool = False,
+    ) -> list[dict[str, list[ChatMessage]]]:
+        """A supervised example from each step of a batch: the chat up to the end of that step.
+
+        `timesteps` holds `round` (...), the histories after the step under `next`, `y` (...) for the label, and
+        otherwise what `forward` takes; any step of a game will do, and padding is its end. Without histories under
+        `next`, those at the top are those of finished games. A step up to which the agent said nothing gives no example
+        when the last message must be its own. Labels replace a verifier's last message only.
+
+        Raises:
+            ValueError: the label is to replace the guess, and there is none, or the last message is not ensured to be
+                the agent's; or a game has no such round.
+        """
+        from runner.rollouts.agents.observations import example_of, scalar
+
+        check_replacement(
+            ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+            replaces=replace_verifier_guess_with_true_label,
+        )
+        flat = timesteps.reshape(math.prod(timesteps.batch_size))
+        examples = []
+        for index in range(flat.batch_size[0]):
+            example = self.fine_tune_example(
+                example_of(self.protocol_handler, flat, index),
+                scalar(flat["y"][index]) if "y" in flat else None,
+                ensure_last_message_is_assistant=ensure_last_message_is_assistant,
+                replace_verifier_guess_with_true_label=replace_verifier_guess_with_true_label and self.is_verifier,
+            )
+            if example is not None:
+                examples.append({"messages": example})
+        return examples
+
+    # State
+
+    def get_state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold: the model's name, what it was fine-tuned from, and every step on the way."""
+        return {
+            "model_name": self.model_name,
+            "base_model_name": self.base_model_name,
+            "lineage": to_plain(self.model_settings.lineage),
+        }
+
+    def set_state(self, checkpoint: Mapping[str, Any]) -> None:
+        """Go on with the model of a checkpoint.
+
+        Raises:
+            KeyError: the checkpoint holds no model name.
+        """
+        self.model_settings = replace(
+            self.model_settings,
+            model=checkpoint["model_name"],
+            base_model=checkpoint.get("base_model_name", self.base_model_name),
+            lineage=tuple(from_plain(FineTuneStep, step) for step in checkpoint.get("lineage", ())),
+        )

@@ -1,0 +1,28 @@
+"""A game's rounds without a model: what agents are asked in a later round, before anything is played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.rounds import Reply, Round, play
+from runner.models.interface import Completion, Request, ResponseHint
+from runner.models.providers.dummy import DummyModel
+from runner.rollouts.agents.agent import Agent
+from runner.rollouts.job import Job
+
+
+async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job: Job, until: int) -> Sequence[Round]:
+    """The rounds of a game before `until`, with answers of the dummy provider that never decide."""
+
+    async def undecided(request: Request) -> Completion:
+        return await DummyModel().complete(replace(request, wanted=ResponseHint(request.wanted.headers)))
+
+    game = play(protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance)
+    turn = next(game)
+    while turn.round < until:
+        observation = job.observation(turn.round, turn.rounds)
+        replies: dict[str, Reply] = {name: await agents[name].respond(observation, undecided) for name in turn.speakers}
+        turn = game.send(replies)
+    return turn.rounds

@@ -1,0 +1,1 @@
+"""The parts of a session: accounting, sinks, limits, the journal's layers."""

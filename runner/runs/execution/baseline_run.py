@@ -1,0 +1,108 @@
+"""Which run another one is compared with while it is played, and its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from runner.base.errors import RunError, SpecError, UsageError
+from runner.base.storage.parquet import read_tables
+from runner.results.baseline_scores import FILE, Compared, frozen, key_of
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.rows import fixed_verdicts_of
+from runner.results.manifest import PLAYED
+from runner.rollouts.plan import Plan
+from runner.runs.finished.reconstruction import played_plan
+from runner.spec.assembly import Spec
+from runner.spec.origin import DATA
+
+_SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollouts GROUP BY datapoint_id ORDER BY 1"
+
+
+def compared_with(plan: Plan, results: Results, run_id: str) -> Compared | None:
+    """What a plan's run is compared with; None where it is not.
+
+    Raises:
+        UsageError: there is no such run, it is not finished, or it shares no datapoint with this one.
+        RunError: its files are damaged.
+    """
+    until = plan.spec.experiment.until
+    if until is None or until.compare is None:
+        return None
+    spec, own = plan.spec, [results.run(run_id).path]
+    if spec.path is not None:
+        own += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
+    for folder in own:
+        saved = frozen(folder / "inputs" / FILE)
+        if saved is not None and saved.asked == until.compare:
+            return saved
+    if spec.fetched is not None and not {"until", "until.compare"} & spec.overridden:
+        raise UsageError(
+            f"until.compare: {until.compare!r} is a run in your own results, which what came from elsewhere may not "
+            "name; say it yourself, until.compare=RUN, or play all: until=null"
+        )
+    try:
+        other = results.find(until.compare)
+    except UsageError as error:
+        raise UsageError(f"until.compare: {error}") from None
+    found = other.manifest().run_id
+    if found == run_id:
+        raise UsageError(f"until.compare: run {found} is this run itself; name another one (`nip-run runs` lists them)")
+    return scores_of_run(other, plan, f"until.compare: run {found}", until.compare)
+
+
+def finished_spec(run: RunFolder, name: str) -> Spec:
+    """The spec of a finished benchmark, whose rollouts are read; `name` begins every message.
+
+    Raises:
+        UsageError: the run is not finished, or is a training run.
+        RunError: its files are damaged, or are not what was played.
+    """
+    manifest = run.manifest()
+    if manifest.is_training_run:
+        raise UsageError(f"{name} is a training run; name one of its tests (`nip-run runs` lists them)")
+    if manifest.status not in PLAYED or not run.table("rollouts").is_file():
+        raise UsageError(f"{name} is {manifest.status}; finish it first: nip-run {run.path}")
+    try:
+        return played_plan(run).spec
+    except SpecError as error:
+        raise RunError(f"{name} cannot be read: {error.problems[0]}") from error
+
+
+def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> Compared:
+    """The scores of a finished run on the datapoints that it shares with a plan; `name` begins every message.
+
+    Raises:
+        UsageError: the run is not finished, not of single games, has fixed verdicts, or shares no datapoint.
+        RunError: its files are damaged.
+    """
+    saved = finished_spec(other, name)
+    if saved.experiment.rollouts.num_responses_per_timestep is not None:
+        raise UsageError(f"{name} played trees, whose samples are not independent games; name another one")
+    if (reason := fixed_verdicts_of(other)) is not None:
+        raise UsageError(f"{name} says nothing to compare with: {reason}; name another one")
+    columns = tuple(sorted(_columns(plan.spec) | _columns(saved)))
+    played = {id_: (int(right), int(games)) for id_, right, games in _played(other) if games}
+    scores: dict[str, tuple[int, int]] = {}
+    for point in saved.dataset.datapoints:
+        if point.id in played:
+            key, (right, games) = key_of(point, columns), played[point.id]
+            before = scores.get(key, (0, 0))
+            scores[key] = (before[0] + right, before[1] + games)
+    found = Compared(other.manifest().run_id, asked, columns, scores)
+    if not found.shared(plan.spec.dataset.datapoints):
+        raise UsageError(
+            f"{name} shares no datapoint with this spec: labels or columns that templates use "
+            f"({', '.join(columns) or 'none'}) differ everywhere; name a run on the same dataset"
+        )
+    return found
+
+
+def _played(folder: RunFolder) -> Iterable[tuple[Any, ...]]:
+    return read_tables(_SCORES, {"rollouts": folder.intact_table("rollouts")}, {})
+
+
+def _columns(spec: Spec) -> set[str]:
+    """The columns of its dataset that a spec's templates use."""
+    return {name for used in spec.prompts.variables.values() for name in used} & set(spec.dataset.columns)

@@ -1,0 +1,112 @@
+"""Where finished rollouts go: tables, metrics, statistics of trees, fine-tune files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+
+from runner.base.errors import RunError
+from runner.base.storage.atomic_files import atomic_write
+from runner.base.text import counted
+from runner.results.finetune.files import REPORT, FineTuneFiles, Trees, remove_files
+from runner.results.folder import FINE_TUNE, RunFolder
+from runner.results.metrics import Metrics
+from runner.results.stopping_rule import Decision, Selected
+from runner.results.tables import PartFiles
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Rollout
+from runner.rollouts.trees import TreeStatistics, build_tree
+from runner.runs.execution.game_outputs import Made, Maker, fine_tune_of
+from runner.statistics.variance_components import Play, Scores, described
+
+
+class RecordSinks:
+    """The files of one run that follow from its rollouts, which come in the order of the plan."""
+
+    def __init__(self, plan: Plan, folder: RunFolder) -> None:
+        self._folder, self._shape = folder, plan.shape
+        self._metrics = Metrics(plan.spec.protocol, plan.seats)
+        self._scores = Scores()
+        stopped = None if plan.debates is None else plan.debates.stopped
+        self._selected = None if stopped is None else Selected(plan, stopped)
+        self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
+        self._parts = PartFiles(folder.path, folder.run_id)
+        self._settings = fine_tune_of(plan)
+        trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
+        self._files: FineTuneFiles | None = None
+        if self._settings:
+            try:
+                self._files = FineTuneFiles(
+                    folder.make(FINE_TUNE), self._settings, plan.players(), folder.run_id, trees,
+                    swapped=plan.players(swapped=True) if plan.seats else {},
+                )  # fmt: skip
+            except BaseException:
+                self.discard()
+                raise
+
+        examples = None if self._files is None else self._files.examples
+        self._maker = Maker(plan.spec.protocol, folder.run_id, examples)
+
+    @property
+    def unsealed(self) -> Path:
+        """Where the tables stand until they are sealed."""
+        return self._parts.folder
+
+    def add(self, rollout: Rollout) -> None:
+        """Add one rollout's rows, examples and figures."""
+        self.put(self._maker.made(rollout))
+        if self._selected is not None:
+            self._selected.add(rollout)
+
+    def put(self, made: Made) -> None:
+        """Add what was made of a rollout."""
+        self._parts.add(made.rows)
+        self._metrics.count(made.measured)
+        score = made.score
+        if score is not None and self._shape is None:
+            self._scores.add(score.group, Play(*score[1:5]), score.correct)
+        if self._files is not None:
+            self._files.put(made.examples)
+
+    def end_job(self, rollouts: Sequence[Rollout]) -> None:
+        """Add what follows from a game or a tree as a whole."""
+        root = build_tree(rollouts, self._shape) if self._shape is not None else None
+        if root is not None and self._statistics is not None:
+            self._statistics.add(root)
+        if self._files is not None:
+            self._files.add_preferences(rollouts)
+
+    def discard(self) -> None:
+        """Leave the files as they are: the run goes on another time."""
+        with suppress(RunError):
+            self._parts.close()
+        if self._files is not None:
+            self._files.discard()
+
+    def seal(self, at_once: int = 1) -> None:
+        """Put the tables in their place; so many are written at once."""
+        self._parts.seal(at_once)
+
+    def finish(self, decision: Decision | None = None) -> list[str]:
+        """Write the metrics and put the fine-tune files in their place; what there is to note."""
+        trees = {} if self._statistics is None else self._statistics.original_statistics()
+        summary = {
+            "run_id": self._folder.run_id,
+            **self._metrics.summary(),
+            "original_statistics": {**self._metrics.original_statistics(), **trees},
+            "variance": described(self._scores),
+        }
+        summary = summary if decision is None else decision.applied(summary)
+        summary = summary if self._selected is None else self._selected.applied(summary)
+        atomic_write(self._folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
+        if self._files is None or self._settings is None:
+            remove_files(self._folder.fine_tune)
+            return []
+        report = self._files.close()
+        short = sum(not row["written"] for row in report)
+        fewest, names = self._settings.min_examples, f"{FINE_TUNE}/{REPORT}"
+        note = f"{counted(short, 'fine-tune file')} of fewer than {fewest} examples not written; {names} names them"
+        return [note] if short else []

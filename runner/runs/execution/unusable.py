@@ -1,0 +1,83 @@
+"""Unusable answers, counted while a run is played: a warning if there are many, and the limit that a spec may set."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from runner.base.redaction import redacted
+from runner.base.text import in_one_line, shortened
+from runner.models.interface import Choice, Completion, Request
+from runner.rollouts.plan import Plan
+
+MIN_ANSWERS: Final = 20
+"""Answers below which no share is judged."""
+WARNING_SHARE: Final = 0.5
+"""The warning appears if the share is above this with 99.5 % confidence: 16 of 20 answers, or 35 of 50."""
+_Z: Final = 2.576
+EXAMPLE_LENGTH: Final = 120
+
+
+class AnswerCounts(NamedTuple):
+    """New answers, how many of them cannot be used, and the first such answer with advice."""
+
+    answers: int = 0
+    unusable: int = 0
+    example: str = ""
+
+    def plus(self, other: AnswerCounts) -> AnswerCounts:
+        """Return the sum; the first example stays."""
+        total = self.answers + other.answers, self.unusable + other.unusable
+        return AnswerCounts(*total, self.example or other.example)
+
+    def __str__(self) -> str:
+        return f"{self.unusable:,} of {self.answers:,} answers since this command started cannot be used"
+
+    @property
+    def is_alarming(self) -> bool:
+        """Whether the share is above `WARNING_SHARE`, judged by the lower end of its Wilson interval."""
+        if self.answers < MIN_ANSWERS:
+            return False
+        n, share, spread = self.answers, self.unusable / self.answers, _Z**2 / self.answers
+        half_width = _Z * math.sqrt(share * (1 - share) / n + spread / (4 * n))
+        return (share + spread / 2 - half_width) / (1 + spread) > WARNING_SHARE
+
+    def exceeds(self, max_share: float | None) -> bool:
+        """Whether enough answers are in, and more than this share of them cannot be used."""
+        return max_share is not None and self.answers >= MIN_ANSWERS and self.unusable > max_share * self.answers
+
+
+class AnswerJudge:
+    """Decides whether an answer can be used, as the agent that asked for it will."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._agents, self._models = plan.agents(), plan.spec.experiment.models
+
+    def judge(self, request: Request, completion: Completion) -> AnswerCounts:
+        """Count one new answer of a model; an answer from a cache or a replay costs nothing and is not counted."""
+        if completion.from_cache:
+            return AnswerCounts()
+        sample, problem = request.sample, ""
+        agent = self._agents[sample.agent]
+        choices = completion.choices or (Choice(None, None),)
+        for choice in choices:
+            unusable = agent.why_unusable(choice, sample.round) or agent.why_undecided(choice, sample.round)
+            if unusable is None:
+                return AnswerCounts(1)
+            problem = problem or unusable
+        text = (choices[0].text or "").strip()
+        excerpt = shortened(in_one_line(redacted(text)), EXAMPLE_LENGTH)
+        reason = shortened(in_one_line(redacted(problem)), EXAMPLE_LENGTH)
+        example = (
+            f"{sample.agent} ({completion.model}) in round {sample.round} of {in_one_line(sample.datapoint)} answered "
+            f"'{excerpt}': {reason}; {self._advice(request, choices[0])}"
+        )
+        return AnswerCounts(1, 1, example)
+
+    def _advice(self, request: Request, choice: Choice) -> str:
+        group = request.group
+        if choice.refusal or choice.finish_reason == "content_filter":
+            return f"change the prompts, or the model of models.{group}, which refuses"
+        if choice.finish_reason == "length" or not (choice.text or "").strip():
+            return f"raise models.{group}.{self._models[group].limit_key}, which reasoning tokens use up too"
+        return f"check that the template of {request.sample.agent} asks for the format that is parsed"

@@ -1,0 +1,1 @@
+"""Reading runs that were played."""

@@ -1,0 +1,1 @@
+"""Sample sizes, forecasts of duration, and runs planned from others."""

@@ -1,0 +1,65 @@
+"""What is known of a plan's games before they are played: those of an earlier run, or the shortest and the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from runner.rollouts.estimate import estimates
+from runner.rollouts.plan import Plan
+from runner.runs.execution.spending import used_models
+from runner.runs.planning.duration_model import Games, Rate, Use
+from runner.runs.planning.earlier_runs import Earlier
+
+WORD_BYTES = 6
+"""Of a word with its space, in the answers that are played to be measured."""
+
+
+def known_games(plan: Plan, earlier: Earlier | None) -> tuple[Games, Games]:
+    """The shortest games and the longest; of an earlier run its mean game, twice."""
+    if earlier is not None:
+        games = replace(earlier.games, games=plan.size)
+        return games, games
+    protocol = plan.spec.protocol
+    first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
+    priced, size = estimates(plan), plan.size
+    shortest, longest = (
+        Games(
+            size,
+            {
+                row.group: Use(
+                    row.calls[end] / size, row.prompt_tokens[end] / size, row.completion_tokens[end] / size
+                )
+                for row in priced
+            },
+            steps=rounds,
+            waited=None,
+            longest=None,
+            latency=None,
+        )
+        for end, rounds in ((0, first), (1, protocol.max_message_rounds))
+    )  # fmt: skip
+    return shortest, longest
+
+
+def planned_words(plan: Plan, earlier: Earlier | None) -> dict[str, int]:
+    """How long answers of each model group are: as in an earlier run, else as its agents are asked to make them."""
+    if earlier is not None:
+        return {group: max(round(size / WORD_BYTES), 1) for group, size in earlier.answer_bytes.items()}
+    asked: dict[str, list[int]] = {}
+    for agent in plan.spec.experiment.agents.values():
+        asked.setdefault(agent.model, []).append(agent.max_response_words)
+    return {group: round(sum(words) / len(words)) for group, words in asked.items()}
+
+
+def rates_of(plan: Plan, earlier: Earlier | None) -> Mapping[str, Rate]:
+    """What the servers of each group allow in all: by the spec, else as they said in an earlier run."""
+    found = {}
+    for group, settings in used_models(plan).items():
+        if not settings.called_live:
+            continue
+        said = Rate() if earlier is None else earlier.rates.get(group, Rate())
+        requests, tokens = settings.requests_per_minute or said.requests, settings.tokens_per_minute or said.tokens
+        many = len(settings.base_url) if isinstance(settings.base_url, tuple) else 1
+        found[group] = Rate(requests and requests * many, tokens and tokens * many)
+    return found

@@ -1,0 +1,1 @@
+"""One process's execution of a run."""

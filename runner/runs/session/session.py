@@ -1,0 +1,312 @@
+"""One process's execution of a run: open it, play what is left, derive the rest from the records, end it.
+
+Sessions of several runs may be played on one loop; the loop and its signals are whoever's who has them played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Protocol
+
+from runner.base.errors import (
+    BudgetExhausted,
+    CallError,
+    FolderGoneError,
+    Interrupted,
+    RunError,
+)
+from runner.base.storage.log_lines import first_record
+from runner.base.text import counted
+from runner.models.layers.budget import Budget
+from runner.results.baseline_scores import Compared
+from runner.results.folder import RunFolder
+from runner.results.manifest import PLAYED, Manifest, Status
+from runner.results.stopping_rule import Decision
+from runner.results.tables import COLUMNS
+from runner.rollouts.engine import AHEAD, MIN_AHEAD, STOPS_ALL, Engine
+from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
+from runner.rollouts.plan_order import Finished, InOrder
+from runner.rollouts.stop_switch import Stopped
+from runner.rollouts.transcript import Transcript
+from runner.rollouts.trees import NOT_COMPARABLE
+from runner.runs.execution.accounting import Accounting, Watch
+from runner.runs.execution.game_outputs import MadeGame, needs_rollouts
+from runner.runs.execution.process import cores_here, log_to, signals_heard
+from runner.runs.execution.shared_resources import Shared
+from runner.runs.execution.sinks import RecordSinks
+from runner.runs.execution.spending import run_costs, spending, used_models
+from runner.runs.execution.wiring import Wired, Wiring
+from runner.runs.finished.problems import keep_troubles
+from runner.runs.finished.reconstruction import engine_of
+from runner.runs.finished.result import RunResult
+from runner.runs.finished.selection import ReplayOf
+from runner.runs.session.disk_space import check_room
+
+_BEYOND_THE_LAST = (Stopped, BudgetExhausted, *STOPS_ALL)
+"""What ends games that had begun before the run was decided, and matters to nobody then."""
+
+
+class Player(Protocol):
+    """What plays games: the engine of this process, or workers."""
+
+    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None: ...
+
+
+class Session:
+    """One process's execution of a run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        manifest: Manifest,
+        shared: Shared,
+        *,
+        order: int = 0,
+        budget: Budget | None = None,
+        replay: ReplayOf | None = None,
+        watch: Watch | None = None,
+        on_rollout: Callable[[Transcript], None] | None = None,
+        compared: Compared | None = None,
+        recorded_only: bool = False,
+    ) -> None:
+        """`order` is the run's place among those that it shares with; `recorded_only`: no model is asked."""
+        self.plan, self.folder, self.manifest = plan, folder, manifest
+        self._shared, self._order, self._budget = shared, order, budget
+        self._on_rollout = on_rollout
+        self.notes: list[str] = []
+        self.lost: str | None = None
+        """What was lost in transport, where that was more than the spec allows."""
+        if plan.shape is not None and manifest.parent_run_id is None:
+            self.notes.append(NOT_COMPARABLE)
+        rule = plan.spec.experiment.until
+        self._decision = None if rule is None else Decision(plan, rule, compared)
+        if compared is not None:
+            self.notes.extend(compared.notes(plan.spec.dataset.datapoints))
+        self._stop = shared.stop if rule is None else shared.stop.branch()
+        costs = run_costs(plan)
+        self._accounting = Accounting(plan, costs, watch)
+        self._wiring = Wiring(
+            plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
+        )
+        self._context = copy_context()
+        self._recorded: Manifest | None = None
+        """The manifest as it was before this session."""
+        self._cores = 1
+        """How many cores are for what follows the games."""
+
+    async def play(self) -> None:
+        """Play what is left, then derive everything from the records.
+
+        Raises:
+            Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all is kept.
+            FolderGoneError: likewise; the message says where.
+        """
+        self._recorded = self.folder.manifest() if self.folder.manifest_path.is_file() else None
+        self.manifest = replace(self.manifest, status=Status.RUNNING)
+        self.folder.write_manifest(self.manifest)
+        self.folder.unseal()
+        self._shared.in_play.append(self)
+        try:
+            with log_to(self.folder.log):
+                self._context = copy_context()
+                await self._play()
+        except (Stopped, asyncio.CancelledError):
+            if self.manifest.status == Status.RUNNING:  # else all is written already
+                self._end(Status.INTERRUPTED)
+            raise interrupted(self.folder.run_id) from None
+        except FolderGoneError:
+            raise  # what stands at the folder's place now is not ours to write to
+        except Exception as error:
+            self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED, error)
+            if isinstance(error, (CallError, OSError)):
+                raise RunError(f"run {self.folder.run_id} failed: {error}") from error
+            if isinstance(error, MemoryError) or "can't start new thread" in str(error):
+                raise RunError(
+                    f"run {self.folder.run_id} failed: out of memory; what was paid for is kept. Lower "
+                    "rollouts.concurrency, or give the process more"
+                ) from None
+            raise
+        finally:
+            self._shared.in_play.remove(self)
+
+    def result(self) -> RunResult:
+        """Of a run that has been played to its end."""
+        metrics = self.folder.read_metrics()
+        return RunResult(self.folder, self.manifest, metrics, notes=tuple(self.notes), lost=self.lost)
+
+    def in_flight(self) -> int:
+        """How many calls wait for their answers."""
+        return self._accounting.progress.in_flight()
+
+    def stopping(self, message: str) -> None:
+        """Tell those who watch, and the run's own log, that it is to stop."""
+        self._context.run(self._accounting.warn, "signal", message)
+
+    def _end(self, status: Status, error: Exception | None = None) -> None:
+        # The journal is what counts; where not even this can be written, the run shows as interrupted.
+        self._note_troubles()
+        with suppress(RunError):
+            counts = self._accounting.unfinished(spending(self.plan, self.folder))
+            self.manifest = self.manifest.stopped_by(error).ended(status, **counts)
+            self.folder.write_manifest(self.manifest)
+
+    async def _play(self) -> None:
+        if self._wiring.asks:
+            check_room(self.plan, self.folder)
+        workers = self._workers()
+        if workers is not None:
+            from runner.runs.workers.writer_setup import leasing  # most runs need none
+
+            self._cores = min(workers, cores_here())
+            makes = self._on_rollout is None and not needs_rollouts(self.plan)
+            async with leasing(self._wiring, workers, makes=makes) as (leases, journal):
+                await self._play_all(leases, journal.check_there, lambda: journal.records)
+            return
+        async with self._wiring.opened() as wired:
+
+            def check_over() -> None:
+                wired.check_answered()
+                wired.check_there()
+
+            await self._play_all(self._engine(wired), check_over, wired.records)
+
+    def _workers(self) -> int | None:
+        """How many workers are to play; None: this process does."""
+        execution = self.plan.spec.experiment.execution
+        if not execution.by_workers:
+            return None
+        if not self._wiring.asks:
+            if self._wiring.replay is not None:
+                what = "processes" if execution.engine == "processes" else "workers"
+                self.notes.append(f"played by one process, and not by execution.{what}: it is a replay")
+            return None
+        workers = min(execution.count, self._concurrency())
+        if execution.engine == "processes" and workers > (cores := cores_here()):
+            self.notes.append(
+                f"{workers} worker processes on {counted(cores, 'core')}: they are no faster than {cores}"
+            )
+        return None if execution.engine == "processes" and workers == 1 else workers
+
+    def _engine(self, wired: Wired) -> Engine:
+        plan = self.plan
+        return engine_of(
+            plan,
+            wired.complete,
+            failed_calls=wired.failed_calls,
+            ended=wired.ended,
+            siblings=plan.siblings,
+            sharing=plan.sharing,
+            stop=self._stop,
+            slots=None if self._is_batched else self._shared.slots,
+            order=self._order,
+            check_budget=(lambda: None) if self._budget is None else self._budget.check,
+        )
+
+    async def _play_all(self, player: Player, check_over: Callable[[], None], records: Callable[[], int]) -> None:
+        """Play all games.
+
+        `check_over` raises what keeps a run whose games are all over from being done; `records` says how many the
+        journal has.
+        """
+        concurrency = self._concurrency()
+        sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
+
+        def sink(rollouts: Finished) -> None:
+            if isinstance(rollouts, MadeGame):
+                for one in rollouts.rollouts:
+                    sinks.put(one.made)
+                    accounting.count(one.counted)
+                    accounting.count_smooth(*one.smooth)
+                accounting.end_job()
+                return
+            assert isinstance(rollouts, Sequence)
+            for rollout in rollouts:
+                sinks.add(rollout)
+                accounting.add(rollout)
+                if self._on_rollout is not None:
+                    self._on_rollout(Transcript.of(rollout, self.folder.run_id))
+            sinks.end_job(rollouts)
+            accounting.end_job()
+            if self._decision is not None:
+                if self._decision.add(rollouts):
+                    ordered.end()
+                    self._stop.stop()
+                ordered.window = self._decision.ahead(concurrency)
+
+        try:
+            window = max(MIN_AHEAD, AHEAD * concurrency)
+            window = window if self._decision is None else self._decision.ahead(concurrency)
+            ordered = InOrder(sink, window, sinks.unsealed)
+            if self._is_batched and self._shared.slots is not None:
+                self._shared.slots.come(self._order)
+            with closing(ordered):
+                try:
+                    await player.play_all(self.plan.jobs(), ordered, concurrency)
+                except _BEYOND_THE_LAST:
+                    if not ordered.ended:
+                        raise
+                await signals_heard()
+                if not ordered.ended:
+                    self._stop.check()
+                check_over()
+        except BaseException:
+            sinks.discard()
+            raise
+        await asyncio.to_thread(sinks.seal, self._cores)
+        self._finish(sinks, records)
+
+    def _concurrency(self) -> int:
+        """How many games are played at once."""
+        most = self.plan.share.rollouts.concurrency
+        if self._decision is not None:
+            replay = self._wiring.replay
+            # A replay has no answers for games beyond the last one, and nothing to gain from several at once.
+            return 1 if replay is not None and replay.until_round is None else min(most, self.plan.size)
+        return self.plan.size if self._is_batched else min(most, self.plan.size)
+
+    @property
+    def _is_batched(self) -> bool:
+        """Whether all games are to be at the same step, to go in one batch; those that wait for it cost nothing."""
+        batched = any(settings.batch for settings in used_models(self.plan).values())
+        return batched and self._wiring.replay is None
+
+    def _finish(self, sinks: RecordSinks, records: Callable[[], int]) -> None:
+        accounting = self._accounting
+        self.notes.extend(sinks.finish(self._decision))
+        keep_troubles(self.folder, accounting.troubles())
+        self._note_troubles()
+        self.lost = accounting.lost()
+        spent = spending(self.plan, self.folder)
+        counts = accounting.finished(spent)
+        before = self._recorded
+        if before is not None and before.status in PLAYED and before.completions == counts["completions"]:
+            # Nothing new was played. Prices may have another basis by now: what was recorded stays.
+            counts |= {"cost_usd": before.cost_usd, "cost_usd_at_most": before.cost_usd_at_most}
+        if self._decision is not None and self._decision.decided:
+            beyond = spent.completions - counts["completions"]
+            if beyond > 0:
+                said = "1 answer" if beyond == 1 else f"{beyond:,} answers"
+                self.notes.append(
+                    f"{said} of games that had begun beyond the last: paid for, kept in the journal, and in no table"
+                )
+        if self.plan.shard is not None:  # from which a merge knows that nothing is cut off
+            self.manifest = replace(self.manifest, journal_records=records())
+        self.folder.seal(*COLUMNS)
+        first = first_record(self.folder.journal) or {}
+        self.manifest = replace(self.manifest.ended(accounting.status(), **counts), journal=first.get("journal"))
+        self.folder.write_manifest(self.manifest)
+
+    def _note_troubles(self) -> None:
+        """Note what went wrong in the games, once."""
+        self.notes.extend(line for line in map(str, self._accounting.troubles()) if line not in self.notes)
+
+
+def interrupted(run_id: str) -> Interrupted:
+    """What a run ends with that was told to stop."""
+    return Interrupted(f"run {run_id} was interrupted; what was paid for is kept")

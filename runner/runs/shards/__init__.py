@@ -1,0 +1,1 @@
+"""Runs that are played in shards, and their merge."""

@@ -1,0 +1,82 @@
+"""The public board as one DuckDB file, whose tables docs/pages.md describes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from runner.base.storage.duckdb_connections import connect, duckdb_literal, work_beside
+from runner.base.storage.safe_files import create, open_to_read
+from runner.version import __version__
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+FORMAT = 1
+
+RUNS: Mapping[str, str] = {
+    "page": "VARCHAR", "benchmark": "VARCHAR", "task": "VARCHAR", "place": "BIGINT", "rank": "BIGINT",
+    "rank_last": "BIGINT", "release": "VARCHAR", "release_sha256": "VARCHAR", "owner": "VARCHAR", "run_id": "VARCHAR",
+    "accuracy": "DOUBLE", "ci_low": "DOUBLE", "ci_high": "DOUBLE", "stderr": "DOUBLE", "n": "BIGINT",
+    "clusters": "BIGINT", "per_datapoint": "BIGINT", "outcomes": "VARCHAR", "failures": "BIGINT",
+    "no_decision": "BIGINT", "cost_usd": "DOUBLE", "protocol": "VARCHAR", "models": "VARCHAR", "name": "VARCHAR",
+    "seed": "BIGINT", "point": "VARCHAR", "status": "VARCHAR", "trained_on": "VARCHAR", "tier": "VARCHAR",
+    "reproduced_by": "BIGINT", "owner_runs": "BIGINT", "numbers": "VARCHAR", "signed": "BOOLEAN",
+    "started_at": "VARCHAR", "finished_at": "VARCHAR", "version": "VARCHAR", "spec_sha256": "VARCHAR",
+    "dataset_sha256": "VARCHAR", "game_sha256": "VARCHAR", "marks": "VARCHAR[]",
+}  # fmt: skip
+"""A row of a list each, in the order of its list."""
+RELEASES: Mapping[str, str] = {
+    "reference": "VARCHAR", "kind": "VARCHAR", "owner": "VARCHAR", "name": "VARCHAR", "version": "VARCHAR",
+    "sha256": "VARCHAR", "created": "DOUBLE", "yanked": "VARCHAR", "signed": "BOOLEAN", "description": "VARCHAR",
+    "licence": "VARCHAR", "what": "VARCHAR", "benchmark": "VARCHAR", "protocol": "VARCHAR", "models": "VARCHAR",
+}  # fmt: skip
+LINKS: Mapping[str, str] = {"source": "VARCHAR", "role": "VARCHAR", "target": "VARCHAR", "sha256": "VARCHAR"}
+
+
+def write_file(
+    path: Path,
+    runs: Iterable[Mapping[str, Any]],
+    releases: Iterable[Mapping[str, Any]],
+    links: Iterable[Sequence[Any]],
+) -> None:
+    """Write the tables `about`, `runs`, `releases` and `links`.
+
+    Raises:
+        OSError, duckdb.Error: it cannot be written.
+    """
+    told = {
+        "runs": (RUNS, runs),
+        "releases": (RELEASES, releases),
+        "links": (LINKS, (dict(zip(LINKS, link, strict=True)) for link in links)),
+    }
+    with work_beside(path, ".new") as place, connect(memory="1GB") as file:
+        file.execute(f"ATTACH {duckdb_literal(place)} AS made")
+        file.execute("CREATE TABLE made.about(key VARCHAR, value VARCHAR)")
+        file.executemany("INSERT INTO made.about VALUES(?, ?)", [["format", str(FORMAT)], ["nip-run", __version__]])
+        for table, (columns, rows) in told.items():
+            _write(file, table, columns, rows, place.parent)
+        file.execute("DETACH made")
+        with open_to_read(place) as made, create(path) as kept:
+            shutil.copyfileobj(made, kept)
+
+
+def _write(
+    file: DuckDBPyConnection, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
+    folder: Path,
+) -> None:  # fmt: skip
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".jsonl") as lines:
+        for row in rows:
+            lines.write(orjson.dumps({name: row.get(name) for name in columns}) + b"\n")
+        lines.flush()
+        typed = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
+        file.execute(
+            f"CREATE TABLE made.{table} AS SELECT * FROM read_json(?, format = 'newline_delimited', "
+            f"columns = {{{typed}}}, maximum_object_size = 67108864)",
+            [lines.name],
+        )

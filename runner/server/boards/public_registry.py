@@ -1,0 +1,170 @@
+"""What is public on a server, as a board reads it: listed by one question, and what was read of it remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, Self
+
+from sqlalchemy import Select, select
+
+from runner.base.errors import ReleaseError
+from runner.documents.releases.limits import Limits
+from runner.documents.releases.manifest import Release
+from runner.documents.releases.reference import Kind, Reference
+from runner.documents.releases.versions import version_order
+from runner.registry.board.cache import DATA, BoardCache, Kept
+from runner.registry.lineage.sessions import Session
+from runner.registry.records import ROLLOUTS_FILE
+from runner.registry.transports.listing import SIGNATURE, Entry, small_file
+from runner.registry.transports.registry import Registry
+from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
+from runner.server.store.blobs import Blobs
+from runner.server.store.database import Database
+from runner.server.store.schema import files, releases
+from runner.server.visible_tree import ServerTree
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What the database says of a public release."""
+
+    id: int
+    publisher: int
+    created: float
+
+
+class PublicRegistry(Registry):
+    """See `Registry`: what anybody may see of a server, as it was at one revision of its database."""
+
+    def __init__(self, database: Database, blobs: Blobs, address: str, limits: Limits) -> None:
+        super().__init__(ServerTree(database, blobs, where=address), limits)
+        self._database, self._blobs = database, blobs
+        self._files: tuple[Entry | None, dict[str, str]] = (None, {})
+        self.listed: dict[Reference, Listed] = {}
+        with database.reading() as connection:
+            self.revision = database.revision(connection)
+            parts = {(row.release_id, row.part): row.sha256 for row in connection.execute(_parts())}
+            rows = connection.execute(select(releases).where(releases.c.visibility == "public")).all()
+        found = []
+        for row in rows:
+            reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
+            self.listed[reference] = Listed(row.id, row.publisher_id, row.created)
+            found.append(self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts))
+        self._entries = sorted(found, key=_order)
+
+    def publication_order(self) -> dict[str, int]:
+        """As inherited; releases are numbered in the order of publication."""
+        return {entry.sha256: self.listed[entry.reference].id for entry in self._entries}
+
+    def only(self, entries: Iterable[Entry]) -> Self:
+        """The same with some of its releases alone."""
+        some, wanted = copy(self), set(entries)
+        some._entries = [entry for entry in self._entries if entry in wanted]  # noqa: SLF001 - its own
+        return some
+
+    def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> Entry:
+        try:
+            why = None if yanked is None else read_yanked(small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES))
+        except ReleaseError as error:
+            return Entry(reference, "", unreadable=f"{reference}: {error}")
+        return Entry(reference, sha256, why, signed)
+
+    def entries(self, kind: Kind | None = None) -> list[Entry]:
+        """As inherited."""
+        return [entry for entry in self._entries if kind in (None, entry.reference.kind)]
+
+    def open(self, entry: Entry, path: str) -> IO[bytes]:
+        """As inherited; where the files of a release are is asked once, as all are read one after another."""
+        if self._files[0] != entry:
+            query = select(files.c.path, files.c.sha256).where(files.c.release_id == self.listed[entry.reference].id)
+            with self._database.reading() as connection:
+                self._files = (entry, {row.path: row.sha256 for row in connection.execute(query)})
+        sha256 = self._files[1].get(f"{entry.reference.folder}/{path}")
+        if sha256 is None:
+            raise ReleaseError(f"{entry.reference} has no file {path}")
+        return self._blobs.open(sha256)
+
+
+def _parts() -> Select[Any]:
+    public = releases.c.visibility == "public"
+    query = select(files.c.release_id, files.c.part, files.c.sha256).join(releases, releases.c.id == files.c.release_id)
+    return query.where(public, files.c.part != "")
+
+
+def _order(entry: Entry) -> tuple[Any, ...]:
+    reference = entry.reference
+    return reference.kind, reference.owner, reference.name, version_order(reference.version or "")
+
+
+_WEIGHTS = "weights/"
+
+
+@dataclass(frozen=True)
+class Remembering(BoardCache):
+    """See `BoardCache`: what was read once is remembered, so that a change costs what is new alone."""
+
+    _releases: dict[str, Release] = field(default_factory=dict)
+    _runs: dict[str, Kept] = field(default_factory=dict)
+    _trained: set[str] = field(default_factory=set)
+    _sessions: dict[tuple[str, str | None], Session] = field(default_factory=dict)
+    """By the hash of a release, and why it was yanked."""
+    _lists: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+
+    def release(self, registry: Registry, entry: Entry) -> Release:
+        """As inherited, without the files that no board asks for: thousands are remembered."""
+        if entry.sha256 not in self._releases:
+            self._releases[entry.sha256] = self._trimmed(super().release(registry, entry))
+        return self._releases[entry.sha256]
+
+    def whole(self, registry: Registry, entry: Entry) -> Release:
+        """A release's manifest with all of its files."""
+        return super().release(registry, entry)
+
+    def session(self, entry: Entry, release: Release) -> Session:
+        """As inherited."""
+        key = (entry.sha256, entry.yanked)
+        if key not in self._sessions:
+            self._sessions[key] = super().session(entry, release)
+        return self._sessions[key]
+
+    def read_for_run(self, entry: Entry, release: Release) -> list[str]:
+        """As inherited; of a run that is remembered nothing is looked for."""
+        return [] if entry.sha256 in self._runs else super().read_for_run(entry, release)
+
+    def run(self, registry: Registry, entry: Entry, release: Release) -> Kept:
+        """As inherited."""
+        del release
+        if entry.sha256 not in self._runs:
+            self._runs[entry.sha256] = super().run(registry, entry, self.whole(registry, entry))
+        return self._runs[entry.sha256]
+
+    def check_training(self, registry: Registry, entry: Entry, release: Release) -> None:
+        """As inherited."""
+        del release
+        if entry.sha256 not in self._trained:
+            super().check_training(registry, entry, self.whole(registry, entry))
+            self._trained.add(entry.sha256)
+
+    def datapoints(self, registry: Registry, entry: Entry, release: Release) -> frozenset[str] | None:
+        """As inherited."""
+        del release
+        return super().datapoints(registry, entry, self.whole(registry, entry))
+
+    def forget_all_but(self, there: set[str]) -> None:
+        """Forget releases that are no more public."""
+        for known in (self._releases, self._runs):
+            for sha256 in known.keys() - there:
+                del known[sha256]
+        self._trained.intersection_update(there)
+        for key in [key for key in self._sessions if key[0] not in there]:
+            del self._sessions[key]
+
+    def _trimmed(self, release: Release) -> Release:
+        kept = [file for file in release.files if file.path == DATA + ROLLOUTS_FILE or file.path.startswith(_WEIGHTS)]
+        facts = dict(release.facts)
+        hashes = facts.get("datapoints_sha256")
+        if isinstance(hashes, list):  # those of one dataset are the same in every run
+            facts["datapoints_sha256"] = self._lists.setdefault(tuple(map(str, hashes)), hashes)
+        return replace(release, files=tuple(kept), facts=facts)

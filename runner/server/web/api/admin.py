@@ -1,0 +1,52 @@
+"""The API for who keeps the server: what should not be seen is hidden, and seen again."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from pydantic import Field
+
+from runner.base.errors import NotPublished
+from runner.documents.releases.reference import Reference
+from runner.server.accounts.administration import note_act, set_hidden
+from runner.server.web.api.schemas import TEXT, Asked, faults
+from runner.server.web.authentication import Keeper, keeping, server_of
+from runner.server.web.request_bodies import json_of
+
+router = APIRouter(prefix="/api/v1/hidden", tags=["admin"])
+
+Name = Annotated[str, Path(max_length=400, description="KIND/OWNER/NAME/VERSION")]
+
+
+class Why(Asked):
+    why: Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
+    """Kept in the server's list of acts."""
+
+
+@router.put("/{release:path}", status_code=204, responses=faults(403, 404))
+def hide(request: Request, viewer: Keeper, release: Name, body: Annotated[Why, json_of(Why, keeping)]) -> None:
+    """Have a public release be seen by its owner alone. Its name and version stay taken."""
+    server, reference = server_of(request), _reference(release)
+    with server.database.writing() as connection:
+        set_hidden(connection, reference, hidden=True)
+        note_act(connection, time.time(), "hide", str(reference), by=viewer.account, why=body.why)
+        server.database.changed(connection)
+
+
+@router.delete("/{release:path}", status_code=204, responses=faults(403, 404))
+def show(request: Request, viewer: Keeper, release: Name) -> None:
+    """Have a release that was hidden be seen by everybody again."""
+    server, reference = server_of(request), _reference(release)
+    with server.database.writing() as connection:
+        set_hidden(connection, reference, hidden=False)
+        note_act(connection, time.time(), "show", str(reference), by=viewer.account)
+        server.database.changed(connection)
+
+
+def _reference(folder: str) -> Reference:
+    reference = Reference.of_folder(folder)
+    if reference is None:
+        raise NotPublished("no release can have this name")
+    return reference

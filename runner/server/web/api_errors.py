@@ -1,0 +1,116 @@
+"""What goes wrong with a request, in the words of the API: a code, a message, and everything that is wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from runner.base.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
+from runner.server.store.database import is_full
+from runner.server.uploads.pieces import NoRoomError, OffsetError
+
+LOG = logging.getLogger("nip_run.server")
+
+
+Code = Literal[
+    "usage", "token", "forbidden", "missing", "method", "slow", "taken", "offset", "too_large", "range", "invalid",
+    "refused", "too_many", "failed", "making", "busy", "full", "host",
+]  # fmt: skip
+
+
+class Fault(BaseModel):
+    """Why a request was not done."""
+
+    code: Code
+    """One word for a program, which stays what it is; docs/server.md says what each means."""
+    message: str
+    problems: list[str] = []
+    """Everything that is wrong, where it is more than one thing."""
+    have: int | None = None
+    """Of a piece that does not follow: how many bytes are there."""
+
+
+_OF_STATUS: Mapping[int, Code] = {
+    400: "usage", 401: "token", 403: "forbidden", 404: "missing", 405: "method", 408: "slow", 413: "too_large",
+    416: "range", 422: "invalid", 429: "too_many", 503: "busy", 507: "full",
+}  # fmt: skip
+_CODES: Sequence[tuple[type[Exception], int, Code]] = (
+    (OffsetError, 409, "offset"),
+    (NoRoomError, 507, "full"),
+    (TakenError, 409, "taken"),
+    (NotPublished, 404, "missing"),
+    (PermissionError, 403, "forbidden"),
+    (UsageError, 400, "usage"),
+    (ReleaseError, 422, "refused"),
+    (NipRunError, 500, "failed"),
+)
+
+
+def fault(
+    status: int,
+    code: Code,
+    message: str,
+    problems: Sequence[str] = (),
+    *,
+    have: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """An answer that says what is wrong."""
+    said = Fault(code=code, message=message, problems=list(problems), have=have)
+    response = JSONResponse(said.model_dump(exclude_none=True), status, headers)
+    if status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def handle_faults(app: FastAPI) -> None:
+    """Answer with a `Fault` whatever goes wrong."""
+
+    async def ours(_: Request, error: Exception) -> JSONResponse:
+        status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))
+        problems = getattr(error, "__notes__", ())
+        return fault(status, code, str(error), problems, have=error.have if isinstance(error, OffsetError) else None)
+
+    async def theirs(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        code = _OF_STATUS.get(error.status_code, "usage" if error.status_code < 500 else "failed")
+        headers = dict(error.headers or {})
+        if error.status_code == 405 and (methods := _methods(app, request)):
+            headers["allow"] = ", ".join(methods)  # of all operations there, and not of the one route that was found
+        return fault(error.status_code, code, str(error.detail), headers=headers)
+
+    async def storing(_: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, OperationalError) and is_full(error):
+            LOG.error("the disk of the database takes no more", exc_info=error)
+            return fault(507, "full", "the server has no room for it now; tell who runs it")
+        LOG.error("the database does not answer", exc_info=error)
+        response = fault(503, "busy", "the server's database does not answer; try again later")
+        response.headers["retry-after"] = "2"
+        return response
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return fault(422, "invalid", "the request is not what the API takes", wrong[:20])
+
+    app.add_exception_handler(NipRunError, ours)
+    app.add_exception_handler(PermissionError, ours)
+    app.add_exception_handler(OperationalError, storing)
+    app.add_exception_handler(PoolTimeout, storing)
+    app.add_exception_handler(HTTPException, theirs)
+    app.add_exception_handler(RequestValidationError, invalid)
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """The methods of the operations of the document at the address that was asked for."""
+    path = getattr(request.scope.get("route"), "path_format", "")
+    return sorted(method.upper() for method in app.openapi()["paths"].get(path, ()))

@@ -1,0 +1,57 @@
+"""Warnings about a dataset: what it cannot measure, and columns that no agent is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from runner.base.text import comma_join, counted
+from runner.spec.loader import Spec
+from runner.spec.warnings.groups import is_question
+
+MIN_GROUPS = 10
+"""With fewer independent groups, intervals are so wide that they hardly say anything."""
+
+
+def single_label(spec: Spec) -> Iterator[str]:
+    """Warn if every datapoint has the same label."""
+    labels = {point.label for point in spec.dataset.datapoints}
+    if len(labels) == 1 and None not in labels:
+        (label,) = labels
+        yield (
+            f"all {len(spec.dataset.datapoints)} datapoints have label {label}: a verifier that always "
+            f"{'accepts' if label else 'rejects'} is always right; add datapoints with label {1 - int(label or 0)}"
+        )
+
+
+def few_groups(spec: Spec) -> Iterator[str]:
+    """Warn if the dataset has too few independent groups to measure anything."""
+    groups = len({point.group for point in spec.dataset.datapoints})
+    if groups < MIN_GROUPS:
+        unit = "datapoint" if spec.dataset.group_by is None else "group"
+        yield (
+            f"the dataset has only {counted(groups, unit)}: intervals need at least {MIN_GROUPS} independent {unit}s; "
+            f"add some{'' if spec.experiment.dataset.limit is None else ', or raise dataset.limit'}"
+        )
+
+
+def unused_columns(spec: Spec) -> Iterator[str]:
+    """Warn about columns that look as if an agent should see them, and that neither a template nor the spec uses.
+
+    These are columns that `dataset.columns` renames, and columns of questions or long texts.
+    """
+    dataset, settings = spec.dataset, spec.experiment.dataset
+    used = {name for names in spec.prompts.variables.values() for name in names}
+    used |= {"split", dataset.group_by or "", *re.findall(r"\w+", settings.filter or "")}
+    used |= {name for name, file_name in settings.columns.items() if file_name in used}
+    unused = [
+        name
+        for name in dataset.columns
+        if name not in used
+        and (name in settings.columns or any(is_question(name, point.columns[name]) for point in dataset.datapoints))
+    ]
+    if unused:
+        yield (
+            f"no template uses {comma_join(unused)}: agents do not see {'it' if len(unused) == 1 else 'them'}; write "
+            f"{{{{ {unused[0]} }}}} in a template in {spec.experiment.prompts}, or remove the column from the dataset"
+        )

@@ -1,0 +1,49 @@
+"""Warnings about the servers of model groups: keys that are not set, and temperatures that they do not accept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from runner.models.api_keys import OPENAI, host_of
+from runner.models.settings import ModelSettings
+from runner.spec.loader import Spec
+
+MAX_TEMPERATURES: Mapping[str, float] = {
+    OPENAI: 2.0,
+    "api.anthropic.com": 1.0,
+    "api.deepseek.com": 2.0,
+    "api.mistral.ai": 1.5,
+    "generativelanguage.googleapis.com": 2.0,
+}
+"""The highest temperature by host, from each provider's API reference. Servers that are not listed are not judged."""
+
+
+def unset_keys(spec: Spec) -> Iterator[str]:
+    """Warn about environment variables that the spec names and that are not set."""
+    for group, settings in _called_models(spec):
+        for variable in settings.variables:
+            if not os.environ.get(variable, "").strip():
+                yield f"models.{group}: {variable} is not set in this environment; set it before you run the spec"
+
+
+def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
+    """Warn about temperatures above what the group's server accepts."""
+    for group, settings in _called_models(spec):
+        for host in dict.fromkeys(map(host_of, settings.addresses)):
+            highest = MAX_TEMPERATURES.get(host)
+            if highest is not None and (settings.temperature or 0) > highest:
+                yield (
+                    f"models.{group}.temperature: {settings.temperature:g} is out of range: {host} accepts 0 to "
+                    f"{highest:g}"
+                )
+
+
+def _called_models(spec: Spec) -> Iterator[tuple[str, ModelSettings]]:
+    """The model groups on servers that agents of the spec play with; of a judged run, the judge's alone."""
+    judge = spec.protocol.verifier_name
+    agents = spec.experiment.agents
+    called = {agents[name].model for name in agents if spec.rejudged is None or name == judge}
+    for group, settings in spec.experiment.models.items():
+        if group in called and settings.traits.remote:
+            yield group, settings

@@ -1,0 +1,141 @@
+"""An iteration's games, and perhaps those before it, into one dataset for each model group that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from runner.base.hashing import derived_seed
+from runner.game.prompts.chat_format import ChatFormat
+from runner.results.finetune.example_file import ExampleFile
+from runner.results.finetune.examples import Example, Source
+from runner.results.finetune.formats import FORMATS, Format
+from runner.results.finetune.preferences import preferences
+from runner.results.finetune.rollout_examples import how_written, source_of, supervised
+from runner.results.folder import RunFolder
+from runner.rollouts.agents.agent import Agent
+from runner.rollouts.job import Job
+from runner.rollouts.trees import build_tree
+from runner.runs.finished.reconstruction import Reconstructor, saved_plan
+from runner.training.plan import TrainingPlan
+from runner.training.selection import replaced_proportion, select_for
+from runner.training.stages import DatasetReport
+
+
+def build_datasets(
+    plan: TrainingPlan, iteration: int, runs: Sequence[RunFolder], folder: Path, formats: Mapping[str, str]
+) -> dict[str, DatasetReport]:
+    """Write a dataset for each model group that is trained, and report them by group.
+
+    `runs` are the games to learn from, the oldest first; `formats` is the file format of each group whose dataset is
+    to be written. The bytes are a function of the plan and the runs alone.
+
+    Raises:
+        RunError: a run's journal is missing or damaged, or a file cannot be written.
+    """
+    with ExitStack() as stack:
+        games = []
+        for run in runs:
+            reconstructor = Reconstructor(run, saved_plan(run))
+            stack.callback(reconstructor.close)
+            games.append(_Games(run.run_id, reconstructor, plan.chat_format))
+        builder = _Builder(plan, iteration, games)
+        return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in formats}
+
+
+@dataclass(frozen=True)
+class _Games:
+    """One run's games, played again from its journal."""
+
+    run_id: str
+    reconstructor: Reconstructor
+    chat_format: ChatFormat | None
+    """Of the datasets; None: as the games were played."""
+
+    @cached_property
+    def agents(self) -> Mapping[str, Agent]:
+        agents = self.reconstructor.plan.agents()
+        return {name: agent.with_chat_format(self.chat_format) for name, agent in agents.items()}
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A finished game that may be trained on, and what it paid the agent."""
+
+    games: _Games
+    job: Job
+    reward: float
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """The datasets of one iteration."""
+
+    plan: TrainingPlan
+    iteration: int
+    games: Sequence[_Games]
+
+    def build(self, group: str, folder: Path, format_: Format) -> DatasetReport:
+        """Write one group's file: each agent's examples after the other's."""
+        selection, agents, notes = self.plan.training.selection, self.plan.trained[group], list[str]()
+        # A rollout that weighted sampling has drawn twice is to be learnt twice.
+        drawn_again = selection.method == "weighted_sampling" and selection.replacement
+        repeats = self.plan.method == "sft" and drawn_again
+        file = ExampleFile(folder / (group + format_.suffix), format_, repeats=repeats)
+        try:
+            for agent in agents:
+                found = self._pairs(agent) if self.plan.method == "dpo" else self._chats(agent, format_, notes)
+                for example, source in found:
+                    file.add(example, source)
+            report = file.close()
+        except BaseException:
+            file.discard()
+            raise
+        written = how_written(self.games[-1].agents[agents[0]])
+        return DatasetReport.parse({**report, **written, "agents": agents, "notes": notes})
+
+    def _pairs(self, agent: str) -> Iterator[tuple[Example, Source]]:
+        for run in self.games:
+            plan = run.reconstructor.plan
+            assert plan.shape is not None
+            agents = {agent: run.agents[agent]}
+            for branches in run.reconstructor.by_job():
+                root = build_tree(branches, plan.shape)
+                if root is not None:
+                    for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
+                        yield pair, source
+
+    def _chats(self, agent: str, format_: Format, notes: list[str]) -> Iterator[tuple[Example, Source]]:
+        """The agent's selected rollouts, then those in which the label replaces its guess."""
+        candidates = [candidate for run in self.games for candidate in _candidates(run, agent)]
+        training = self.plan.training
+        is_verifier = self.games[-1].agents[agent].is_verifier
+        share = replaced_proportion(training.guess_replacement, self.iteration) if is_verifier else 0.0
+        seed = derived_seed("selection", self.plan.identity, self.iteration, agent)
+        chosen = select_for([c.reward for c in candidates], training.selection, replaced=share, seed=seed)
+        if chosen.why_none is not None:
+            notes.append(f"{agent}: {chosen.why_none}; none is trained on as it was played")
+        for indices, replaces in ((chosen.as_played, False), (chosen.guess_replaced, True)):
+            for index in indices:
+                yield from _examples(candidates[index], agent, format_, replaces=replaces)
+
+
+def _candidates(run: _Games, agent: str) -> Iterator[_Candidate]:
+    for rollout in run.reconstructor.rollouts():
+        if rollout.outcome.played_out:
+            yield _Candidate(run, rollout.job, rollout.rewards[agent])
+
+
+def _examples(
+    candidate: _Candidate, agent: str, format_: Format, *, replaces: bool
+) -> Iterator[tuple[Example, Source]]:
+    run = candidate.games
+    player = run.agents[agent]
+    for rollout in run.reconstructor.of_job(candidate.job):
+        chats = supervised(player, rollout, replace_verifier_guess_with_true_label=replaces)
+        for example in format_.examples(chats):
+            source = source_of(player, rollout, run.run_id, example.round)
+            yield example, replace(source, other={"guess_replaced": True} if replaces else {})

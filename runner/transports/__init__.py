@@ -1,1 +1,0 @@
-"""Where releases live: a folder, a git repository, or one of the Hugging Face Hub, behind one interface."""

@@ -1,0 +1,33 @@
+"""Texts that are kept: the same as if each were rendered anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.game.prompts.templates import MAX_KEPT, PromptSet
+
+
+@pytest.mark.parametrize("values", [(1, True), (True, 1), (1, 1.0), ("1", 1), (None, "None"), ([1], [True])])
+def test_values_that_are_equal_and_look_different_are_told_apart(values: tuple[Any, ...]) -> None:
+    prompts = PromptSet({"verifier": "{{ x }}|{{ y }}"})
+    texts = [prompts.render("verifier", {"x": value, "y": "same"}) for value in (*values, *values)]
+    assert texts == [f"{value}|same" for value in (*values, *values)]
+
+
+def test_a_text_is_kept_and_only_what_the_template_uses_tells_it_apart() -> None:
+    prompts = PromptSet({"verifier": "{{ x }}", "prover": "{{ x }}!"})
+    first = prompts.render("verifier", {"x": "a", "unused": 1})
+    assert prompts.render("verifier", {"x": "a", "unused": 2}) is first
+    assert prompts.render("prover", {"x": "a"}) == "a!"
+
+
+def test_what_is_kept_has_a_bound() -> None:
+    prompts = PromptSet({"verifier": "{{ x }}!"})
+    first = prompts.render("verifier", {"x": "first"})
+    for number in range(5):
+        prompts.render("verifier", {"x": str(number) * (MAX_KEPT // 8)})
+    again = prompts.render("verifier", {"x": "first"})
+    assert again == first
+    assert again is not first

@@ -1,0 +1,120 @@
+"""What an answer is taken for: its messages, its verdict, and what everyone earns by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.base.errors import (
+    AgentNotActiveInChannelError,
+    InvalidDecisionError,
+    NotAllActiveChannelsInResponseError,
+    SpecError,
+)
+from runner.game.protocols.answer_parser import parse_answer
+from runner.game.protocols.loader import builtin_names, load_protocol
+from runner.game.protocols.protocol import Decision
+from runner.game.protocols.rounds import episode_rewards
+from tests.support.games import LENIENT, STRICT, finished, undecided
+
+# Decisions and rewards
+
+
+def test_an_undecided_solo_verifier_is_terminated_in_its_first_round() -> None:
+    protocol = load_protocol("solo_verifier", {"verifier_terminated_penalty": -0.25})
+    played = finished(protocol, undecided(protocol))
+    assert (played.terminated, played.decided, len(played.rounds)) == (True, False, 1)
+    assert played.decision == Decision.NONE
+    assert played.rounds[0].rewards == {"verifier": -0.25}
+    assert episode_rewards(protocol, played.rounds) == {"verifier": -0.25}
+
+
+def test_a_solo_verifier_decides_in_one_round() -> None:
+    played = finished(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
+    assert (played.decision, len(played.rounds), played.rounds[0].rewards) == (0, 1, {"verifier": -1.0})
+
+
+def test_a_round_with_a_verdict_sends_no_message() -> None:
+    played = finished(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
+    assert played.rounds[0].messages == []
+    assert played.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}
+
+
+def test_a_verdict_too_early_is_ignored_and_earns_the_no_guess_reward() -> None:
+    protocol = load_protocol("nip", {"min_message_rounds": 3, "verifier_no_guess_reward": 0.125})
+    played = finished(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
+    assert played.decided
+    assert [r.rewards["verifier"] for r in played.rounds] == [0.125, 0.0, 1.0]
+    assert played.rounds[0].messages == []
+
+
+@pytest.mark.parametrize("stance", [0, 1])
+def test_a_random_stance_moves_the_provers_reward(stance: int) -> None:
+    protocol = load_protocol("nip", {"randomize_prover_stance": True})
+    assert protocol.stance("prover", stance) == stance
+    played = finished(
+        protocol, lambda *_: f"Decision: {'accept' if stance else 'reject'}", prover_stance=stance, label=1 - stance
+    )
+    assert played.rounds[-1].rewards == {"prover": 1.0, "verifier": -1.0}
+
+
+@pytest.mark.parametrize("name", ["debate", "merlin_arthur", "solo_verifier"])
+def test_a_stance_that_is_fixed_cannot_be_randomised(name: str) -> None:
+    with pytest.raises(SpecError, match="fixes randomize_prover_stance"):
+        load_protocol(name, {"randomize_prover_stance": True})
+
+
+def test_shared_rewards_are_the_verifiers() -> None:
+    protocol = load_protocol("debate", {"shared_reward": True})
+    played = finished(protocol, lambda *_: "Decision: reject", label=1)
+    assert played.rounds[0].rewards == {"prover0": -1.0, "prover1": -1.0, "verifier": -1.0}
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_an_undecided_game_ends_in_the_last_round_with_a_speaker(name: str) -> None:
+    protocol = load_protocol(name)
+    played = finished(protocol, undecided(protocol))
+    assert played.terminated
+    assert len(played.rounds) == (1 if name == "solo_verifier" else protocol.max_message_rounds)
+
+
+# Parsing
+
+
+def test_an_agent_that_does_not_speak_cannot_have_spoken() -> None:
+    protocol = load_protocol("nip")
+    for agent, round_ in (("prover", 0), ("verifier", 1), ("verifier", 8), ("nobody", 0)):
+        with pytest.raises(AgentNotActiveInChannelError):
+            parse_answer(protocol, agent, round_, "text", STRICT)
+
+
+def test_an_announced_decision_must_be_one_of_the_two() -> None:
+    with pytest.raises(InvalidDecisionError):
+        parse_answer(load_protocol("nip"), "verifier", 0, "decision: maybe", STRICT)
+
+
+def test_every_channel_needs_its_header() -> None:
+    with pytest.raises(NotAllActiveChannelsInResponseError, match="Question for Expert_2:"):
+        parse_answer(load_protocol("debate"), "verifier", 0, "question for expert_1: why?", STRICT)
+
+
+@pytest.mark.parametrize(
+    ("text", "decision"),
+    [
+        ("**Decision:** Accept", Decision.ACCEPT),
+        ("**Decision: reject**", Decision.REJECT),
+        ("decision :  ACCEPT.", Decision.ACCEPT),
+        ("`Decision: accept`", Decision.ACCEPT),
+        ("My decisions: none yet", Decision.NONE),
+        ("Decision: acceptable?", None),
+        ("Decision: accept\nDecision: reject", None),
+        ("Decision: maybe", None),
+        ("I ask: why?", Decision.NONE),
+    ],
+)
+def test_the_lenient_format_forgives_marks_and_not_two_verdicts(text: str, decision: Decision | None) -> None:
+    protocol = load_protocol("nip")
+    if decision is None:
+        with pytest.raises(InvalidDecisionError):
+            parse_answer(protocol, "verifier", 0, text, LENIENT)
+    else:
+        assert parse_answer(protocol, "verifier", 0, text, LENIENT).decision == decision

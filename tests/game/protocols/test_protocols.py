@@ -1,0 +1,197 @@
+"""Protocols as data: what a file must not say, and games of one's own in YAML alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from runner.base.errors import Place, SpecError
+from runner.game.prompts.chat import chat_messages
+from runner.game.protocols.loader import load_protocol, unplayable
+from runner.game.protocols.rounds import Turn, episode_rewards
+from tests.support.games import DUEL, SEVENTH, finished, protocol_of, who_speaks
+from tests.support.paths import ROOT
+
+
+def here(key: str) -> Place:
+    return Place(key)
+
+
+# What a protocol file must not say
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "messages"),
+    [
+        ("name: council", "name: Council", ["1:1: name: 'Council' does not have the form ^[a-z][a-z0-9_]*$"]),
+        ("role: verifier", "role: prover", ["3:1: agents: exactly one agent must be the verifier; here none is"]),
+        ("role: prover, human_name: Second", "role: verifier, human_name: Second", [
+            "3:1: agents: exactly one agent must be the verifier; here second, verifier is"]),
+        ("members: [speaker, verifier]", "members: [speaker, verifer]", [
+            "9:29: channels.main.members.1: no agent 'verifer'; did you mean 'verifier'?",
+            "12:13: cycle.0.speak.verifier: verifier speaks in 'main', of which it is not a member"]),
+        ("verifier: [main]", "verifer: [main]", [
+            "12:13: cycle.0.speak.verifer: no agent 'verifer'; did you mean 'verifier'?"]),
+        ("verifier: [main]", "verifier: [back_room]", [
+            "12:13: cycle.0.speak.verifier: verifier speaks in 'back_room', of which it is not a member"]),
+        ("verifier: [main]", "verifier: [mian]", [
+            "12:13: cycle.0.speak.verifier: no channel 'mian'; did you mean 'main'?"]),
+        ("verifier: [main]", "verifier: []", ["12:13: cycle.0.speak.verifier: a speaker needs at least one channel"]),
+        ("speaker: [main]}", "speaker: [main, back_room]}", [
+            "4:3: agents.speaker.headers: speaker speaks in 2 channels at once and has no header for 'back_room'",
+            "4:3: agents.speaker.headers: speaker speaks in 2 channels at once and has no header for 'main'"]),
+        ("human_name: Speaker", "human_name: Speaker, headers: {mian: 'X:'}", [
+            "4:48: agents.speaker.headers: no channel 'mian'; did you mean 'main'?"]),
+        ("human_name: Speaker", "human_name: Speaker, headers: {main: 'X:', back_room: 'x:'}", [
+            "4:48: agents.speaker.headers: "]),
+        ("human_name: Speaker", "human_name: Speaker, channel_order: [mian]", [
+            "4:48: agents.speaker.channel_order: no channel 'mian'; did you mean 'main'?"]),
+        ("human_name: Speaker", "human_name: Speaker, channel_order: [main, [back_room, main]]", [
+            "4:48: agents.speaker.channel_order: a channel is named twice"]),
+        ("human_name: Speaker", "human_name: The Speaker", [
+            "4:27: agents.speaker.human_name: 'The Speaker' does not have the form ^[A-Za-z0-9_-]{1,64}$"]),
+        ("name: council", "name: council\nfixed: [max_rounds]", [
+            "2:9: fixed.0: no parameter 'max_rounds'; did you mean 'max_message_rounds'?"]),
+        ("stance: reject", "stance: maybe", ["6:44: agents.third.stance: 'maybe' is none of accept, reject"]),
+        ("sequential: true", "sequental: true", [
+            "15:38: parameters.sequental: unknown key; did you mean 'sequential'?"]),
+        ("name: council", "extends: debat", ["1:1: extends: no file 'debat' in"]),
+    ],
+    ids=lambda value: str(value)[:50],
+)  # fmt: skip
+def test_a_mistake_in_a_protocol_file_is_said_at_its_place(
+    tmp_path: Path, old: str, new: str, messages: list[str]
+) -> None:
+    assert old in SEVENTH
+    with pytest.raises(SpecError) as caught:
+        protocol_of(tmp_path, SEVENTH.replace(old, new, 1))
+    found = [str(p).replace(f"{tmp_path / 'own.yaml'}:", "") for p in caught.value.problems]
+    assert [text[: len(wanted)] for text, wanted in zip(found, messages, strict=True)] == messages
+
+
+def test_a_header_that_is_the_start_of_another_is_refused(tmp_path: Path) -> None:
+    text = DUEL.replace('one: "To one:", two: "To two:"', 'one: "To one", two: "To one or two:"')
+    with pytest.raises(SpecError, match="one header stands in another"):
+        protocol_of(tmp_path, text)
+
+
+def test_a_missing_agents_section_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="missing key"):
+        protocol_of(tmp_path, "name: x\n")
+
+
+def test_each_agent_without_a_name_is_offered_one_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        protocol_of(tmp_path, re.sub(r", human_name: \w+", "", SEVENTH))
+    told = {problem.key: problem.message for problem in caught.value.problems}
+    assert {key: re.findall(r"human_name: (\w+)", message) for key, message in told.items()} == {
+        "agents.speaker": ["Expert_1"],
+        "agents.second": ["Expert_2"],
+        "agents.third": ["Expert_3"],
+        "agents.verifier": ["Verifier"],
+    }
+
+
+def test_a_misspelt_parameter_gets_the_nearest_one() -> None:
+    with pytest.raises(SpecError, match="no such parameter; did you mean 'max_message_rounds'"):
+        load_protocol("nip", {"max_message_round": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("nip", {"min_message_rounds": 9}),
+        ("nip", {"min_message_rounds": 8, "max_message_rounds": 8}),
+        ("nip", {"max_message_rounds": 1, "verifier_first": False}),
+        ("debate", {"max_message_rounds": 2, "verifier_first": False, "sequential": True}),
+    ],
+)
+def test_a_game_in_which_no_decision_can_count_is_unplayable(name: str, parameters: dict[str, object]) -> None:
+    assert list(unplayable(load_protocol(name, parameters), here))
+    assert not list(unplayable(load_protocol(name), here))
+
+
+def test_a_verifier_that_may_never_decide_is_unplayable(tmp_path: Path) -> None:
+    protocol = protocol_of(
+        tmp_path, SEVENTH.replace("speak: {verifier: [main]}", "speak: {verifier: [main]}\n    may_decide: false")
+    )
+    assert [p.key for p in unplayable(protocol, here)] == ["protocol"]
+
+
+def test_no_protocol_has_python_code_of_its_own() -> None:
+    source = "".join(p.read_text() for p in (ROOT / "runner" / "protocols").glob("*.py"))
+    for name in ("merlin", "arthur", "debate.", "mnip", "solo_verifier"):
+        assert f'"{name}' not in source.lower()
+
+
+# A seventh protocol, in YAML alone
+
+
+def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
+    protocol = protocol_of(tmp_path, SEVENTH)
+    assert who_speaks(protocol, 6) == [
+        {"verifier"}, {"speaker"}, {"second"}, {"third"}, {"speaker"}, {"verifier"},
+    ]  # fmt: skip
+    assert protocol.speakers(1, 0) == {"speaker": ("back_room",)}
+    assert protocol.speakers(4, 0) == {"speaker": ("main",)}
+
+    def says(turn: Turn, name: str) -> str:
+        return "Decision: accept" if (name, turn.round) == ("verifier", 10) else f"{name} {turn.round}"
+
+    played = finished(protocol, says)
+    assert played.decided
+    assert len(played.rounds) == 11
+    assert episode_rewards(protocol, played.rounds) == {"speaker": 1.0, "second": 1.0, "third": 0.0, "verifier": 1.0}
+
+
+def test_the_verifier_never_sees_the_room_it_is_no_member_of(tmp_path: Path) -> None:
+    protocol = protocol_of(tmp_path, SEVENTH)
+    played = finished(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
+    for round_ in range(11):
+        chat = chat_messages(protocol, "verifier", played.rounds[:round_], round_=round_, system="s")
+        assert "back_room" not in str(chat)
+    seen = [m["content"] for m in chat_messages(protocol, "verifier", played.rounds[:10], round_=10, system="s")]
+    assert seen == ["s", "main verifier 0", "main speaker 4", "main verifier 5", "main speaker 9"]
+
+
+def test_those_in_the_room_see_it_and_not_what_is_said_outside(tmp_path: Path) -> None:
+    protocol = protocol_of(tmp_path, SEVENTH)
+    played = finished(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
+    chat = chat_messages(protocol, "third", played.rounds[:8], round_=8, system="s")
+    assert [(m["role"], m.get("name"), m["content"]) for m in chat] == [
+        ("system", None, "s"),
+        ("user", "Speaker", "back_room speaker 1"),
+        ("user", "Second", "back_room second 2"),
+        ("assistant", None, "back_room third 3"),
+        ("user", "Speaker", "back_room speaker 6"),
+        ("user", "Second", "back_room second 7"),
+    ]
+    speaker = chat_messages(protocol, "speaker", played.rounds[:6], round_=6, system="s")
+    assert [m["content"] for m in speaker] == [
+        "s", "main verifier 0", "back_room speaker 1", "back_room second 2", "back_room third 3", "main speaker 4",
+        "main verifier 5",
+    ]  # fmt: skip
+
+
+def test_several_messages_in_one_channel_and_round_keep_an_order(tmp_path: Path) -> None:
+    protocol = protocol_of(tmp_path, SEVENTH, sequential=False)
+    played = finished(protocol, lambda turn, name: f"{name} {turn.round}")
+    chat = chat_messages(protocol, "speaker", played.rounds[:2], round_=2, system="s")
+    assert [m["content"] for m in chat] == ["s", "verifier 0", "speaker 1", "second 1", "third 1"]
+
+
+@pytest.mark.parametrize("name", ["debate", "debate.yaml"])
+def test_a_protocol_extends_a_built_in_one(tmp_path: Path, name: str) -> None:
+    text = f"name: short_debate\nextends: {name}\nparameters: {{max_message_rounds: 3}}\nfixed: []\n"
+    protocol = protocol_of(tmp_path, text)
+    assert protocol.name == "short_debate"
+    assert protocol.max_message_rounds == 3
+    assert protocol.agent_names == load_protocol("debate").agent_names
+    assert "randomize_prover_stance" not in protocol.file.fixed
+
+
+def test_a_protocol_extends_a_file_beside_it_first(tmp_path: Path) -> None:
+    (tmp_path / "debate.yaml").write_text(SEVENTH)
+    assert protocol_of(tmp_path, "name: mine\nextends: debate.yaml\n").agent_names[0] == "speaker"

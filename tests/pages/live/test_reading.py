@@ -1,0 +1,94 @@
+"""A journal is read in pieces: games are there before its end, each once, and as all of it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from runner.pages.live.follower import Follower
+from runner.pages.live.journal_state import Reading
+from runner.pages.live.piece_cache import Pieces
+from runner.pages.report.run import gathered
+from runner.results.folder import RunFolder
+from tests.support.runs import only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+from tests.support.summaries import piece
+
+GAMES = 30
+
+
+@contextmanager
+def reading(run: RunFolder, kept: dict[str, bytes]) -> Iterator[Reading]:
+    """What reads a run in small pieces, one thing after another in each step."""
+    ticks = count()
+    with closing(Reading(run, "r0", kept.__setitem__, lambda: float(next(ticks)), first_piece=500)) as found:
+        yield found
+
+
+def games_in(kept: dict[str, bytes], lists: int) -> dict[str, tuple[str, int]]:
+    """What the lists say of each game: how it ended, and how many tokens it took."""
+    pieces = [piece(kept, f"r0-list-{number}")["columns"] for number in range(lists)]
+    rows = [row for one in pieces for row in zip(one["id"], one["outcome"], one["prompt_tokens"], strict=True)]
+    assert len({row[0] for row in rows}) == len(rows)
+    return {name: (outcome, tokens) for name, outcome, tokens in rows}
+
+
+def whole(run: RunFolder) -> dict[str, tuple[str, int]]:
+    kept: dict[str, bytes] = {}
+    about = gathered(run, "r0", kept.__setitem__).about
+    return games_in(kept, len(about["lists"]))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("read")
+    played(spec_file(folder, size=GAMES, fine_tune=None, rollouts={"concurrency": 2}), folder / "results")
+    return RunFolder(only_run(folder / "results"))
+
+
+def test_the_first_games_are_there_before_the_journal_is_read_and_in_the_end_all(run: RunFolder) -> None:
+    kept: dict[str, bytes] = {}
+    with reading(run, kept) as one:
+        seen = []
+        while one.step(0.0):
+            seen.append((one.listed, one.counts()["calls"]))
+        calls = one.counts()["calls"]
+        early = next(answers for listed, answers in seen if listed)
+        assert early < calls
+        assert [listed for listed, _ in seen] == sorted(listed for listed, _ in seen)
+        assert (one.total, one.done, one.is_stale) == (GAMES, GAMES, False)
+        assert games_in(kept, len(one.gathered().about["lists"])) == whole(run)
+
+
+@pytest.mark.full
+def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp_path: Path) -> None:
+    for faults in ({"server_error": 0.3}, {}):
+        with serving(faults=faults) as server:
+            path = spec_file(
+                tmp_path, server.base_url, size=8, fine_tune=None,
+                retry={"transient": {"attempts": 1}}, rollouts={"concurrency": 2},
+            )  # fmt: skip
+            result = played(path, tmp_path / "results")
+    assert result.manifest.status == "done"
+    kept: dict[str, bytes] = {}
+    with reading(result.folder, kept) as one:
+        while one.step(0.0):
+            pass
+        assert b'"ended"' in result.folder.journal.read_bytes()
+        assert not one.is_stale
+        found = games_in(kept, len(one.gathered().about["lists"]))
+    assert found == whole(result.folder)
+    assert {outcome for outcome, _ in found.values()} == {"decided"}
+
+
+def test_a_page_of_a_run_that_is_still_read_says_how_far_it_has_come(run: RunFolder) -> None:
+    with closing(Follower(run, 0, Pieces())) as follower:
+        assert follower.gathered().is_part
+        while follower.look() == 0.0:
+            pass
+        assert not follower.gathered().is_part

@@ -1,0 +1,114 @@
+"""A registry in a folder: how it is read, and what is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.documents.releases.reference import parse
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.locations import connect, to_read
+from tests.registry.transports.in_folder import bundle, publish, registry
+from tests.support.release_trees import REFERENCE
+
+
+@pytest.mark.parametrize(
+    "what",
+    [lambda p: p.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir, lambda p: (p / "x").mkdir(parents=True)],
+)
+def test_only_a_regular_file_is_opened(tmp_path: Path, what: Callable[[Path], object]) -> None:
+    what(tmp_path / "run")
+    with pytest.raises(ReleaseError, match="cannot read"):
+        FolderTransport(str(tmp_path)).open("run")
+    assert list(FolderTransport(str(tmp_path)).stored()) == []
+
+
+def test_the_registry_itself_may_be_a_link(tmp_path: Path) -> None:
+    publish(tmp_path / "real", bundle())
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert [entry.sha256 for entry in connect(str(tmp_path / "link")).entries()] == [bundle().sha256]
+
+
+@pytest.mark.parametrize("scheme", ["file:", "", "git:", "git:file://"])
+def test_a_place_has_one_name_however_it_is_written(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "way").symlink_to("elsewhere/deep")
+    written = {
+        "reg": "reg", "./reg/": "reg", "a/../reg": "reg", "a//b/./../../reg/.": "reg", "~/reg": "reg",
+        str(tmp_path / "reg"): "reg", f"//{tmp_path}/reg": "reg", "../../" + "../" * 20 + f"{tmp_path}/reg": "reg",
+        "way": "way", "way/reg": "way/reg", "way/../reg": "elsewhere/reg",
+    }  # fmt: skip
+    for text, meant in written.items():
+        if scheme == "git:file://" and not text.startswith("/"):
+            continue
+        with connect(scheme + text) as found:
+            assert found.where.partition(":")[::2] == (scheme.partition(":")[0] or "file", str(tmp_path / meant)), text
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "on").symlink_to("loop/deeper")
+    for text in ("loop/../reg", "on/..", f"{'n' * 300}/../reg"):
+        with pytest.raises(UsageError, match="cannot be followed"):
+            connect(f"{scheme}{tmp_path}/{text}")
+    with pytest.raises(UsageError, match="home directory"):
+        connect(f"{scheme.removesuffix('file://')}~nobody-of-this-name/reg")
+
+
+def test_only_what_begins_with_the_prefix_is_gone_through(tmp_path: Path) -> None:
+    publish(tmp_path, bundle(), bundle(name="tiny2"), bundle(version="2"))
+    (tmp_path / "run/acme/tiny2/1/release.sha256").write_bytes(b"damaged")
+    transport = FolderTransport(str(tmp_path))
+    assert {stored.path for stored in transport.stored("run/acme/tiny/1/")} == {
+        f"run/acme/tiny/1/{name}" for name in ("README.md", "data/a.txt", "release.json", "release.sha256")
+    }
+    assert {stored.path.split("/")[2] for stored in transport.stored("run/acme/tiny")} == {"tiny", "tiny2"}
+    assert list(transport.stored("run/acme/no/")) == list(transport.stored("no")) == []
+    (tmp_path / "run/acme/tiny2").rename(tmp_path / "run/acme/tiny3")
+    (tmp_path / "run/acme/tiny2").symlink_to("tiny")
+    assert list(transport.stored("run/acme/tiny2/")) == []
+
+
+def test_hidden_files_of_a_copy_that_goes_on_are_no_part_of_a_release(tmp_path: Path) -> None:
+    publish(tmp_path, bundle())
+    (tmp_path / REFERENCE.folder / ".release.json.a1B2c3").write_bytes(b"half")
+    assert list(registry(tmp_path).wrong(registry(tmp_path).find(REFERENCE))) == []
+
+
+def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotPublished, match="nothing is published there"):
+        to_read(str(tmp_path)).find(REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("registri", "there is no such folder; did you mean 'registry'"),
+        ("registry/run/acme/tiny/1/README.md", "that is a file"),
+        (".", "it holds other things, and no release; did you mean '.*/registry'"),
+        ("registry/run/acme/tiny/1", "it holds other things, and no release$"),
+    ],
+)
+def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typed: str, said: str) -> None:
+    publish(tmp_path / "registry", bundle())
+    with pytest.raises(ReleaseError, match=said):
+        to_read(str(tmp_path / typed))
+
+
+def test_a_file_takes_no_release(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ReleaseError, match="that is a file"):
+        publish(tmp_path / "file", bundle())
+
+
+def test_a_name_of_which_all_is_yanked_is_got_by_its_version_alone(tmp_path: Path) -> None:
+    publish(tmp_path, bundle())
+    registry(tmp_path).yank(REFERENCE, "it is wrong")
+    with pytest.raises(NotPublished, match=f"{REFERENCE} was yanked: it is wrong. Name that version"):
+        registry(tmp_path).find(parse("run/acme/tiny"))
+    assert registry(tmp_path).find(REFERENCE).yanked == "it is wrong"

@@ -1,0 +1,251 @@
+"""How a repository is reached: by the user's own configuration and credentials, and where it is said to be."""
+
+from __future__ import annotations
+
+import base64
+import os
+import tempfile
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from runner.base.errors import ReleaseError
+from runner.registry.transports.locations import connect
+from tests.support import git
+from tests.support.registries import bundle
+
+TOKEN = "token-of-ann-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "home").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("GIT_ASKPASS", raising=False)
+    monkeypatch.delenv("SSH_ASKPASS", raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    git.bare(tmp_path / "served" / "registry.git", "http.receivepack=true", "uploadpack.allowFilter=true")
+    return tmp_path / "served"
+
+
+def command_lines() -> str:
+    """Those of all processes that are running."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline",):
+            try:
+                found.append((path / name).read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+            except OSError:
+                continue
+    return "\n".join(found)
+
+
+def asking(seen: list[str], token: str = TOKEN) -> Callable[[BaseHTTPRequestHandler], bool]:
+    """A server that wants a password of everybody, and looks at who could read it meanwhile."""
+    right = "Basic " + base64.b64encode(f"ann:{token}".encode()).decode()
+
+    def before(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.headers.get("Authorization") == right:
+            seen.append(command_lines())
+            return False
+        handler.send_response(401)
+        handler.send_header("WWW-Authenticate", 'Basic realm="x"')
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return True
+
+    return before
+
+
+def helper(home: Path, token: str) -> None:
+    script = home / "helper"
+    script.write_text(f"#!/bin/sh\necho username=ann\necho password={token}\n")
+    script.chmod(0o755)
+    (home / ".gitconfig").write_text(f"[credential]\n\thelper = {script}\n")
+
+
+def test_the_users_credential_helper_is_asked_and_nobody_else_sees_the_token(
+    served: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper(home, TOKEN)
+    for name in ("GIT_TRACE", "GIT_TRACE_CURL", "GIT_CURL_VERBOSE", "GIT_TRACE_PACKET"):
+        monkeypatch.setenv(name, str(tmp_path / "trace"))
+    seen: list[str] = []
+    with git.http(served, asking(seen)) as address, connect(f"git:{address}/registry.git") as registry:
+        registry.publish([bundle(contents={"a": os.urandom(300_000)})], "one")
+        registry.unpack(registry.entries()[0], tmp_path / "got")
+        assert TOKEN not in registry.where
+    assert any("git" in lines and address in lines for lines in seen)
+    assert not [lines for lines in seen if TOKEN in lines]
+    assert not (tmp_path / "trace").exists()
+    assert not [
+        path for path in (tmp_path / "served").rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()
+    ]
+
+
+@pytest.mark.parametrize("given", [None, "another-token-9876543210"])
+def test_who_may_not_is_told_what_to_do_and_not_asked(served: Path, home: Path, given: str | None) -> None:
+    if given is not None:
+        helper(home, given)
+    told = pytest.raises(ReleaseError, match="give git a credential helper")
+    with git.http(served, asking([])) as address, connect(f"git:{address}/registry.git") as registry, told as raised:
+        registry.entries()
+    assert "another-token" not in str(raised.value)
+
+
+def test_what_git_says_is_told_without_passwords(served: Path, home: Path) -> None:
+    """Which the user's own configuration may have put into an address."""
+
+    def broken(handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_error(500)
+        return True
+
+    with git.http(served, broken) as address:
+        host = address.removeprefix("http://")
+        (home / ".gitconfig").write_text(f'[url "http://ann:{TOKEN}@{host}/"]\n\tinsteadOf = {address}/\n')
+        with (
+            connect(f"git:{address}/registry.git") as registry,
+            pytest.raises(ReleaseError, match="error: 500") as raised,
+        ):
+            registry.entries()
+    assert TOKEN not in str(raised.value)
+
+
+def test_no_other_host_is_asked_whatever_a_server_says(served: Path, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def elsewhere(handler: BaseHTTPRequestHandler) -> bool:
+        asked.append(handler.path)
+        return False
+
+    def redirects(target: str) -> Callable[[BaseHTTPRequestHandler], bool]:
+        def before(handler: BaseHTTPRequestHandler) -> bool:
+            handler.send_response(302)
+            handler.send_header("Location", target + handler.path)
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return True
+
+        return before
+
+    with git.http(served, elsewhere) as other:
+        for target in (other, f"file://{served}", "ext::sh -c evil"):
+            moved = pytest.raises(ReleaseError, match="has moved")
+            with git.http(served, redirects(target)) as address, connect(f"git:{address}/registry.git") as one, moved:
+                one.entries()
+    assert asked == []
+
+
+def test_a_server_without_gits_protocol_is_refused(served: Path) -> None:
+    """The old way, by single files, would follow `http-alternates` to anywhere."""
+    asked: list[str] = []
+
+    def old(handler: BaseHTTPRequestHandler) -> bool:
+        asked.append(handler.path)
+        path = served / handler.path.partition("?")[0].lstrip("/")
+        content = path.read_bytes() if path.is_file() else None
+        handler.send_response(404 if content is None else 200)
+        handler.send_header("Content-Length", str(len(content or b"")))
+        handler.end_headers()
+        handler.wfile.write(content or b"")
+        return True
+
+    repository = served / "registry.git"
+    git.commit(repository, git.write_tree(repository, {b"a": ("100644", b"a")}))
+    git.git(repository, "update-server-info")
+    (repository / "objects" / "info").mkdir(exist_ok=True)
+    (repository / "objects" / "info" / "http-alternates").write_text("http://127.0.0.1:9/objects\n")
+    refused = pytest.raises(ReleaseError, match="git ended")
+    with git.http(served, old) as address, connect(f"git:{address}/registry.git") as registry, refused:
+        registry.entries()
+    assert not [path for path in asked if "alternates" in path]
+
+
+def test_variables_of_another_repository_lead_nowhere(
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a hook, where git has told all its children which repository they are in."""
+    other = git.bare(tmp_path / "other.git")
+    evil = tmp_path / "evil.sh"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
+    evil.chmod(0o755)
+    for name, value in {
+        "GIT_DIR": other, "GIT_WORK_TREE": tmp_path, "GIT_INDEX_FILE": other / "index",
+        "GIT_OBJECT_DIRECTORY": other / "objects",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": other / "objects", "GIT_NAMESPACE": "x", "GIT_QUARANTINE_PATH": other,
+        "GIT_SHALLOW_FILE": other / "shallow", "GIT_REPLACE_REF_BASE": "refs/x/", "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": tmp_path, "GIT_EXTERNAL_DIFF": evil,
+        "GIT_PROXY_COMMAND": evil, "GIT_EDITOR": evil, "GIT_PAGER": evil, "GIT_TEMPLATE_DIR": tmp_path,
+        "GIT_CONFIG_PARAMETERS": f"'core.sshcommand={evil}'", "GIT_ALLOW_PROTOCOL": "none", "GIT_PROTOCOL": "version=0",
+        "GIT_DEFAULT_HASH": "sha256",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    with connect(f"git:{served / 'registry.git'}") as registry:
+        registry.publish([bundle()], "one")
+    assert git.git(other, "for-each-ref") == ""
+    assert not list((other / "objects").rglob("*.pack"))
+    assert git.git(served / "registry.git", "rev-list", "--count", "main") == "1"
+    assert not (tmp_path / "it-ran").exists()
+
+
+def test_neither_the_folder_one_is_in_nor_the_users_hooks_count(
+    served: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = tmp_path / "evil.sh"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\nexit 1\n")
+    evil.chmod(0o755)
+    (home / "hooks").mkdir()
+    for name in ("pre-push", "reference-transaction", "pre-receive", "post-receive"):
+        (home / "hooks" / name).symlink_to(evil)
+    (home / ".gitconfig").write_text(
+        f"[core]\n\thooksPath = {home}/hooks\n\tautocrlf = true\n\tattributesFile = {home}/attributes\n"
+        f'[filter "evil"]\n\tclean = {evil}\n\tsmudge = {evil}\n[push]\n\tgpgSign = true\n\tfollowTags = true\n'
+        "\tpushOption = x\n\trecurseSubmodules = on-demand\n[commit]\n\tgpgSign = true\n[init]\n\tdefaultBranch = odd\n"
+        "[fetch]\n\tprune = true\n\trecurseSubmodules = true\n[transfer]\n\tfsckObjects = false\n"
+    )
+    (home / "attributes").write_text("* filter=evil\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    git.git(here, "init", "-q", ".")
+    git.git(here, "config", "core.sshCommand", str(evil))
+    git.git(here, "config", "core.fsmonitor", str(evil))
+    git.git(here, "config", "remote.nip-run-registry.url", str(tmp_path / "elsewhere"))
+    monkeypatch.chdir(here)
+    with connect(f"git:{served / 'registry.git'}") as registry:
+        registry.publish([bundle(contents={"a.txt": b"one\r\ntwo\n"})], "one")
+        assert registry.open(registry.entries()[0], "a.txt").read() == b"one\r\ntwo\n"
+    assert not (tmp_path / "it-ran").exists()
+
+
+def test_a_key_of_ssh_is_the_users_affair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
+    """`GIT_SSH_COMMAND` reaches the host that is named, and is told no secret."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\nfor last; do :; done\ncd {served} && eval "$last"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(ssh))
+    monkeypatch.setenv("GIT_SSH_VARIANT", "ssh")
+    for number, place in enumerate(("git@example.org:registry.git", f"ssh://git@example.org{served}/registry.git"), 1):
+        with connect(f"git:{place}") as registry:
+            registry.publish([bundle(f"council-{number}")], "one")
+    called = (tmp_path / "called").read_text()
+    assert "git@example.org git-upload-pack 'registry.git'" in called
+    assert "git-receive-pack" in called
+    assert git.git(served / "registry.git", "rev-list", "--count", "main") == "2"
+
+
+def test_without_git_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+    (tmp_path / "registry.git").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with connect(f"git:{tmp_path / 'registry.git'}") as registry, pytest.raises(ReleaseError, match="install it"):
+        registry.entries()

@@ -1,0 +1,138 @@
+"""Repositories and servers of git that mean harm: refused in words, or nothing comes of it, and nothing runs."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.documents.releases.reference import parse
+from runner.registry.transports.git.bounded_process import Bounds
+from runner.registry.transports.git.transport import GitTransport
+from runner.registry.transports.registry import Registry
+from tests.support import git
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.hostile_git import BOMB, ROWS, Row, marker, release_tree
+from tests.support.hostile_git_servers import SERVERS, serving
+from tests.support.registries import bundle
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the transport has its own files; and a home with no configuration."""
+    for name in ("own", "home"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return tmp_path / "own"
+
+
+def planted(row: Row, tmp_path: Path) -> Path:
+    repository = git.bare(tmp_path / "theirs" / "registry.git")
+    tree = release_tree()
+    if row.plant(repository, tree) is not True:
+        git.commit(repository, git.write_tree(repository, tree))
+    marker(repository).unlink(missing_ok=True)  # what was planted may have run while it was
+    return repository
+
+
+def registry_at(place: str, row: Row) -> Registry:
+    return Registry(GitTransport(place + row.revision, bounds=Bounds(seconds=30, **(row.bounds or {}))))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Row, tmp_path: Path) -> None:
+    repository = planted(row, tmp_path)
+    before = files_of(tmp_path / "theirs")
+
+    def get() -> None:
+        with registry_at(str(repository), row) as registry:
+            entry = registry.find(parse("prompts/acme/council@1"))
+            registry.unpack(entry, tmp_path / "got")
+            list(registry.wrong(entry))
+
+    if row.get:
+        with pytest.raises((ReleaseError, NotPublished), match=row.get):
+            get()
+        assert not (tmp_path / "got").exists()
+    else:
+        get()
+        made = dict(bundle().files())
+        assert files_of(tmp_path / "got") == made
+    assert not marker(repository).exists()
+    assert files_of(tmp_path / "theirs") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["home", "own", "theirs", *(["got"] if not row.get else [])]
+    )
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Row, tmp_path: Path) -> None:
+    repository = planted(row, tmp_path)
+
+    def publish() -> None:
+        with registry_at(str(repository), row) as registry:
+            registry._transport.add({"prompts/acme/two/1": [("a.txt", b"two")]}, "two")
+
+    if row.publish:
+        with pytest.raises((ReleaseError, UsageError), match=row.publish):
+            publish()
+    else:
+        publish()
+        with (
+            registry_at(str(repository), row) as registry,
+            registry._transport.open("prompts/acme/two/1/a.txt") as file,
+        ):
+            assert file.read() == b"two"
+    assert not marker(repository).exists()
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["hooks", "commands in its configuration", "a checkout with filters"])
+def test_what_is_planted_runs_for_who_uses_git_as_it_comes(name: str, tmp_path: Path) -> None:
+    """Or the tests above would prove nothing."""
+    repository = planted(next(row for row in ROWS if row.name == name), tmp_path)
+    git.git(tmp_path, "clone", "-q", str(repository), "copy")
+    (tmp_path / "copy" / "a").write_text("a")
+    git.git(tmp_path / "copy", "add", "a")
+    git.git(tmp_path / "copy", "commit", "-q", "-m", "a")
+    git.git(tmp_path / "copy", "push", "-q", "origin", "HEAD:main", check=False)
+    assert marker(repository).exists()
+
+
+def test_a_hundred_million_files_are_not_counted_to_the_end_by_who_lists_them(tmp_path: Path) -> None:
+    with (
+        registry_at(str(planted(BOMB, tmp_path)), BOMB) as registry,
+        pytest.raises(ReleaseError, match="more than 20,000 files"),
+    ):
+        registry.entries()
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_path: Path) -> None:
+    answer, words = SERVERS[name]
+    is_slow = "took more" in words  # ended by its time and nothing else, so the others have time enough
+    idle_seconds, seconds = (1, 4) if is_slow else (HANG_SECONDS, HANG_SECONDS)
+    bounds = Bounds(
+        idle_seconds=idle_seconds, seconds=seconds, pack_bytes=8 << 20, memory_bytes=1 << 30,
+        answer_bytes=1 << 20,
+    )  # fmt: skip
+    with serving(answer) as address, Registry(GitTransport(address, bounds=bounds)) as registry:
+        with pytest.raises(ReleaseError, match=words) as raised:
+            registry.entries()
+        size = sum(path.stat().st_size for path in (tmp_path / "own").rglob("*") if path.is_file())
+    assert size < 20 << 20
+    assert "secret-of-ann" not in str(raised.value)
+    assert list((tmp_path / "own").iterdir()) == []

@@ -1,0 +1,101 @@
+"""What may stand behind `git:`, and what is refused before git sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.base.errors import UsageError
+from runner.registry.transports.git.location import parse_place
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "revision"),
+    [
+        ("https://example.org/acme/board.git", "https://example.org/acme/board.git", None),
+        ("https://example.org:8443/acme/board.git@v1.2", "https://example.org:8443/acme/board.git", "v1.2"),
+        ("https://example.org/acme/board.git@feature/new", "https://example.org/acme/board.git", "feature/new"),
+        ("https://example.org/@acme/board", "https://example.org/@acme/board", None),
+        ("https://example.org/@acme/board@main", "https://example.org/@acme/board", "main"),
+        ("HTTPS://example.org/x", "https://example.org/x", None),
+        ("ssh://git@example.org:2222/acme/board.git@main", "ssh://git@example.org:2222/acme/board.git", "main"),
+        ("ssh://[::1]:22/srv/x", "ssh://[::1]:22/srv/x", None),
+        ("git@example.org:acme/board.git", "git@example.org:acme/board.git", None),
+        ("git@example.org:acme/board.git@main", "git@example.org:acme/board.git", "main"),
+        ("example.org:board", "example.org:board", None),
+        ("/srv/board.git", "/srv/board.git", None),
+        ("/srv/board.git@" + "a" * 40, "/srv/board.git", "a" * 40),
+        ("file:///srv/my%20board", "/srv/my board", None),
+        ("http://127.0.0.1:8000/x", "http://127.0.0.1:8000/x", None),
+        ("git://localhost/x@HEAD", "git://localhost/x", None),
+    ],
+)
+def test_an_address_and_its_revision_are_told_apart(text: str, url: str, revision: str | None) -> None:
+    place = parse_place(text)
+    assert (place.url, place.revision) == (url, revision)
+    again = parse_place(str(place).removeprefix("git:"))
+    assert (again.url, again.revision) == (url, None if place.commit else revision)
+
+
+def test_a_path_is_whole_wherever_it_is_read_and_one_with_a_sign_leads_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a@b").mkdir()
+    assert (parse_place("board").url, parse_place("board").local) == (f"{tmp_path}/board", True)
+    assert parse_place("./-x").url == f"{tmp_path}/-x"
+    assert parse_place("a@b").url == f"{tmp_path}/a@b"
+    assert str(parse_place("a@b")) == f"git:{tmp_path}/a@b@HEAD"
+    assert parse_place(f"{tmp_path}/a@b@HEAD").url == f"{tmp_path}/a@b"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "needs a repository"), ("a\nb", "needs a repository"), ("\0", "needs a repository"),
+        ("-x", "an option"), ("--upload-pack=evil", "an option"),
+        ("ext::sh -c evil", "would run a program"), ("fd::17/foo", "would run a program"),
+        ("ext::sh%20-c%20evil@main", "would run a program"), ("::x", "would run a program"),
+        ("transport-helper::https://example.org/x", "would run a program"),
+        ("ssh://-oProxyCommand=evil/x", "no address"), ("ssh://a b/x", "no address"),
+        ("ssh://%2doProxy/x", "no address"),
+        ("ssh://git@-oProxyCommand=evil/x", "no address"), ("ssh://-l@example.org/x", "no address"),
+        ("-oProxyCommand=evil:x", "an option"), ("git@-oProxyCommand=evil:x", "no address"),
+        ("git@example.org:-x", "begins with"),
+        ("ssh://example.org/-x", "begins with"), ("https://example.org/-x", "begins with"),
+        ("https://example.org/a b", "white space"),
+        ("https://example.org", "no address"), ("https:///x", "no address"), ("ftp://example.org/x", "no address"),
+        ("rsync://example.org/x", "no address"), ("javascript://x/y", "no address"),
+        ("file://example.org/x", "no address"),
+        ("https://example.org:80x/y", "no address"), ("https://[bad/y", "no address"), ("~nobody-at-all/x", "home"),
+        ("http://example.org/x", "on the way"), ("git://example.org/x", "on the way"),
+        ("http://localhost.example.org/x", "on the way"),
+        ("http://127.0.0.1.example.org/x", "on the way"), ("https://example.org/x?token=a", "none of a repository"),
+        ("https://example.org/x#a", "none of a repository"),
+        ("/srv/x@-f", "cannot be a branch"), ("/srv/x@a..b", "cannot be a branch"),
+        ("/srv/x@a b", "cannot be a branch"),
+        ("/srv/x@a:b", "cannot be a branch"), ("/srv/x@", "cannot be a branch"),
+        ("/srv/x@main.lock", "cannot be a branch"),
+        ("/srv/x@^main", "cannot be a branch"), ("/srv/x@+main:refs/heads/x", "cannot be a branch"),
+        ("https://example.org/x@a~1", "cannot be a branch"),
+    ],
+)  # fmt: skip
+def test_what_git_would_run_or_nobody_can_mean_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse_place(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://ann:hunter2-of-ann@example.org/x", "https://hunter2-of-ann@example.org/x", "ssh://ann:hunter2-of-ann@example.org/x",
+        "https://ann:hunter2-of-ann/@example.org/x", "https://ann:hunter2-of-ann/x", "https://example.org/x?token=hunter2-of-ann",
+        "ann:hunter2-of-ann@example.org:x", "http://ann:hunter2-of-ann@127.0.0.1/x", "https://a@b:hunter2-of-ann@example.org/x",
+        "ssh://ann:hunter2-of-ann@[bad/x",
+    ],
+)  # fmt: skip
+def test_a_password_in_an_address_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_place(text)
+    assert "hunter2" not in str(raised.value)

@@ -1,0 +1,198 @@
+"""A server that is none, or means harm, is not believed: what it says is bounded, and stands where it may."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.base.errors import ReleaseError
+from runner.registry.transports.http.answers import account_of
+from runner.registry.transports.http.prefetch import Ahead
+from runner.registry.transports.http.session import HttpSession
+from runner.registry.transports.http.transport import HttpTransport
+from runner.registry.transports.timeouts import Patience
+from tests.registry.transports.test_http_tokens import config, listening
+
+__all__ = ("config",)
+BRIEF = Patience(tries=2, wait=0.01, read=5, answer_bytes=1 << 16)
+
+
+def read(answer: bytes, how: str, *, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+    with listening((status, headers or {}, answer)) as (where, _):
+        transport = HttpTransport(where, patience=BRIEF)
+        try:
+            if how == "open":
+                with transport.open("run/acme/x/1/release.json") as file:
+                    return file.read()
+            return list(getattr(transport, how)("run/acme/"))
+        finally:
+            transport.close()
+
+
+INDEXED = {"folder": "run/acme/x/1", "sha256": "a" * 64, "yanked": None, "signed": False}
+
+
+def page(key: str, *rows: Any, following: Any = None) -> bytes:
+    return json.dumps({key: rows, "next": following}).encode()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("how", "answer", "words"),
+    [
+        ("stored", page("files", {"path": "../../x", "size": 1}), "where it cannot stand"),
+        ("stored", page("files", {"path": "run/eve/x", "size": 1}), "where it cannot stand"),
+        ("stored", page("files", {"path": "run/acme/x", "size": "1"}), "has what is no file"),
+        ("stored", page("files", {"path": "run/acme/x", "size": 1}, {"path": "run/acme/a", "size": 1}), "cannot stand"),
+        ("stored", page("files", {"path": "run/acme/x", "size": 1}, following="run/acme/x"), "where it cannot stand"),
+        ("stored", page("files", following="x"), "without an end"),
+        ("stored", b"<html>a page</html>", "does not answer as a registry"),
+        ("stored", b"[]", "has no files"),
+        ("stored", b'{"files": 5}', "has no files"),
+        ("stored", b" " * (1 << 17), "its answer is longer than"),
+        ("index", page("releases", {"folder": "run/eve/x/1", "sha256": "a" * 64, "yanked": None}), "cannot stand"),
+        ("index", page("releases", {"folder": "run/acme/x/1", "sha256": "a" * 63, "yanked": None}), "without a hash"),
+        ("index", page("releases", {"folder": "run/acme/x/1", "sha256": "a" * 64, "yanked": 5}), "no release"),
+        ("index", page("releases", "x"), "has what is no release"),
+        ("index", page("releases", INDEXED, INDEXED), "cannot stand"),
+        ("index", page("releases", INDEXED, following=5), "cannot stand"),
+        ("index", page("releases", {**INDEXED, "yanked": "\ud800"}), "no text|does not answer"),
+    ],
+)
+def test_what_a_list_may_not_say_is_refused(how: str, answer: bytes, words: str) -> None:
+    with pytest.raises(ReleaseError, match=words) as raised:
+        read(answer, how)
+    assert len(str(raised.value)) < 500
+
+
+def test_a_fault_is_told_in_one_short_line_and_drives_no_terminal() -> None:
+    said = {"message": "\x1b[2J" + "x" * 10_000 + "\n", "problems": ["\x1b]0;x"] * 1_000}
+    with pytest.raises(ReleaseError) as raised:
+        read(json.dumps(said).encode(), "stored", status=400)
+    assert "\x1b" not in str(raised.value)
+    assert len(str(raised.value)) < 700
+
+
+def test_a_file_that_is_shorter_than_was_told_is_no_file() -> None:
+    with pytest.raises(ReleaseError, match="the connection broke"):
+        read(b"x", "open", headers={"content-length": "100", "connection": "close"})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"path":"run/eve/x","size":1}\nx', b'{"path":"run/acme/a","size":100}\nx',
+        b'{"path":"run/acme/a","size":-1}\n', b"no json\nx", b'{"size":1}\nx', b"x" * 5_000,
+        b'{"path":"run/acme/a","size":null}X',
+        b'{"path":"run/acme/a","size":null}\n' * 2,
+    ],
+)  # fmt: skip
+def test_files_that_come_otherwise_than_they_were_asked_for_are_refused(answer: bytes) -> None:
+    with listening((200, {}, answer)) as (where, _):
+        session = HttpSession(where, BRIEF)
+        ahead = Ahead(session)
+        ahead.expect(["run/acme/a", "run/acme/b"])
+        with pytest.raises(ReleaseError, match="files come otherwise"):
+            ahead.take("run/acme/a")
+        session.close()
+
+
+BLOB = b"x" * 300_000
+NAME = hashlib.sha256(BLOB).hexdigest()
+GOOD_ID = "0" * 32
+MISSING = {"sha256": NAME, "size": len(BLOB), "have": 0}
+
+
+def said(upload: Any = GOOD_ID, state: Any = "open", missing: Any = ()) -> dict[str, Any]:
+    return {"id": upload, "state": state, "problems": [], "missing": missing}
+
+
+def published(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[str, list[str]]:
+    """What a client says that publishes at a server with these answers, by method and path; and what it asked."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            asked.append(f"{self.command} {self.path}")
+            status, body = answers(self.command, self.path)
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_PATCH = do_GET  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        brief = replace(BRIEF, stall=0.3, check_seconds=0.3, check_again=0.01, longest_wait=0.02)
+        transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", patience=brief)
+        with pytest.raises(ReleaseError) as raised:
+            transport.add({"run/acme/x/1": [("a", BLOB)]}, "")
+        transport.close()
+        server.shutdown()
+    return str(raised.value), asked
+
+
+@pytest.mark.sample(9)
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"state": "open", "missing": []}, "says of an upload is none"), ({}, "says of an upload is none"),
+        ([1], "says of an upload is none"), (said("../../../evil"), "says of an upload is none"),
+        (said(state=7), "says of an upload is none"), (said(missing=[1]), "asks for a file that is none"),
+        (said(missing=[{**MISSING, "have": "q"}]), "cannot have"),
+        (said(missing=[{**MISSING, "have": -5}]), "cannot have"),
+        (said(missing=[{**MISSING, "have": 1 << 60}]), "cannot have"), (said(missing=[MISSING] * 2), "asks for a file"),
+        (said(missing=[{**MISSING, "sha256": "b" * 64}]), "asks for a file"), (said(missing=5), "has no missing"),
+        (said(state="checking"), "has not checked it yet"), ({**said(state="published"), "notes": 5}, "has no notes"),
+    ],
+)  # fmt: skip
+def test_what_a_server_says_of_an_upload_is_seen_to_be_that(answer: Any, words: str) -> None:
+    told, asked = published(lambda *_: (200, answer))
+    assert words in told
+    assert all(one.split()[1].startswith("/api/v1/uploads") for one in asked)
+
+
+def test_a_blob_of_which_a_server_says_that_it_creeps_is_given_up() -> None:
+    have = itertools.count(1)
+
+    def answers(method: str, _: str) -> tuple[int, Any]:
+        if method == "PATCH":
+            return 409, {"code": "offset", "message": "x"}
+        return 200, said(missing=[{**MISSING, "have": next(have)}])
+
+    told, asked = published(answers)
+    assert "takes no more of a file" in told
+    assert len(asked) < 200
+
+
+def test_a_blob_of_which_a_server_has_now_more_now_less_is_given_up() -> None:
+    have = itertools.cycle([200_000, 0])
+
+    def answers(method: str, _: str) -> tuple[int, Any]:
+        return 200, {"have": next(have)} if method == "PATCH" else said(missing=[MISSING])
+
+    told, _ = published(answers)
+    assert "takes no more of a file" in told
+
+
+@pytest.mark.parametrize("answer", [{"account": 5, "owners": []}, {"account": "a", "owners": 5}, {"account": "a"}])
+def test_what_a_server_says_of_a_token_is_seen_to_be_that(answer: dict[str, Any]) -> None:
+    with pytest.raises(ReleaseError, match="is this a registry of nip-run"):
+        account_of(answer)

@@ -1,0 +1,214 @@
+"""A Hub that refuses, fails or misbehaves: what is said of it, and who is told of the token."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.registry.transports.hub.transport import HubTransport
+from tests.support.hub import CALM, bundle, registry
+from tests.support.processes import environment
+from tests.support.servers.client import Loopback
+from tests.support.servers.hub_client import READ, WRITE
+
+# What goes wrong, and what is said of it
+
+
+@pytest.mark.parametrize(
+    ("place", "token", "message"),
+    [
+        (
+            "acme/none",
+            None,
+            "no dataset repository .*/datasets/acme/none, or it is private; .* see that HF_TOKEN is set",
+        ),
+        ("acme/closed", None, "or it is private; .* see that HF_TOKEN is set"),
+        ("acme/gated", None, "it is gated .*ask for access at .*/datasets/acme/gated"),
+        ("acme/open", "hf_" + "x" * 30, "the token is refused .HTTP 401.*give another one in HF_TOKEN"),
+        ("acme/open@nowhere", WRITE, "it has no such branch, tag or commit; look at what stands behind @"),
+        ("acme/open@" + "a" * 40, WRITE, "it has no such branch, tag or commit"),
+    ],
+)
+def test_what_may_not_be_read_is_said_with_what_to_do(
+    hub: Loopback, monkeypatch: pytest.MonkeyPatch, place: str, token: str | None, message: str
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    with registry(place) as one, pytest.raises(ReleaseError, match=f"^hf:acme.*: cannot look up .*{message}"):
+        one.entries()
+
+
+def test_who_may_only_read_is_told_so_and_nothing_is_published(hub: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", READ)
+    for place in ("acme/open", "acme/not-mine"):
+        with (
+            registry(place) as one,
+            pytest.raises(ReleaseError, match=r"not allowed .HTTP 403.*see that the token may"),
+        ):
+            one.publish([bundle("forbidden")], "Publish")
+
+
+def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: Loopback, published: str) -> None:
+    with registry(published) as one:
+        with pytest.raises(NotPublished, match=r"has no run/acme/frist.*first"):
+            one.find(bundle("frist").release.reference)
+        with pytest.raises(NotPublished, match="no such file"):
+            one._transport.open("run/acme/first/1/none")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"status": 429, "retry_after": "86400"}, "too many requests from here .HTTP 429.; it asks to wait 86,400 s"),
+        ({"status": 429}, "too many requests from here .HTTP 429.; run the same command again later"),
+        ({"status": 503}, "is not able to answer .HTTP 503."),
+        ({"status": 500}, "is not able to answer .HTTP 500."),
+        ({"status": 418}, "HTTP 418 .as was asked for."),
+        ({"mode": "hang"}, "does not answer; try again later"),
+        ({"mode": "drop"}, "the connection to 127.0.0.1:[0-9]+ broke"),
+        ({"mode": "endless_answer"}, "its answer is longer than 1,048,576 bytes"),
+        ({"mode": "not_json"}, "does not answer as the Hub does .JSONDecodeError"),
+        ({"mode": "deep_json"}, "does not answer as the Hub does .RecursionError"),
+        ({"mode": "no_commit"}, "does not answer as the Hub does .ValueError: its commit is 'main'"),
+        ({"mode": "other_shape"}, "cannot list its files: it does not answer as the Hub does"),
+        ({"mode": "no_files"}, "cannot list its files: it does not answer as the Hub does"),
+        ({"mode": "dotdot"}, "it lists a file 'run/../../evil'"),
+        ({"mode": "endless_pages"}, "lists more than 300 files, and no more are read"),
+    ],
+)  # fmt: skip
+def test_a_hub_that_fails_or_misbehaves_is_given_up_soon_with_what_it_did(
+    hub: Loopback, published: str, options: dict[str, Any], message: str
+) -> None:
+    hub.change(**options)
+    with registry(published, most_files=300) as one, pytest.raises(ReleaseError, match=message):
+        one.entries()
+
+
+def test_a_hub_that_is_busy_for_a_moment_is_asked_again(hub: Loopback, published: str) -> None:
+    hub.change(busy=1, retry_after="0")
+    with registry(published) as one:
+        assert len(one.entries()) == 1
+
+
+def test_a_hub_that_is_not_there_is_said_with_its_host(hub: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with (
+        registry("acme/open") as one,
+        pytest.raises(ReleaseError, match=r"cannot reach 127.0.0.1:9 .*is HF_ENDPOINT rig"),
+    ):
+        one.entries()
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
+    with pytest.raises(UsageError, match="must begin with https://"):
+        HubTransport("acme/open")
+
+
+def test_who_said_that_nothing_is_to_be_asked_of_the_hub_is_told_so(
+    hub: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ReleaseError, match="HF_HUB_OFFLINE is set; take it away"):
+        HubTransport("acme/open")
+
+
+def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: Loopback) -> None:
+    hub.change(mode="refuse_upload")
+    with registry("acme/open") as one, pytest.raises(ReleaseError, match=r"cannot publish there: .*no room"):
+        one.publish([bundle("refused")], "Publish")
+    with registry("acme/open") as one:
+        assert "refused" not in [entry.reference.name for entry in one.entries()]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("other_bytes", "spec.yaml is damaged: its bytes are not those of its hash"),
+        ("longer", "spec.yaml is damaged: it is longer than the 9 bytes"),
+        ("shorter", "spec.yaml is damaged: it has 8 of 9 bytes"),
+        ("endless", "spec.yaml is damaged: it is longer than the 9 bytes"),
+        ("cut", "spec.yaml: the connection to 127.0.0.1:[0-9]+ broke"),
+        ("packed", "spec.yaml: it answers in the encoding 'deflate', which nobody asked for"),
+        ("elsewhere", "cannot read run/acme/first/1/spec.yaml"),
+    ],
+)
+def test_a_file_that_is_not_what_was_published_is_found_and_named_and_nothing_is_left(
+    hub: Loopback, servers: tuple[Loopback, Loopback], published: str, tmp_path: Path, mode: str, message: str
+) -> None:
+    with registry(published) as one:
+        (entry,) = one.entries()
+        hub.change(mode=mode, only="spec.yaml", elsewhere=servers[1].root)
+        with pytest.raises(ReleaseError, match=rf"run/acme/first@1 in hf:{published}.*{message}"):
+            one.unpack(entry, tmp_path / "got")
+        assert not list(tmp_path.iterdir())
+        hub.change(**CALM)
+        one.unpack(entry, tmp_path / "got")  # no wrong byte was kept
+
+
+@pytest.mark.parametrize(
+    "place", ["", "acme", "acme/", "a/b/c", "../x", "acme/x@", "acme/..", "acme/x@../y", "-/x", "acme/x y"]
+)
+def test_no_other_shape_names_a_repository(place: str) -> None:
+    with pytest.raises(UsageError, match="no repository of the Hub is called"):
+        HubTransport(place)
+
+
+# The token, and who else is told
+
+
+def test_the_token_goes_to_no_other_host_whoever_sends_us_there(
+    hub: Loopback, servers: tuple[Loopback, Loopback], published: str
+) -> None:
+    storage = servers[1]
+    with registry("acme/private-files") as one:
+        one.publish([bundle("sent", visibility="private")], "Publish")  # uploads to the storage
+        assert list(one.wrong(one.entries()[0])) == []  # and downloads from it
+        (entry,) = one.entries()
+        hub.change(mode="elsewhere", elsewhere=storage.root)
+        with pytest.raises(ReleaseError):
+            one.read(entry)
+    hub.change(mode="pages_elsewhere", elsewhere=storage.root)
+    with registry(published) as one, pytest.raises(ReleaseError):
+        one.entries()
+    came = storage.recorded()
+    assert {one["method"] for one in came} >= {"PUT", "GET"}
+    assert any("/tree/" in one["path"] for one in came)
+    assert any("release.json" in one["path"] for one in came)
+    assert not [one for one in came if "authorization" in one["headers"] or WRITE in str(one)]
+    assert [one for one in hub.recorded() if WRITE in one["headers"].get("authorization", "")]
+
+
+def test_a_token_that_a_hub_writes_into_its_error_is_not_shown(hub: Loopback, published: str) -> None:
+    hub.change(mode="echo")
+    with registry(published) as one, pytest.raises(ReleaseError, match="secret removed") as failed:
+        one.entries()
+    assert WRITE not in str(failed.value)
+
+
+@pytest.mark.full
+def test_the_hub_is_told_nothing_of_this_machine_but_versions_and_nothing_is_kept_on_disk(
+    hub: Loopback, published: str, tmp_path: Path
+) -> None:
+    variables = {
+        "HF_ENDPOINT": hub.root, "HF_TOKEN": WRITE, "HOME": str(tmp_path / "home"), "HF_HOME": str(tmp_path / "cache"),
+    }  # fmt: skip
+    (tmp_path / "home").mkdir()
+    code = (
+        f"from runner.registry.transports.locations import connect\n"
+        f"r = connect('hf:{published}')\nprint(len(r.entries()), list(r.wrong(r.entries()[0])))"
+    )
+    known = len(hub.recorded())
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(**variables), capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("1 []\n", "")
+    agents = {one["headers"]["user-agent"] for one in hub.recorded()[known:]}
+    assert len(agents) == 1
+    assert agents.pop().split("/")[0] == "nip-run"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,0 +1,188 @@
+"""A server that sends little by little, or without an end, is given up in bounded time, whatever it sends."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from runner.base.errors import ReleaseError
+from runner.registry.transports.http.transport import FEW_PAGES, HttpTransport
+from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.transfer_rate import Pace
+from tests.support.hub import QUICK, registry
+from tests.support.servers.client import Loopback
+
+SHORT = Patience(tries=2, wait=0.01, read=30.0, answer_seconds=0.3, request_seconds=0.05)
+OK = b"HTTP/1.1 200 OK\r\n"
+
+DRIPS = {
+    "a header": (OK + b"x-a: ", b"b"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "the size of a chunk": (OK + b"transfer-encoding: chunked\r\n\r\n", b"0"),
+    "a body of a declared length": (OK + b"content-length: 1000000\r\n\r\n", b" "),
+    "a body without a length": (OK + b"connection: close\r\n\r\n", b" "),
+}
+"""What each server sends at once, and then again and again: before any limit on a single read is reached."""
+
+
+@contextmanager
+def dripping(start: bytes, piece: bytes) -> Iterator[str]:
+    """A server that answers each request by `start`, and then sends a piece every 20 ms until the client leaves."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(1 << 16)
+                self.request.sendall(start)
+                while True:
+                    time.sleep(0.02)
+                    self.request.sendall(piece)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def listed(where: str) -> None:
+    with closing_transport(where) as transport:
+        list(transport.index())
+
+
+def opened(where: str) -> None:
+    with closing_transport(where) as transport, transport.open("run/acme/x/1/release.json") as file:
+        file.read()
+
+
+@contextmanager
+def closing_transport(where: str) -> Iterator[HttpTransport]:
+    transport = HttpTransport(where, patience=SHORT)
+    try:
+        yield transport
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+@pytest.mark.parametrize("read", [listed, opened])
+def test_a_registry_that_drips_is_given_up(drip: str, read: Callable[[str], None]) -> None:
+    with (
+        dripping(*DRIPS[drip]) as where,
+        pytest.raises(ReleaseError, match=r"the server is too slow: [0-9,]+ bytes in"),
+    ):
+        read(where)
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_a_hub_that_drips_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with dripping(*DRIPS[drip]) as where:
+        monkeypatch.setenv("HF_ENDPOINT", where)
+        with (
+            registry("acme/open", patience=replace(SHORT, tries=1)) as hub,
+            pytest.raises(ReleaseError, match="the server is too slow"),
+        ):
+            hub.entries()
+
+
+@pytest.mark.parametrize("how", ["index", "stored"])
+def test_a_listing_of_many_short_pages_is_given_up(how: str) -> None:
+    """Each page is well formed, has one new entry, and names a page that follows."""
+    asked = 0
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            nonlocal asked
+            asked += 1
+            release = {"folder": f"run/acme/x/{asked}", "sha256": "a" * 64, "yanked": None, "signed": False}
+            page = {"releases": [release], "files": [{"path": f"run/acme/x/{asked:09}", "size": 1}], "next": f"{asked}"}
+            body = json.dumps(page).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with (
+            closing_transport(f"http://127.0.0.1:{server.server_port}") as transport,
+            pytest.raises(ReleaseError, match="without an end"),
+        ):
+            list(getattr(transport, how)())
+        server.shutdown()
+    assert asked == FEW_PAGES + 1
+
+
+def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: Loopback, published: str) -> None:
+    hub.change(mode="endless_pages")
+    with (
+        registry(published, patience=replace(QUICK, requests=12)) as one,
+        pytest.raises(ReleaseError, match="it takes more than 12 requests"),
+    ):
+        one.entries()
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> None:
+    clock = Clock()
+    pace = Pace(Patience(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
+
+    def step(seconds: float, size: int) -> Callable[[float], int]:
+        def take(_: float) -> int:
+            clock.now += seconds
+            return size
+
+        return take
+
+    assert pace.seconds_left == 10.0
+    pace.begin_request()
+    pace.wait(step(5.0, 300), None, int)
+    assert pace.seconds_left == 10.0 + 2.0 + 3.0 - 5.0
+    clock.now += 1_000  # what happens between two requests does not count
+    given: list[float] = []
+    pace.wait(given.append, 60.0)
+    pace.wait(given.append, 1.0)
+    assert given == [10.0, 1.0]
+    pace.wait(step(10.0, 0), None, int)
+    with pytest.raises(RuntimeError, match=r"the server is too slow: 300 bytes in 15 seconds; try again later"):
+        pace.wait(given.append, 1.0)
+
+
+def test_a_step_that_fails_when_the_time_is_over_is_too_slow_and_an_earlier_failure_is_itself() -> None:
+    clock = Clock()
+    pace = Pace(Patience(answer_seconds=10.0), RuntimeError, clock)
+
+    def fail(_: float) -> None:
+        clock.now += 6.0
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        pace.wait(fail, 6.0)
+    with pytest.raises(RuntimeError, match="too slow"):
+        pace.wait(fail, 6.0)

@@ -1,0 +1,35 @@
+"""The runs that the tests of this room compare, made once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.results.comparison.planted import SIZE, other_system, planted, solo_spec
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of one task. `good` is right on 36 of 40, `fair` on 24 of those, `same` as `good` but for two."""
+    folder = tmp_path_factory.mktemp("compared")
+    path, results = solo_spec(folder, size=SIZE), folder / "results"
+    planted(path, results, "good", lambda i, _: i < 36, "name=good")
+    planted(path, results, "fair", lambda i, _: i < 24, "name=fair", "seed=8", other_system(1))
+    planted(path, results, "same", lambda i, _: 1 <= i < 37, "name=same", "seed=9", other_system(2))
+    planted(
+        path,
+        results,
+        "often",
+        lambda i, r: i < 36 and r != 0,
+        "name=often",
+        "rollouts.per_datapoint=3",
+        other_system(3),
+    )
+    planted(path, results, "half", lambda i, _: i < 18, "name=half", "dataset.limit=20")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def results(folder: Path) -> Path:
+    return folder / "results"

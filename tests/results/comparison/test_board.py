@@ -1,0 +1,114 @@
+"""What the board says of differences: ranges of ranks, and the views `comparisons` and `flips`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from runner import query
+from runner.base.storage.format_versions import LEADERBOARD
+from runner.results.leaderboard.database import FILE
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.sql_tests import paired_test
+from tests.results.comparison.planted import other_system, planted, solo_spec
+from tests.results.comparison.test_command import said
+
+
+@pytest.mark.full
+def test_rows_that_no_test_tells_apart_share_a_range_of_ranks(tmp_path: Path) -> None:
+    path, results = solo_spec(tmp_path, size=30), tmp_path / "results"
+    for name, first in (("best", 0), ("near", 2), ("far", 15), ("farther", 16)):
+        planted(path, results, name, lambda i, _, first=first: i >= first, f"name={name}", other_system(first))  # type: ignore[misc]
+    expected = [("best", 1, 2), ("near", 1, 2), ("far", 3, 4), ("farther", 3, 4)]
+    question = "SELECT run_id, rank, rank_last FROM leaderboard ORDER BY accuracy DESC"
+    board = Results(results).board
+    board.rebuild()
+    assert query(question, results).fetchall() == expected
+    board.append(Results(results).run("near"))
+    assert query(question, results).fetchall() == expected
+    ranges = {run: (first, last) for run, first, last in query(question, results).fetchall()}
+    table = said(results, "leaderboard").stdout
+    rows = json.loads(said(results, "leaderboard", "--json").stdout)
+    for row in rows:
+        first, last = ranges[row["run_id"]]
+        assert (row["rank"], row["rank_last"]) == (first, last)
+        shown = str(first) if first == last else f"{first}-{last}"
+        assert any(line.split()[:2] == [shown, row["run_id"]] for line in table.splitlines())
+    with duckdb.connect(str(results / FILE), read_only=True) as plain:
+        assert plain.execute(question).fetchall() == query(question, results).fetchall()
+
+
+@pytest.mark.full
+def test_ranks_in_sql_are_those_on_the_screen(results: Path) -> None:
+    rows = json.loads(said(results, "leaderboard", "--json").stdout)
+    ranked = {row["run_id"]: (row["rank"], row["rank_last"]) for row in rows if row["rank"] is not None}
+    assert ranked["good"] == ranked["same"]
+    assert ranked["fair"][0] > ranked["good"][0]
+    table = [line.split()[:2] for line in said(results, "leaderboard").stdout.splitlines()]
+    for run, (first, last) in ranked.items():
+        assert [str(first) if first == last else f"{first}-{last}", run] in table
+
+
+@pytest.mark.full
+def test_a_plain_duckdb_reads_the_file_with_its_views(results: Path) -> None:
+    with duckdb.connect(str(results / FILE), read_only=True) as plain:
+        names = {
+            name for (name,) in plain.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        }
+        assert names == {"leaderboard", "flips", "shared_answers", "copies"}
+        flips = "SELECT * FROM flips WHERE run_a = 'good' AND run_b = 'same' ORDER BY datapoint_id"
+        assert plain.execute(flips).fetchall() == query(flips, results).fetchall()
+        assert len(plain.execute(flips).fetchall()) == 2
+
+
+def test_a_comparison_survives_as_a_relation_and_as_parquet(results: Path, tmp_path: Path) -> None:
+    question = "SELECT p, groups FROM comparisons WHERE run_a = 'fair' AND run_b = 'good'"
+    relation = query(question, results)
+    assert relation.fetchall() == [(2 / 2**12, 40)]
+    assert relation.fetchall() == [(2 / 2**12, 40)]
+    file = tmp_path / "answer.parquet"
+    assert said(results, "sql", question, "-o", str(file)).returncode == 0
+    with duckdb.connect(":memory:") as plain:
+        assert plain.execute(f"SELECT * FROM read_parquet('{file}')").fetchall() == [(2 / 2**12, 40)]
+
+
+def test_pairs_that_where_leaves_out_are_not_tested(results: Path) -> None:
+    connection_asked = "SELECT run_b FROM comparisons WHERE run_a = 'fair' AND run_b = 'good' AND p < 2"
+    assert query(connection_asked, results).fetchall() == [("good",)]
+    ((plan,),) = [
+        (row[1],) for row in query(f"EXPLAIN {connection_asked}", results).fetchall() if "physical" in row[0]
+    ]  # fmt: skip
+    assert "fair" in plan
+    assert plan.index("paired_test") < plan.index("fair")  # the filter stands below, and so before, the test
+
+
+def test_a_question_about_other_tables_has_no_comparisons_to_make(results: Path) -> None:
+    columns = query("SELECT column_name FROM duckdb_columns() WHERE table_name = 'comparisons'", results).fetchall()
+    assert len(columns) == 14
+
+
+def test_the_function_of_the_view_tells_of_one_group_that_nothing_is_known() -> None:
+    found = paired_test([1.0], [2.0], [0.0], [1.0], 0.5, False)
+    assert (found["difference"], found["stderr"], found["p"], found["groups"]) == (0.5, None, None, 1)
+
+
+@pytest.mark.full
+def test_boards_of_format_2_are_brought_up_to_date(tmp_path: Path) -> None:
+    path, results = solo_spec(tmp_path, size=8), tmp_path / "results"
+    for number, name in enumerate(("a", "b")):
+        planted(path, results, name, lambda i, _: i % 2 == 0, f"name={name}", other_system(number))
+    with duckdb.connect(str(results / FILE)) as board:
+        board.execute("DROP VIEW flips; DROP VIEW leaderboard; DROP TABLE ranks; DROP TABLE rank_tests")
+        board.execute("UPDATE format SET version = 2")
+    before = (results / FILE).read_bytes()
+    question = "SELECT run_id, rank, rank_last FROM leaderboard ORDER BY run_id"
+    assert query(question, results).fetchall() == [("a", 1, 2), ("b", 1, 2)]
+    assert query("SELECT p FROM comparisons", results).fetchall() == [(1.0,), (1.0,)]
+    assert (results / FILE).read_bytes() == before
+    Results(results).board.append(Results(results).run("a"))
+    with duckdb.connect(str(results / FILE), read_only=True) as plain:
+        assert plain.execute(question).fetchall() == [("a", 1, 2), ("b", 1, 2)]
+        assert plain.execute("SELECT version FROM format").fetchall() == [(LEADERBOARD,)]

@@ -1,0 +1,351 @@
+"""Comparing runs: what is one datapoint, what is tested, what is said; in Python, and the same in SQL."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from runner import compare, query, run
+from runner.base.errors import RunError, UsageError
+from runner.results.comparison.comparison import Compared, Comparison
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.schema import COMPARISON_COLUMNS
+from tests.compatibility.old import RUNS, opened
+from tests.results.comparison.planted import SIZE, other_system, plant, planted, solo_spec
+from tests.support.runs import played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+
+def only(found: Comparison) -> Compared:
+    (pair,) = found.pairs
+    return pair
+
+
+def test_a_better_run_is_called_better_with_the_interval(results: Path) -> None:
+    pair = only(compare("fair", "good", results=results))
+    assert (pair.base_value, pair.other_value, pair.datapoints, pair.groups) == (0.6, 0.9, SIZE, SIZE)
+    assert pair.difference == pytest.approx(0.3)
+    assert (pair.differing, pair.exact) == (12, True)
+    assert pair.p == 2 / 2**12
+    assert pair.mid_p_mcnemar == pytest.approx(1 / 2**12)
+    assert pair.verdict.startswith("good is better by 30 points [14, 4")
+    turned = only(compare("good", "fair", results=results))
+    assert turned.verdict == pair.verdict
+    assert [turned.difference, turned.ci_low] == pytest.approx([-pair.difference, -(pair.ci_high or 0)])
+
+
+def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> None:
+    pair = only(compare("good", "same", results=results))
+    assert pair.p == 1.0
+    assert pair.verdict.startswith("no evidence of a difference: same less good is 0 points [-")
+    assert pair.verdict.endswith(" points to be seen four times in five")
+    assert "too few datapoints to see 10 points: it takes 1" in pair.verdict
+
+
+@pytest.mark.full
+def test_flips_are_listed_with_a_rollout_of_each_run(results: Path) -> None:
+    found = compare("good", "same", results=results)
+    assert [(flip.datapoint, flip.right_in) for flip in found.flips] == [("p0", "good"), ("p36", "same")]
+    tables = {run: {row[0]: row[1] for row in _rollouts(results, run)} for run in ("good", "same")}
+    for flip in found.flips:
+        assert tables[flip.base_run][flip.base_rollout] == tables[flip.other_run][flip.other_rollout] == flip.datapoint
+
+
+def _rollouts(results: Path, run: str) -> list[tuple[str, str]]:
+    return query(f"SELECT rollout_id, datapoint_id FROM rollouts WHERE run_id = '{run}'", results).fetchall()
+
+
+def test_repeats_count_by_their_datapoint(results: Path) -> None:
+    pair = only(compare("good", "often", results=results))
+    assert pair.other_value == pytest.approx(0.6)
+    assert pair.mid_p_mcnemar is None
+    assert pair.difference == pytest.approx(-0.3)
+    assert (pair.groups, pair.differing, pair.flips) == (SIZE, 36, ())
+    assert pair.verdict.startswith("good is better by 30 points")
+
+
+def _every_other(seed: int, datapoint: int, _: int) -> bool:
+    return datapoint % 2 == seed % 2
+
+
+@pytest.mark.full
+def test_seeds_are_pooled_as_repeats_of_one_system(folder: Path, results: Path) -> None:
+    path = folder / "spec.yaml"
+    for seed in (1, 2):
+        planted(path, results, f"pool{seed}", partial(_every_other, seed), f"seed={seed}")
+    found = compare(["pool1", "pool2"], "good", results=results)
+    pair = only(found)
+    assert found.systems["pool1 and 1 more"] == ("pool1", "pool2")
+    assert (pair.base_value, pair.datapoints, pair.flips) == (0.5, SIZE, ())
+    assert "pool1, pool2 play one game" in " ".join(compare("pool1", "pool2", results=results).notes)
+
+
+@pytest.mark.full
+def test_runs_of_several_games_are_not_pooled(folder: Path, results: Path) -> None:
+    played(folder / "spec.yaml", results, "retry.invalid_response.attempts=2", run_id="other-game")
+    with pytest.raises(UsageError, match=r"other-game play another game than good.*with a space between"):
+        compare(["good", "other-game"], "fair", results=results)
+
+
+def test_half_shared_datapoints_are_matched_and_the_others_named(results: Path) -> None:
+    pair = only(compare("half", "good", results=results))
+    assert (pair.datapoints, pair.paired) == (20, True)
+    assert (pair.base_value, pair.other_value) == (0.9, 1.0)
+    assert pair.only_base == ()
+    assert pair.only_other == tuple(sorted(f"p{i}" for i in range(20, 40)))
+
+
+@pytest.mark.full
+def test_datapoints_are_matched_by_content_whatever_their_ids_are(folder: Path, results: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["id"] = f"q{row['id'][1:]}"
+    rows[3]["solution"] += "# another\n"
+    (folder / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = played(folder / "spec.yaml", results, f"dataset.path={folder}/other.jsonl", run_id="renamed")
+    pair = only(compare("good", run, results=results))
+    assert (pair.datapoints, pair.only_base, pair.only_other) == (SIZE - 1, ("p3",), ("q3",))
+
+
+@pytest.mark.full
+def test_alike_datapoints_are_paired_once_each(folder: Path, results: Path) -> None:
+    rows = [{"id": name, "label": 1, "question": "same", "solution": "same"} for name in ("a", "b", "c")]
+    for name, part in (("three", rows), ("two", rows[1:])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+        played(folder / "spec.yaml", results, f"dataset.path={folder}/{name}.jsonl", run_id=name)
+    pair = only(compare("three", "two", results=results))
+    assert (pair.datapoints, pair.only_base, pair.only_other) == (2, ("a",), ())
+
+
+@pytest.mark.full
+def test_runs_that_share_nothing_are_compared_unpaired(folder: Path, results: Path) -> None:
+    (folder / "elsewhere").mkdir()
+    path = solo_spec(folder / "elsewhere", size=SIZE)
+    rows = [json.loads(line) for line in (path.parent / "data.jsonl").read_text().splitlines()]
+    (path.parent / "data.jsonl").write_text(
+        "".join(json.dumps(row | {"question": "?" + row["id"]}) + "\n" for row in rows)
+    )
+    planted(path, results, "strange", lambda i, _: i < 20, other_system(4))
+    pair = only(compare("good", "strange", results=results))
+    assert (pair.paired, pair.differing, pair.only_base, pair.only_other) == (False, None, (), ())
+    assert (pair.base_value, pair.other_value, pair.p is not None and pair.p < 1e-4) == (0.9, 0.5, True)
+    assert pair.verdict.startswith("good is better by 40 points")
+    assert pair.verdict.endswith("]; on other datapoints (unpaired)")
+    assert pair.notes == ("unpaired: they share no datapoint, so that datapoints and systems differ at once",)
+
+
+@pytest.mark.full
+def test_groups_are_the_units_of_the_test(tmp_path: Path) -> None:
+    path = solo_spec(tmp_path, size=12, dataset={"group_by": "family"})
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    rows = [row | {"family": f"f{i // 3}"} for i, row in enumerate(rows)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results = tmp_path / "results"
+    planted(path, results, "a", lambda _, __: True)
+    planted(path, results, "b", lambda i, _: i >= 6, "seed=8", other_system(1))
+    pair = only(compare("a", "b", results=results))
+    assert (pair.datapoints, pair.groups, pair.differing, pair.mid_p_mcnemar) == (12, 4, 2, None)
+    assert pair.p == 0.5  # both of two groups differ one way
+    assert "4 groups of datapoints cannot tell: p is 0.1250 at best" in pair.verdict
+    by_group = compare("a", "b", results=results, by="family")
+    assert any(one.startswith("4 of 4 slices by 'family' are one group of datapoints each") for one in by_group.notes)
+    ((p, groups, differing),) = query(
+        "SELECT p, groups, differing FROM comparisons WHERE run_a = 'a' AND run_b = 'b'", results
+    ).fetchall()
+    assert (p, groups, differing) == (0.5, 4, 2)
+
+
+def test_several_are_compared_with_the_leader_and_corrected(results: Path) -> None:
+    found = compare("fair", "good", "same", results=results)
+    assert [(pair.base, pair.other) for pair in found.pairs] == [("good", "fair"), ("good", "same")]
+    assert [pair.p_corrected for pair in found.pairs] == [4 / 2**12, 1.0]
+
+
+def test_a_run_is_not_compared_with_itself(results: Path) -> None:
+    for names in (("good", "fair", "good"), ("good", "good"), (["good", "half"], "half")):
+        with pytest.raises(UsageError, match=r"(good|half) is in two of the systems|play another game"):
+            compare(*names, results=results)
+    with pytest.raises(UsageError, match="good is in two of the systems"):
+        compare("fair", "good", baseline="good", results=results)
+
+
+@pytest.mark.full
+def test_a_replay_is_no_new_sample(tmp_path: Path) -> None:
+    path, results = solo_spec(tmp_path, size=3), tmp_path / "results"
+    played(path, results, run_id="first")
+    run(path, results, replay="first", run_id="again")
+    found = compare("first", "again", results=results)
+    pair = only(found)
+    assert pair.verdict == "no test: again: a replay, the same answers and no new sample; again less first is 0 points"
+    assert (pair.p, pair.ci_low, pair.ci_high, pair.stderr) == (None, None, None, None)
+    assert found.notes == ()
+    with pytest.raises(UsageError, match="first and again have the same answers"):
+        compare(["first", "again"], baseline="first", results=results)
+
+
+@pytest.mark.full
+def test_who_leads_is_told_by_datapoints_that_all_have(results: Path) -> None:
+    assert {pair.base for pair in compare("half", "often", "good", results=results).pairs} == {"good"}
+    with pytest.raises(UsageError, match=r"no leader: all these share 0 groups of datapoints \(each has: good 40"):
+        compare("good", "fair", _elsewhere(results), results=results)
+
+
+def _elsewhere(results: Path) -> str:
+    """A run on one datapoint that no other run has."""
+    (results.parent / "apart").mkdir()
+    path = solo_spec(results.parent / "apart", size=1)
+    data = path.parent / "data.jsonl"
+    data.write_text(json.dumps(json.loads(data.read_text()) | {"question": "another"}) + "\n")
+    return planted(path, results, "apart", lambda _, __: True)
+
+
+@pytest.mark.full
+def test_slices_are_in_order_and_of_one_value_in_both_runs(tmp_path: Path) -> None:
+    path, results = solo_spec(tmp_path, size=8), tmp_path / "results"
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    values = [10, 10.0, 2, "2", None, None, "b", "b"]
+    for name, column in (("a", values), ("b", values), ("c", [*values[:7], "c"])):
+        data = [row | {"hard": value} for row, value in zip(rows, column, strict=True)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+        played(path, results, f"dataset.path={tmp_path}/{name}.jsonl", other_system(ord(name)), run_id=name)
+    found = compare("a", "b", results=results, by="hard")
+    assert [(one.slice, one.datapoints) for one in found.slices] == [("2", 2), ("10", 2), ("b", 2), ("(null)", 2)]
+    assert "2 groups of datapoints cannot tell: p is 0.5000 at best" in found.slices[0].verdict
+    with pytest.raises(UsageError, match="column 'hard' differs between the runs: p7 is b in a and c in c"):
+        compare("a", "c", results=results, by="hard")
+    alone = compare("a", "b", results=results, by="question")
+    assert all(one.p is None or one.datapoints > 1 for one in alone.slices)
+
+
+def test_less_is_better_where_a_metric_says_so(results: Path) -> None:
+    pair = only(compare("fair", "good", results=results, metric="soundness_error"))
+    assert pair.base_value == pytest.approx(8 / 20)
+    assert pair.verdict.startswith("good is better by 30 points [")
+    assert (pair.ci_high or 0) < 0
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("accuracy_0", 0.6), ("completeness", 0.6), ("balanced_accuracy", 0.6), ("decided", 1.0),
+     ("verifier.reward", None), ("calls", None), ("rounds_played", 1.0), ("cost", 0.0)],
+)  # fmt: skip
+def test_every_kind_of_metric_is_compared(results: Path, metric: str, value: float | None) -> None:
+    pair = only(compare("fair", "good", results=results, metric=metric))
+    assert value is None or pair.base_value == pytest.approx(value)
+    assert pair.datapoints == (20 if metric in ("accuracy_0", "completeness") else SIZE)
+
+
+def test_what_has_no_score_is_said(results: Path) -> None:
+    with pytest.raises(UsageError, match="no rollout of good has a score for brier_stated"):
+        compare("good", "fair", results=results, metric="brier_stated")
+    with pytest.raises(UsageError, match="no metric 'acuracy' to compare by; did you mean 'accuracy'"):
+        compare("good", "fair", results=results, metric="acuracy")
+
+
+def test_slices_are_corrected_for_how_many_they_are(results: Path) -> None:
+    found = compare("fair", "good", results=results, by="label")
+    assert [one.slice for one in found.slices] == ["0", "1"]
+    assert [(one.datapoints, one.p, one.p_corrected) for one in found.slices] == [(20, 1 / 32, 1 / 16)] * 2
+    assert all("no evidence" in one.verdict and "p counts the other" in one.verdict for one in found.slices)
+    with pytest.raises(UsageError, match="has no column 'topic'; it has: label, question, solution"):
+        compare("fair", "good", results=results, by="topic")
+
+
+@pytest.mark.full
+def test_a_baseline_is_found_by_task_and_verifier(folder: Path, results: Path) -> None:
+    debate = spec_file(folder, size=SIZE, name="nip", fine_tune=None)
+    planted(debate, results, "debated", lambda _, __: True)
+    with pytest.raises(UsageError, match=r"games of protocol 'solo_verifier' fit debated: .* Say which"):
+        compare("debated", baseline="solo_verifier", results=results)
+    pair = only(compare("debated", baseline="fair", results=results))
+    assert (pair.base, pair.other) == ("fair", "debated")
+    assert pair.difference == pytest.approx(0.4)
+    pair = only(compare("fair", baseline="nip", results=results))
+    assert (pair.base, pair.other) == ("debated", "fair")
+    with pytest.raises(UsageError, match="no finished run of protocol 'nip' has the task of half"):
+        compare("half", baseline="nip", results=results)
+
+
+@pytest.mark.full
+def test_a_run_lost_in_transport_counts_nowhere(tmp_path: Path) -> None:
+    with serving(malformed="returns x + 3.") as server:
+        path = solo_spec(tmp_path, size=6)
+        text = path.read_text().replace('"provider": "dummy"', '"provider": "openai", "model": "tiny"')
+        path.write_text(text)
+        run = played(
+            path, tmp_path / "results", f"models.m.base_url={server.base_url}", "rollouts.max_transport_failed=1"
+        )
+        other = played(
+            path,
+            tmp_path / "results",
+            f"models.m.base_url={server.base_url}",
+            "rollouts.max_transport_failed=1",
+            "seed=8",
+        )
+    found = compare(run, other, results=tmp_path / "results")
+    assert only(found).datapoints == 5
+    assert f"{run.run_id}: 1 rollout lost in transport, which count nowhere" in found.notes
+
+
+@pytest.mark.full
+def test_what_cannot_be_compared_is_refused_with_the_reason(results: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="two runs are compared, or more"):
+        compare("good", results=results)
+    with pytest.raises(UsageError, match="no run 'none'"):
+        compare("good", "none", results=results)
+    path = solo_spec(tmp_path, size=4)
+    for name in ("a", "b"):
+        played(path, tmp_path / "results", f"name={name}", run_id=name)
+    (tmp_path / "results" / "runs" / "a" / "inputs" / "dataset.jsonl").write_text("{}\n")
+    with pytest.raises(RunError, match=r"the inputs of .*/a cannot be read"):
+        compare("a", "b", results=tmp_path / "results")
+
+
+@pytest.mark.full
+def test_runs_of_0_1_0_can_be_compared(tmp_path: Path) -> None:
+    opened(tmp_path)
+    old = tmp_path / "results"
+    found = compare(RUNS["finished"], RUNS["served"], results=old)
+    assert found.verdict
+    with pytest.raises(UsageError, match="is a training run; compare its games or tests: "):
+        compare(RUNS["finished"], RUNS["learning"], results=old)
+    swept = [folder.run_id for folder in Results(old).runs() if folder.run_id.startswith("sweep-")]
+    pair = only(compare(*swept, results=old))
+    ((difference, p),) = query(
+        f"SELECT difference, p FROM comparisons WHERE run_a = '{swept[0]}' AND run_b = '{swept[1]}'", old
+    ).fetchall()
+    assert (pair.difference, pair.p) == (difference, p)
+
+
+@pytest.mark.full
+def test_sql_says_the_same(results: Path) -> None:
+    pair = only(compare("fair", "good", results=results))
+    columns = ", ".join(name for name in COMPARISON_COLUMNS if name not in ("run_a", "run_b", "task"))
+    found = query(f"SELECT {columns} FROM comparisons WHERE run_a = 'fair' AND run_b = 'good'", results).fetchall()
+    assert found == [
+        (pytest.approx(pair.base_value), pytest.approx(pair.other_value), pytest.approx(pair.difference),
+         pytest.approx(pair.stderr), pytest.approx(pair.ci_low), pytest.approx(pair.ci_high), pair.p,
+         pytest.approx(pair.detectable), pair.datapoints, pair.groups, pair.differing)
+    ]  # fmt: skip
+    flips = query(
+        "SELECT datapoint_id, right_in, rollout_a, rollout_b FROM flips WHERE run_a = 'good' AND run_b = 'same' "
+        "ORDER BY datapoint_id",
+        results,
+    ).fetchall()
+    listed = compare("good", "same", results=results).flips
+    assert flips == [(one.datapoint, one.right_in, one.base_rollout, one.other_rollout) for one in listed]
+
+
+@pytest.mark.full
+def test_planted_verdicts_are_what_is_read(tmp_path: Path) -> None:
+    """The support of these tests itself: an undecided rollout is wrong, and not lost."""
+    folder = played(solo_spec(tmp_path, size=4), tmp_path / "results", run_id="one").folder
+    plant(folder.table("rollouts"), lambda i, _: None if i == 0 else True)
+    other = planted(solo_spec(tmp_path, size=4), tmp_path / "results", "two", lambda _, __: True, "seed=8")
+    pair = only(compare("one", other, results=tmp_path / "results", metric="undecided_0"))
+    assert (pair.base_value, pair.other_value, pair.datapoints) == (0.5, 0.0, 2)

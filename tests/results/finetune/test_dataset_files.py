@@ -1,0 +1,297 @@
+"""Files from whole runs: what may be learnt, rows for RL, splits, traces, exports of any finished run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.results.finetune.examples import Preference, Source
+from runner.results.finetune.files import DatasetFiles
+from runner.results.finetune.formats import FORMATS
+from runner.results.finetune.game_lines import in_validation
+from runner.rollouts.plan import Plan
+from runner.runs.finished.reconstruction import Reconstructor, saved_plan
+from runner.spec.loader import load_spec
+from tests.support.files import json_lines, parquet_rows
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.runs import only_run, played, table
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+DEBATE: dict[str, Any] = {
+    "protocol": {"use": "debate", "max_message_rounds": 6},
+    "prompts": "prompts/code_validation/debate",
+    "agents": {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
+}
+VERDICTS = [{"role": "assistant", "content": f"Decision: {verdict}"} for verdict in ("accept", "reject")]
+UNDECIDED = "I have checked it.\n\nDecision: undecided"
+
+
+def turns(example: dict[str, Any]) -> list[dict[str, Any]]:
+    return [message for message in example["messages"] if message["role"] == "assistant"]
+
+
+# What may be learnt
+
+
+@pytest.mark.full
+def test_an_answer_that_could_not_be_parsed_is_not_learnt(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"retry": {"invalid_response": {"attempts": 1}}}
+    with serving(faults={"bad_decision": 0.3}, decide=0.2) as server:
+        run = played(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
+    agents = run / "fine_tune" / "agents"
+    own = [turn for example in json_lines(agents / "verifier.sft.jsonl") for turn in turns(example)]
+    assert {turn["content"] == UNDECIDED for turn in own} == {True, False}
+    assert all(turn.get("weight") == 0 for turn in own if turn["content"] == UNDECIDED)
+    learnt = [turn for line in json_lines(agents / "verifier.sft.trl.jsonl") for turn in line["completion"]]
+    assert learnt
+    assert all(set(turn) == {"role", "content"} and turn["content"] != UNDECIDED for turn in learnt)
+    assert Counter(turn["content"] for turn in own if "weight" not in turn) == Counter(t["content"] for t in learnt)
+    # A prover may say what it likes: no verdict is read from it.
+    provers = [turn for example in json_lines(agents / "prover.sft.jsonl") for turn in turns(example)]
+    assert not any("weight" in turn for turn in provers)
+
+
+@pytest.mark.full
+def test_an_answer_cut_at_the_token_limit_is_not_learnt(tmp_path: Path) -> None:
+    with serving(faults={"length": 0.3}) as server:
+        run = played(spec_file(tmp_path, server.base_url), tmp_path / "results").folder.path
+    cut = {c["raw_message"] for c in table(run, "completions") if c["finish_reason"] == "length"}
+    for agent in ("verifier", "prover"):
+        found = [turn for e in json_lines(run / "fine_tune" / "agents" / f"{agent}.sft.jsonl") for turn in turns(e)]
+        assert any(turn["content"] in cut for turn in found)
+        assert all(turn.get("weight") == 0 for turn in found if turn["content"] in cut)
+
+
+@pytest.mark.full
+def test_a_label_in_the_place_of_a_bad_answer_may_be_learnt(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "retry": {"invalid_response": {"attempts": 1}},
+        "fine_tune": {"replace_verifier_guess_with_true_label": True},
+    }
+    with serving(kind=None, text=UNDECIDED) as server:
+        run = played(spec_file(tmp_path, server.base_url, **changes), tmp_path / "results").folder.path
+    examples = json_lines(run / "fine_tune" / "agents" / "verifier.sft.jsonl")
+    assert examples
+    for example in examples:
+        *before, last = turns(example)
+        assert last in VERDICTS
+        assert all(turn["weight"] == 0 for turn in before)
+
+
+# Debates
+
+
+@pytest.mark.full
+def test_roles_alternate_where_a_debate_is_written_so(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, fine_tune={"chat_format": "alternating"}, **DEBATE)
+    run = played(path, tmp_path / "results").folder.path
+    report = json.loads((run / "fine_tune" / "report.json").read_text())
+    assert {(row["chat_format"], row["as_played"]) for row in report} == {("alternating", False)}
+    both = 0
+    for path in (run / "fine_tune").rglob("*.sft.trl.jsonl"):
+        for example in (line for line in json_lines(path) if "prompt" in line):
+            chat = [*example["prompt"], *example["completion"]]
+            roles = [message["role"] for message in chat]
+            assert roles[0] == "user" or roles[:2] == ["system", "user"]
+            assert all(one != two for one, two in pairwise(roles))
+            both += any("Expert_1: " in m["content"] and "Expert_2: " in m["content"] for m in chat[1:])
+    assert both > 0
+
+
+# Rows for RL
+
+
+@pytest.mark.full
+def test_rl_has_a_row_for_each_turn_with_the_chat_that_was_asked_with(tmp_path: Path) -> None:
+    with serving(faults={"bad_decision": 0.1, "length": 0.1}) as server:
+        named = {"m": {"chat_format": "openai"}}
+        path = spec_file(tmp_path, server.base_url, models=named, fine_tune={"formats": ["verl"]})
+        folder = played(path, tmp_path / "results").folder
+    reconstructor = Reconstructor(folder, saved_plan(folder))
+    asked = {}
+    for request in reconstructor.requests():
+        sample = request.sample
+        # Parquet has one type for all messages: who has no name has a null.
+        chat = [{**message, "name": message.get("name")} for message in request.messages]
+        asked[sample.datapoint, sample.agent, sample.round] = chat
+    rollouts = {rollout.job.rollout_id: rollout for rollout in reconstructor.rollouts()}
+    reconstructor.close()
+    for agent in ("verifier", "prover"):
+        found = parquet_rows(folder.fine_tune / "agents" / f"{agent}.rl.parquet")
+        said = sum(agent in played_.raw for rollout in rollouts.values() for played_ in rollout.rounds)
+        assert len(found) == said > 0
+        assert [row["extra_info"]["index"] for row in found] == list(range(len(found)))
+        for row in found:
+            info = row["extra_info"]
+            rollout = rollouts[info["rollout_id"]]
+            assert row["prompt"] == asked[info["datapoint_id"], agent, info["round"]]
+            assert info["response"] == rollout.rounds[info["round"]].raw[agent]
+            assert row["reward"] == info["reward"] == rollout.rewards[agent]
+            assert row["reward_model"] == {"style": "rule", "ground_truth": rollout.job.datapoint.label}
+            assert (row["data_source"], row["ability"]) == ("tiny/v1", agent)
+            assert (info["run_id"], info["agent"], info["split"]) == (folder.run_id, agent, "train")
+
+
+@pytest.mark.full
+def test_failed_games_have_no_rows_for_rl(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"retry": {"transient": {"attempts": 1}}, "fine_tune": {"formats": ["verl"]}}
+    with serving(kind="refusal") as server:
+        run = played(spec_file(tmp_path, server.base_url, size=3, **changes), tmp_path / "results").folder.path
+    report = {row["file"]: row for row in json.loads((run / "fine_tune" / "report.json").read_text())}
+    assert report["agents/verifier.rl.parquet"]["left_out"] == {"outcome refused": 3}
+
+
+# Traces
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_every_line_of_a_file_is_traced_to_its_rollout(tmp_path: Path, share: float) -> None:
+    settings = {"formats": ["openai", "trl", "verl"], "validation_share": share}
+    folder = played(spec_file(tmp_path, fine_tune=settings), tmp_path / "results").folder
+    rollouts = {row["rollout_id"]: row for row in table(folder.path, "rollouts")}
+    report = json.loads((folder.fine_tune / "report.json").read_text())
+    assert len(report) == 3 * 3 * (2 if share else 1)
+    for row in report:
+        data = folder.fine_tune / row["file"]
+        trace = json_lines(folder.fine_tune / row["trace"])
+        size = len(parquet_rows(data)) if data.suffix == ".parquet" else len(json_lines(data))
+        assert [line["line"] for line in trace] == list(range(1, size + 1))
+        assert size == row["examples"]
+        for line in trace:
+            rollout = rollouts[line["rollout_id"]]
+            assert line["run_id"] == folder.run_id
+            assert line["reward"] == json.loads(rollout["rewards"])[line["agent"]]
+            assert line["datapoint_id"] == rollout["datapoint_id"]
+            assert 0 <= line["round"] < rollout["rounds"]
+            assert line["other"] == {}
+
+
+# Splits
+
+
+@pytest.mark.full
+def test_a_datapoint_is_in_one_split_with_all_its_repeats(tmp_path: Path) -> None:
+    settings = {"formats": ["openai", "verl"], "validation_share": 0.4}
+    path = spec_file(tmp_path, size=20, fine_tune=settings)
+    fine_tune = played(path, tmp_path / "results", "rollouts.per_datapoint=3").folder.fine_tune
+    expected = {f"p{i}" for i in range(20) if in_validation(f"p{i}", 0.4)}
+    assert 0 < len(expected) < 20
+    for kind in ("sft", "rl"):
+        suffix = "jsonl" if kind == "sft" else "parquet"
+        train, validation = (
+            {line["datapoint_id"] for line in json_lines(fine_tune / f"m.{kind}.{part}{suffix}.trace.jsonl")}
+            for part in ("", "validation.")
+        )
+        assert validation == expected
+        assert train == {f"p{i}" for i in range(20)} - expected
+    assert {row["extra_info"]["split"] for row in parquet_rows(fine_tune / "m.rl.validation.parquet")} == {"validation"}
+    both = [(fine_tune / f"m.sft.{part}jsonl").read_text().splitlines() for part in ("", "validation.")]
+    assert not set(both[0]) & set(both[1])
+
+
+def test_a_smaller_share_takes_datapoints_away_and_adds_none() -> None:
+    ids = [f"p{i}" for i in range(1000)]
+    small, large = ({p for p in ids if in_validation(p, share)} for share in (0.1, 0.3))
+    assert small < large
+    assert 70 < len(small) < 130
+    assert not any(in_validation(p, 0.0) for p in ids)
+
+
+@pytest.mark.full
+def test_a_run_without_a_share_has_no_validation_file(tmp_path: Path) -> None:
+    spec_file(tmp_path, fine_tune={"validation_share": 0.4})
+    assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
+    fine_tune = only_run(tmp_path / "results") / "fine_tune"
+    assert (fine_tune / "m.sft.validation.jsonl").exists()
+    again = nip_run_here("spec.yaml", "-q", "fine_tune.validation_share=0", "rollouts.per_datapoint=2", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (fine_tune / "m.sft.jsonl").exists()
+    assert not list(fine_tune.rglob("*.validation.*"))
+
+
+@pytest.mark.parametrize("share", ["1", "-0.1", "1.5"])
+def test_a_share_is_less_than_all(tmp_path: Path, share: str) -> None:
+    spec_file(tmp_path)
+    done = nip_run_here("check", "spec.yaml", f"fine_tune.validation_share={share}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "fine_tune.validation_share" in done.stderr
+
+
+# Exports
+
+
+def exported(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "format_", ["openai", *(pytest.param(name, marks=pytest.mark.full) for name in ("trl", "verl"))]
+)
+def test_any_finished_run_gives_the_same_bytes_in_any_process(tmp_path: Path, format_: str) -> None:
+    played(spec_file(tmp_path, size=30, fine_tune=None, **DEBATE), tmp_path / "results")
+    found = []
+    for seed in ("1", "2"):
+        done = nip_run("export", "tiny", "--format", format_, "--out", seed, cwd=tmp_path, PYTHONHASHSEED=seed)
+        assert done.returncode == 0, done.stderr
+        found.append(exported(tmp_path / seed))
+    assert found[0] == found[1]
+    method, kind = ("rl", "parquet") if format_ == "verl" else ("sft", "trl.jsonl" if format_ == "trl" else "jsonl")
+    names = {f"{owner}.{method}.{kind}" for owner in ("m", "agents/prover0", "agents/prover1", "agents/verifier")}
+    assert set(found[0]) == names | {name + ".trace.jsonl" for name in names} | {"report.json"}
+
+
+@pytest.mark.full
+def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
+    run = played(spec_file(tmp_path, fine_tune={"formats": ["verl"]}), tmp_path / "results").folder
+    done = nip_run_here("export", "tiny", "--format", "verl", "--method", "rl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    own = {p: data for p, data in exported(run.fine_tune).items() if not p.startswith("export-")}
+    assert own == exported(run.fine_tune / "export-verl")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--format", "openai", "--method", "dpo"), "no tree"),
+        (("--format", "trl", "--method", "dpo"), "no tree"),
+        (("--format", "verl", "--method", "sft"), "verl has no sft; it has rl"),
+        (("--format", "openai", "--method", "rl"), "openai has no rl; it has sft"),
+        (("--format", "verl", "--true-labels"), "--true-labels is for sft"),
+        (("--format", "trl", "--method", "dpo", "--only-correct"), "--only-correct is for whole games"),
+        (("--format", "trl", "--true-labels"), "fine_tune.ensure_last_message_is_assistant: false"),
+    ],
+)
+def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    path = spec_file(tmp_path, size=2, fine_tune={"ensure_last_message_is_assistant": False})
+    played(path, tmp_path / "results")
+    done = nip_run_here("export", "tiny", *words, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("consumer", ["openai", "trl"])
+def test_preferences_go_to_the_files_of_their_agent_and_group(tmp_path: Path, consumer: str) -> None:
+    format_ = FORMATS[consumer, "dpo"]
+    seats = Plan(load_spec(spec_file(tmp_path, size=2))).agents()
+    files = DatasetFiles(tmp_path / "out", [format_], seats)
+    for index in range(3):
+        for agent in ("prover", "verifier"):
+            pair = Preference([{"role": "user", "content": f"{agent} {index}"}], "good", "bad")
+            other = {"rejected_rollout_id": f"r{index}x", "rejected_reward": 0.0}
+            files.add(agent, format_, pair, Source("run", f"r{index}", agent, 0, 1.0, f"p{index}", other))
+    assert {row["file"]: row["examples"] for row in files.close()} == {
+        f"{owner}{format_.suffix}": size for owner, size in (("m", 6), ("agents/prover", 3), ("agents/verifier", 3))
+    }
+    traced = json_lines(tmp_path / "out" / f"m{format_.suffix}.trace.jsonl")
+    assert Counter(line["agent"] for line in traced) == {"prover": 3, "verifier": 3}
+    assert all(line["other"]["rejected_rollout_id"] == line["rollout_id"] + "x" for line in traced)

@@ -1,0 +1,400 @@
+"""Each format's own rules, one by one, and what a dataset file does with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import RunError
+from runner.game.prompts.chat_format import with_alternating_roles
+from runner.models.settings import ModelSettings
+from runner.results.finetune.deduplication import HELD, DedupIndex, ScopedDedup, digest
+from runner.results.finetune.example_file import ExampleFile, trace_of
+from runner.results.finetune.examples import Example, Preference, RlTurn, Source, Supervised
+from runner.results.finetune.formats import FORMATS, Format
+from tests.support.files import json_lines, parquet_rows
+
+SFT = [FORMATS["openai", "sft"], FORMATS["trl", "sft"]]
+DPO = [FORMATS["openai", "dpo"], FORMATS["trl", "dpo"]]
+SOURCE = Source("run-1", "a1", "verifier", 3, 0.5, "p1")
+
+
+def said(role: str, content: str, name: str | None = None) -> Any:
+    return {"role": role, "content": content} if name is None else {"role": role, "name": name, "content": content}
+
+
+CHAT = [said("system", "You judge."), said("user", "It is right.", "Expert"), said("assistant", "Why?")]
+LONGER = [*CHAT, said("user", "Because.", "Expert"), said("assistant", "Decision: accept")]
+PROMPT = CHAT[:2]
+
+
+def example_with(format_: Format, text: str) -> Example:
+    """An example of the format's method with a text in the place of what somebody said."""
+    prompt = [CHAT[0], said("user", text)]
+    if format_.method == "sft":
+        return Supervised([*prompt, CHAT[2]])
+    if format_.method == "dpo":
+        return Preference(prompt, "a", "b")
+    return RlTurn(prompt, "a", 1.0, 1, "p1")
+
+
+def ids(format_: object) -> str:
+    return f"{format_.name}-{format_.method}" if isinstance(format_, Format) else str(format_)
+
+
+# Texts
+
+
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "empty content"),
+        (" \n\t", "empty content"),
+        ("\ufeffhello", "byte-order mark"),
+        ("hel\ufefflo", "byte-order mark"),
+        ("\ud83d", "not UTF-8"),
+        ("a <|fim_suffix|> b", "special token <|...|>"),
+        ("<|im_start|>system", "special token <|...|>"),
+        ("<|reserved_special_token_7|>", "special token <|...|>"),
+        ("<｜begin▁of▁sentence｜>", "special token <|...|>"),
+        ("a <|> b <| c |> d", None),
+        ("x <|\n|> y", None),
+        ("<p>|</p>", None),
+    ],
+)
+def test_texts_that_no_trainer_takes_are_refused(format_: Format, text: str, problem: str | None) -> None:
+    assert format_.problem(example_with(format_, text)) == problem
+
+
+@pytest.mark.parametrize("token", ["[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "</s>", "<<SYS>>"])
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
+def test_tokens_of_chat_templates_are_refused_where_one_is_used(format_: Format, token: str) -> None:
+    problem = format_.problem(example_with(format_, f"so {token} he said"))
+    assert problem == (None if format_.name == "openai" else f"special token {token}")
+
+
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
+def test_a_role_that_nobody_knows_is_refused(format_: Format) -> None:
+    good = example_with(format_, "hello")
+    assert format_.problem(good) is None
+    odd = said("tool", "42")
+    if isinstance(good, Supervised):
+        bad: Example = replace(good, messages=[odd, *good.messages])
+    else:
+        bad = replace(good, prompt=[odd, *good.prompt])
+    assert format_.problem(bad) == "unknown role tool"
+
+
+# Supervised
+
+
+@pytest.mark.parametrize("format_", SFT, ids=ids)
+def test_an_example_needs_an_assistant_message(format_: Format) -> None:
+    assert format_.problem(Supervised(PROMPT)) == "no assistant message"
+    assert format_.problem(Supervised([])) == "no assistant message"
+
+
+@pytest.mark.parametrize("format_", SFT, ids=ids)
+def test_an_example_of_nothing_that_may_be_learnt_is_left_out(format_: Format) -> None:
+    assert format_.problem(Supervised(LONGER, frozenset({2, 4}))) == "no turn that may be learnt"
+
+
+def test_openai_weighs_what_must_not_be_learnt_with_0_and_nothing_else() -> None:
+    format_ = FORMATS["openai", "sft"]
+    example = Supervised(LONGER, frozenset({2}))
+    assert format_.problem(example) is None
+    assert format_.line(example) == {"messages": [*LONGER[:2], {**LONGER[2], "weight": 0}, *LONGER[3:]]}
+    assert "weight" not in CHAT[2]
+
+
+def test_openai_keeps_the_names() -> None:
+    assert FORMATS["openai", "sft"].line(Supervised(CHAT)) == {"messages": CHAT}
+
+
+def test_trl_learns_each_turn_after_its_own_prompt() -> None:
+    format_ = FORMATS["trl", "sft"]
+    found = list(format_.examples([Supervised(LONGER, rounds={2: 0, 4: 2})]))
+    assert [format_.problem(example) for example in found] == [None, None]
+    assert [(format_.line(example), example.round) for example in found] == [
+        ({"prompt": PROMPT, "completion": [CHAT[2]]}, 0),
+        ({"prompt": LONGER[:4], "completion": [LONGER[4]]}, 2),
+    ]
+
+
+def test_what_must_not_be_learnt_is_a_prompt_for_trl_and_never_a_completion() -> None:
+    format_ = FORMATS["trl", "sft"]
+    (last,) = format_.examples([Supervised(LONGER, frozenset({2}))])
+    assert format_.line(last) == {"prompt": LONGER[:4], "completion": [LONGER[4]]}
+    (nothing,) = format_.examples([Supervised(LONGER, frozenset({2, 4}))])
+    assert format_.problem(nothing) == "no turn that may be learnt"
+
+
+def test_what_comes_after_a_turn_that_trl_learns_may_be_anything() -> None:
+    chat = Supervised([*CHAT, said("user", ""), said("assistant", "</s>")], frozenset({4}))
+    (first,) = FORMATS["trl", "sft"].examples([chat])
+    assert FORMATS["trl", "sft"].problem(first) is None
+    assert FORMATS["openai", "sft"].problem(chat) == "empty content"
+
+
+# Alternation
+
+
+def test_two_opponents_in_a_row_are_one_message_with_their_names() -> None:
+    chat = [CHAT[0], said("user", "No.", "Expert_1"), said("user", "Yes.", "Expert_2"), said("assistant", "Why?")]
+    assert with_alternating_roles(chat) == [
+        CHAT[0],
+        said("user", "Expert_1: No.\n\nExpert_2: Yes."),
+        said("assistant", "Why?"),
+    ]
+
+
+def test_a_system_message_in_the_middle_becomes_a_user_message() -> None:
+    chat = [*CHAT, said("system", "Last round."), said("user", "Because.", "Expert"), said("assistant", "Yes.")]
+    assert with_alternating_roles(chat)[3:] == [
+        said("user", "Instructions: Last round.\n\nExpert: Because."),
+        said("assistant", "Yes."),
+    ]
+    after = [*CHAT, said("user", "Because.", "Expert"), said("system", "Last round.")]
+    assert with_alternating_roles(after)[3:] == [said("user", "Expert: Because.\n\nInstructions: Last round.")]
+
+
+def test_a_system_message_answered_at_once_becomes_a_user_message() -> None:
+    assert with_alternating_roles([CHAT[0]]) == [said("user", "You judge.")]
+    assert with_alternating_roles([CHAT[0], said("assistant", "Why?")]) == [
+        said("user", "You judge."),
+        said("assistant", "Why?"),
+    ]
+    assert with_alternating_roles([said("developer", "Judge."), *CHAT[1:]])[0] == said("system", "Judge.")
+
+
+def test_turns_of_one_agent_in_a_row_are_one() -> None:
+    assert with_alternating_roles([*CHAT, said("assistant", "Hm?")])[-1] == said("assistant", "Why?\n\nHm?")
+
+
+def test_merging_leaves_the_chat_that_it_was_given_alone() -> None:
+    before = json.dumps(LONGER)
+    with_alternating_roles([*LONGER, said("assistant", "x")])
+    assert json.dumps(LONGER) == before
+
+
+@pytest.mark.parametrize("key", [("trl", "sft"), ("trl", "dpo"), ("verl", "rl")], ids=str)
+def test_a_prompt_ends_with_somebody_else(key: tuple[str, str]) -> None:
+    def problem(prompt: Any) -> str | None:
+        if key[1] == "sft":
+            return FORMATS[key].problem(Supervised([*prompt, CHAT[2]]))
+        dpo = key[1] == "dpo"
+        return FORMATS[key].problem(Preference(prompt, "a", "b") if dpo else RlTurn(prompt, "a", 1.0, 1, "p1"))
+
+    assert problem(PROMPT) is None
+    assert problem(CHAT[:1]) is None
+    assert str(problem(CHAT)).startswith("the prompt ends with the assistant's own message; --chat-format alternating")
+    assert problem([CHAT[2], *CHAT[1:2]]) == "the chat begins with the assistant"
+    assert problem([]) == "no prompt"
+
+
+# Preferences
+
+
+@pytest.mark.parametrize("format_", DPO, ids=ids)
+def test_equal_answers_are_no_preference(format_: Format) -> None:
+    assert format_.problem(Preference(PROMPT, "a", "a")) == "preferred equals non-preferred"
+    assert format_.problem(Preference(PROMPT, "a", "")) == "empty content"
+    assert format_.problem(Preference(PROMPT, "<|x|>", "b")) == "special token <|...|>"
+    assert format_.problem(Preference([], "a", "b")) == "no prompt"
+
+
+def test_openai_preferences_have_one_assistant_message_in_each_output() -> None:
+    assert FORMATS["openai", "dpo"].line(Preference(PROMPT, "good", "bad")) == {
+        "input": {"messages": PROMPT, "tools": [], "parallel_tool_calls": True},
+        "preferred_output": [said("assistant", "good")],
+        "non_preferred_output": [said("assistant", "bad")],
+    }
+
+
+def test_trl_preferences_are_conversational() -> None:
+    assert FORMATS["trl", "dpo"].line(Preference(PROMPT, "good", "bad")) == {
+        "prompt": PROMPT,
+        "chosen": [said("assistant", "good")],
+        "rejected": [said("assistant", "bad")],
+    }
+
+
+# Reinforcement
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, None),
+        ({"response": ""}, None),
+        ({"reward": float("nan")}, "the reward is not a number"),
+        ({"reward": float("inf")}, "the reward is not a number"),
+        ({"ground_truth": 2}, "no ground truth"),
+        ({"response": "\udc00"}, "not UTF-8"),
+    ],
+)
+def test_a_turn_has_a_reward_and_a_label_and_any_response(changes: dict[str, Any], problem: str | None) -> None:
+    turn = replace(RlTurn(PROMPT, "Why?", 1.0, 1, "p1"), **changes)
+    assert FORMATS["verl", "rl"].problem(turn) == problem
+
+
+def test_a_row_for_verl_has_the_columns_of_verl(tmp_path: Path) -> None:
+    turn = RlTurn(PROMPT, "Why?", 0.25, 1, "p1", "run-1", "a1", "verifier", 3, "board/v1", "verifier", index=4)
+    file = ExampleFile(tmp_path / "m.rl.parquet", FORMATS["verl", "rl"])
+    assert file.add(turn, SOURCE) is None
+    assert file.close()["written"]
+    (row,) = parquet_rows(tmp_path / "m.rl.parquet")
+    assert row == {
+        "data_source": "board/v1",
+        "prompt": [{**CHAT[0], "name": None}, PROMPT[1]],
+        "ability": "verifier",
+        "reward_model": {"style": "rule", "ground_truth": 1},
+        "reward": 0.25,
+        "extra_info": {
+            "split": "train", "index": 4, "run_id": "run-1", "rollout_id": "a1", "agent": "verifier", "round": 3,
+            "reward": 0.25, "response": "Why?", "datapoint_id": "p1",
+        },
+    }  # fmt: skip
+
+
+def test_no_message_has_a_null_for_a_name_where_none_stands_in_a_field(tmp_path: Path) -> None:
+    for changes in ({"chat_format": "alternating"}, {"chat_format": "openai", "send_name": False}):
+        format_ = FORMATS["verl", "rl"].for_settings(ModelSettings(**changes))
+        file = ExampleFile(tmp_path / "m.rl.parquet", format_)
+        assert file.add(RlTurn([CHAT[0], said("user", "Expert: It is right.")], "Why?", 1.0, 1, "p1"), SOURCE) is None
+        file.close()
+        (row,) = parquet_rows(tmp_path / "m.rl.parquet")
+        assert row["prompt"] == [CHAT[0], said("user", "Expert: It is right.")]
+
+
+# Files
+
+
+def test_the_names_of_files_say_group_method_and_consumer() -> None:
+    assert {key: (f.suffix, f.validation_suffix) for key, f in FORMATS.items()} == {
+        ("openai", "sft"): (".sft.jsonl", ".sft.validation.jsonl"),
+        ("openai", "dpo"): (".dpo.jsonl", ".dpo.validation.jsonl"),
+        ("trl", "sft"): (".sft.trl.jsonl", ".sft.trl.validation.jsonl"),
+        ("trl", "dpo"): (".dpo.trl.jsonl", ".dpo.trl.validation.jsonl"),
+        ("verl", "rl"): (".rl.parquet", ".rl.validation.parquet"),
+    }
+
+
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
+def test_every_line_is_traced(tmp_path: Path, format_: Format) -> None:
+    target = tmp_path / ("m" + format_.suffix)
+    file = ExampleFile(target, format_)
+    for index in range(5):
+        bad = index == 2
+        source = replace(SOURCE, round=index, other={"rejected_rollout_id": f"b{index}"})
+        left_out = file.add(example_with(format_, "" if bad else f"argument {index}"), source)
+        assert left_out == ("empty content" if bad else None)
+    row = file.close()
+    assert json_lines(trace_of(target)) == [
+        {
+            "line": number, "run_id": "run-1", "rollout_id": "a1", "agent": "verifier", "round": round_,
+            "reward": 0.5, "datapoint_id": "p1", "other": {"rejected_rollout_id": f"b{round_}"},
+        }
+        for number, round_ in enumerate((0, 1, 3, 4), start=1)
+    ]  # fmt: skip
+    assert row == {
+        "file": target.name, "format": format_.name, "for": "m", "examples": 4, "written": True,
+        "left_out": {"empty content": 1}, "why_not_written": None,
+        "sha256": hashlib.sha256(target.read_bytes()).hexdigest(), "trace": target.name + ".trace.jsonl",
+    }  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == {target.name, target.name + ".trace.jsonl"}
+
+
+def test_a_line_is_written_once_but_prompts_of_rl_come_again(tmp_path: Path) -> None:
+    for format_, second in ((FORMATS["openai", "sft"], "duplicate line"), (FORMATS["verl", "rl"], None)):
+        file = ExampleFile(tmp_path / ("m" + format_.suffix), format_)
+        assert file.add(example_with(format_, "hello"), SOURCE) is None
+        assert file.add(example_with(format_, "hello"), SOURCE) == second
+        assert file.close()["examples"] == (2 if second is None else 1)
+
+
+def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: Path) -> None:
+    digests = DedupIndex(tmp_path / ".seen")
+    train, validation = (
+        ExampleFile(tmp_path / name, FORMATS["trl", "sft"], seen=ScopedDedup(digests, "m"), repeats=True)
+        for name in ("m.train", "m.validation")
+    )
+    assert [train.add(Supervised(CHAT), SOURCE) for _ in range(3)] == [None] * 3
+    assert validation.add(Supervised(CHAT), SOURCE) == "already in m.train"
+    assert (train.close()["examples"], validation.close()["examples"]) == (3, 0)
+    digests.close()
+
+
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
+def test_what_stands_in_one_split_is_refused_in_the_other(tmp_path: Path, format_: Format) -> None:
+    digests = DedupIndex(tmp_path / ".seen")
+    train = ExampleFile(tmp_path / "m.train", format_, seen=ScopedDedup(digests, "m"))
+    validation = ExampleFile(tmp_path / "m.validation", format_, seen=ScopedDedup(digests, "m"))
+    other = ExampleFile(tmp_path / "n.train", format_, seen=ScopedDedup(digests, "n"))
+    example = example_with(format_, "hello")
+    assert train.add(example, SOURCE) is None
+    assert validation.add(example, SOURCE) == "already in m.train"
+    assert other.add(example, SOURCE) is None
+    for file in (train, validation, other):
+        file.discard()
+    digests.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_file_takes_no_more_and_says_so(tmp_path: Path) -> None:
+    openai = FORMATS["openai", "sft"]
+    assert openai.max_bytes == FORMATS["openai", "dpo"].max_bytes == 512 * 10**6
+    file = ExampleFile(tmp_path / "m.sft.jsonl", replace(openai, max_bytes=300))
+    texts = ["a", "b" * 200, "c"]
+    assert [file.add(example_with(openai, text), SOURCE) for text in texts] == [
+        None, "the file is full: openai takes 300 bytes", "the file is full: openai takes 300 bytes",
+    ]  # fmt: skip
+    row = file.close()
+    assert (row["examples"], row["left_out"]) == (1, {"the file is full: openai takes 300 bytes": 2})
+    assert (tmp_path / "m.sft.jsonl").stat().st_size <= 300
+
+
+def test_a_file_that_is_not_closed_leaves_the_old_one(tmp_path: Path) -> None:
+    format_ = FORMATS["trl", "sft"]
+    target = tmp_path / "m.sft.trl.jsonl"
+    first = ExampleFile(target, format_)
+    first.add(Supervised(CHAT), SOURCE)
+    first.close()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    second = ExampleFile(target, format_)
+    second.add(Supervised(LONGER), SOURCE)
+    second.discard()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_too_few_examples_are_no_file_and_no_old_one_either(tmp_path: Path) -> None:
+    format_ = FORMATS["verl", "rl"]
+    for fewest in (1, 2):
+        file = ExampleFile(tmp_path / "m.rl.parquet", format_, min_examples=fewest)
+        file.add(example_with(format_, "hello"), SOURCE)
+        row = file.close()
+    assert (row["written"], row["sha256"], row["trace"]) == (False, None, None)
+    assert row["why_not_written"] == "1 examples, fewer than min_examples (2)"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write"):
+        ExampleFile(tmp_path / "file" / "m.sft.jsonl", FORMATS["openai", "sft"])
+
+
+def test_a_duplicate_is_known_from_memory_and_from_the_file(tmp_path: Path) -> None:
+    digests = DedupIndex(tmp_path / ".seen")
+    keys = [digest(b"%d" % number) for number in range(HELD + 2)]
+    assert {digests.holder("sft", key, "a.jsonl") for key in keys} == {None}
+    assert [digests.holder("sft", key, "b.jsonl") for key in (keys[0], keys[HELD - 1], keys[-1])] == ["a.jsonl"] * 3
+    assert digests.holder("rl", keys[0], "b.jsonl") is None
+    digests.close()
+    assert not (tmp_path / ".seen").exists()

@@ -1,0 +1,168 @@
+"""What is wrong with a dataset's rows and files is said at once, by their names."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import Place, SpecError
+from runner.spec.datasets.loader import load_dataset
+from runner.spec.datasets.settings import DatasetSettings
+from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
+
+
+@pytest.mark.parametrize("label", [2, -1, "sure", "1", 0.5, [1], 10**30])
+def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
+    message = refusal(tmp_path, jsonl({**A, "label": label}, B))
+    assert message.startswith("dataset.path: a label is 0 or 1: a (row 1) has ")
+    assert message.endswith("dataset.labels says what a word means, as in dataset.labels: {right: 1, wrong: 0}")
+
+
+def test_rows_without_a_label_are_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path, jsonl({**A, "label": None}, B)) == "dataset.path: rows without a label: a (row 1)"
+
+
+def test_true_and_false_are_labels(tmp_path: Path) -> None:
+    points = load(tmp_path, jsonl({**A, "label": False}, {**B, "label": True})).datapoints
+    assert [(type(point.label), point.label) for point in points] == [(int, 0), (int, 1)]
+
+
+@pytest.mark.parametrize("row_id", [None, ""])
+def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str | None) -> None:
+    message = refusal(tmp_path, jsonl(A, {**B, "id": row_id}, {**B, "id": row_id}))
+    assert message == "dataset.path: rows without an id: 2, 3"
+
+
+def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
+    rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
+    named = ", ".join(f"d{i} (rows {i + 1}, {i + 9})" for i in range(5))
+    said = f"dataset.path: duplicate ids: {named} and 3 more; give each row an id of its own"
+    assert refusal(tmp_path, jsonl(*rows)) == said
+
+
+def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path: Path) -> None:
+    message = refusal(tmp_path, jsonl(A, A, {**B, "label": 3}, {**B, "id": None}))
+    assert len(message.split("\n")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("d.jsonl", ""), ("d.jsonl", "\n\n"), ("d.csv", ""), ("d.csv", "id,label,text\n"), ("d.json", "[]")],
+)
+def test_an_empty_dataset_is_called_empty(tmp_path: Path, name: str, content: str | bytes) -> None:
+    assert refusal(tmp_path, content, name) == "dataset.path: the file has no rows"
+
+
+def test_a_parquet_file_without_rows_is_called_empty(tmp_path: Path) -> None:
+    parquet(tmp_path, "SELECT 'a' id, 0 \"label\" WHERE false")
+    assert refusal(tmp_path, name="d.parquet") == "dataset.path: the file has no rows"
+
+
+@pytest.mark.parametrize("line", [1, 2, 3])
+def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path: Path, line: int) -> None:
+    lines = [json.dumps({**A, "id": str(i)}) for i in range(4)]
+    lines[line - 1] = '{"id": "b", oops}'
+    message = refusal(tmp_path, "\n".join(lines) + "\n")
+    assert "Malformed JSON" in message or "not valid JSON" in message
+    assert f"line {line}" in message or f"d.jsonl:{line}" in message
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("d.jsonl", "3\n"),
+        ("d.jsonl", '{"id": "a", "label": 0'),
+        ("d.jsonl", b"\xff\xfe{\x00}\x00"),
+        ("d.jsonl", jsonl({**A, "text": "é"}).encode("latin-1")),
+        ("d.csv", "id,label,text\na,0,é\n".encode("latin-1")),
+        ("d.parquet", "not parquet"),
+        ("d.txt", "id,label\na,1\n"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: str | bytes) -> None:
+    message = refusal(tmp_path, content, name)
+    assert message.startswith("dataset") or name in message
+
+
+@pytest.mark.parametrize(
+    ("rows", "place"),
+    [
+        ('a,0,"open\nb,1,x\n', "line 2 (row 1)"),
+        ('a,0,"fine\n, too"\nb,1,"open\nc,0,x\n', "line 4 (row 2)"),
+        ('a,0,x\nb,1,"open, and more\nc,0,y\nd,1,z\n', "line 3 (row 2)"),
+        ('a,0,x\nb,1,"open\nc,0,"y"\nd,1,z\n', "line 3 (row 2)"),
+    ],
+)
+def test_a_quote_in_a_csv_file_that_is_not_closed_is_refused_with_its_row(
+    tmp_path: Path, rows: str, place: str
+) -> None:
+    said = refusal(tmp_path, f"id,label,text\n{rows}", "d.csv")
+    assert f"{place}: a quoted text that begins in this row is not closed" in said
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ('a,0,say "hi', 'say "hi'),
+        ('a,0,"say \\"hi\\", you"', 'say "hi", you'),
+        ("a,0,'\"yes, you'", '"yes, you'),
+        ('a,0,"two\nlines"', "two\nlines"),
+    ],
+)
+def test_a_csv_file_that_quotes_by_other_rules_is_still_read(tmp_path: Path, row: str, text: str) -> None:
+    (point,) = load(tmp_path, f"id,label,text\n{row}\n", "d.csv").datapoints
+    assert point.columns["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "parts"),
+    [
+        (
+            "d.csv",
+            'id,label,text\na,0,"two\nlines"\nb,1,caf\xe9\n'.encode("latin-1"),
+            (
+                "line 4 (row 2), byte 8: 0xe9 is not UTF-8",
+                "the text is 'b,1,caf\xe9'",
+                "iconv -f WINDOWS-1252 -t UTF-8 d.csv",
+            ),
+        ),
+        (
+            "d.jsonl",
+            (jsonl(A) + jsonl(B).replace("second", "\xfcber")).encode("latin-1"),
+            ("line 2 (row 2), byte ", "0xfc is not UTF-8"),
+        ),
+        ("d.csv", "id,label\na,0\n".encode("utf-16"), ("line 1 (the header), byte 1", "iconv -f UTF-16 ")),
+        ("d.jsonl", jsonl(A).encode("utf-16"), ("line 1 (row 1), byte 1", "iconv -f UTF-16 ")),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_with_row_byte_and_command(
+    tmp_path: Path, name: str, content: bytes, parts: tuple[str, ...]
+) -> None:
+    said = refusal(tmp_path, content, name)
+    assert [part for part in parts if part not in said] == []
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("start", ["", "\n ", "\ufeff"])
+def test_a_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None, start: str) -> None:
+    content = start + json.dumps([A, B], indent=indent)
+    assert ids(load(tmp_path, content, "d.jsonl")) == ids(load(tmp_path, content, "d.jsonl", filter="label < 2"))
+    assert ids(load(tmp_path, content, "d.jsonl", filter="label = 1")) == ["b"]
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.jsonl").mkdir()
+    assert refusal(tmp_path, name="folder.jsonl")
+    with pytest.raises(SpecError, match=r"no file 'gone\.jsonl' beside the spec"):
+        load_dataset(DatasetSettings(path="gone.jsonl"), None, 0, Place)
+
+
+def test_the_hub_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
+    with pytest.raises(SpecError, match=r"needs an extra: pip install 'nip-run\[hf\]'"):
+        load_dataset(DatasetSettings(path="hf://org/name"), None, 0, Place)

@@ -1,0 +1,155 @@
+"""Dataset files into datapoints: what is read is what the file says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import SpecError
+from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
+
+# Formats
+
+
+@pytest.mark.full
+def test_jsonl_csv_tsv_and_parquet_give_the_same_datapoints(tmp_path: Path) -> None:
+    wanted = load(tmp_path, jsonl(A, B)).datapoints
+    assert load(tmp_path, "id,label,text\na,0,first\nb,1,second\n", "d.csv").datapoints == wanted
+    assert load(tmp_path, "id\tlabel\ttext\na\t0\tfirst\nb\t1\tsecond\n", "d.tsv").datapoints == wanted
+    assert load(tmp_path, json.dumps([A, B]), "d.json").datapoints == wanted
+    parquet(tmp_path, "SELECT 'a' id, 0 \"label\", 'first' text UNION ALL SELECT 'b', 1, 'second'")
+    assert load(tmp_path, name="d.parquet").datapoints == wanted
+
+
+def test_the_id_and_the_label_are_no_columns(tmp_path: Path) -> None:
+    dataset = load(tmp_path, jsonl(A, B))
+    assert dataset.columns == ("text",)
+    assert [dict(p.columns) for p in dataset.datapoints] == [{"text": "first"}, {"text": "second"}]
+
+
+def test_quoted_csv_keeps_commas_and_newlines(tmp_path: Path) -> None:
+    (point,) = load(tmp_path, 'id,label,text\na,0,"one, ""two""\nthree"\n', "d.csv").datapoints
+    assert point.columns["text"] == 'one, "two"\nthree'
+
+
+@pytest.mark.parametrize("name", ["[ab].jsonl", "a*.jsonl", "d?.jsonl", "with space.jsonl", "it's.jsonl", "é.jsonl"])
+def test_a_files_name_is_its_name_and_no_pattern(tmp_path: Path, name: str) -> None:
+    for other in ("a.jsonl", "ab.jsonl", "dx.jsonl"):
+        (tmp_path / other).write_text(jsonl({"id": "wrong", "label": 1}))
+    assert ids(load(tmp_path, jsonl(A), name)) == ["a"]
+
+
+# Text stays text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2024-01-01", "2024-01-01T10:00:00Z", "2024-01-01 10:00:00", "12:30:00", "1 day", "true", "no", "NULL", "nan",
+        "007", "1.50", "550e8400-e29b-41d4-a716-446655440000", "é İ 😀 \u2028 \u0000 \ufeff", " spaced ", "", "a\r\nb",
+        '{"a": 1}', '"quoted"', "{{ 7*7 }} ${oc.env:HOME}", "\\n",
+    ],
+)  # fmt: skip
+def test_text_in_jsonl_stays_what_it_is(tmp_path: Path, text: str) -> None:
+    rows = [{**A, "id": f"r{i}", "text": text} for i in range(3)]
+    assert {point.columns["text"] for point in load(tmp_path, jsonl(*rows)).datapoints} == {text}
+
+
+@pytest.mark.parametrize("other", [1, 2.5, True, ["x"], {"x": 1}])
+def test_text_stays_what_it_is_beside_a_row_of_another_type(tmp_path: Path, other: Any) -> None:
+    first, second = load(tmp_path, jsonl({**A, "text": 'say "hi"\n'}, {**B, "text": other})).datapoints
+    assert first.columns["text"] == 'say "hi"\n'
+    assert second.columns["text"] == other
+
+
+@pytest.mark.parametrize("value", [["2024-01-01"], {"when": "2024-01-01T10:00:00Z"}, [{"at": "12:30:00"}]])
+def test_text_inside_lists_and_mappings_stays_what_it_is(tmp_path: Path, value: Any) -> None:
+    first, second = load(tmp_path, jsonl({**A, "text": value}, {**B, "text": value})).datapoints
+    assert first.columns["text"] == second.columns["text"] == value
+
+
+@pytest.mark.parametrize("text", ["2024-01-01", "12:30:00", "550e8400-e29b-41d4-a716-446655440000", "yes", "T", "true"])
+def test_text_in_csv_stays_what_it_is(tmp_path: Path, text: str) -> None:
+    dataset = load(tmp_path, f"id,label,text\na,0,{text}\nb,1,{text}\n", "d.csv")
+    assert [str(point.columns["text"]) for point in dataset.datapoints] == [text, text]
+
+
+def test_ids_that_look_like_numbers_or_dates_keep_their_text(tmp_path: Path) -> None:
+    assert ids(load(tmp_path, "id,label\n001,0\n002,1\n", "d.csv")) == ["001", "002"]
+    assert ids(load(tmp_path, jsonl({**A, "id": "2024-01-01"}, {**B, "id": "2024-01-02"}))) == [
+        "2024-01-01", "2024-01-02",
+    ]  # fmt: skip
+    assert ids(load(tmp_path, jsonl({**A, "id": 1}, {**B, "id": "b"}))) == ["1", "b"]
+
+
+def test_columns_that_differ_in_case_are_kept(tmp_path: Path) -> None:
+    dataset = load(tmp_path, jsonl({**A, "Text": "upper"}, {**B, "Text": "UPPER"}))
+    assert sorted(dataset.datapoints[0].columns.values()) == ["first", "upper"]
+
+
+def test_a_megabyte_of_text_is_read(tmp_path: Path) -> None:
+    text = "x é\n" * 700_000
+    assert load(tmp_path, jsonl({**A, "text": text}, B)).datapoints[0].columns["text"] == text
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1.5::DECIMAL(4,2)", "18446744073709551616::HUGEINT", "INTERVAL 1 DAY", "DATE '2024-01-01'", "TIME '10:00'",
+        "TIMESTAMP '2024-01-01 10:00:00'", "TIMESTAMPTZ '2024-01-01 10:00:00+02'",
+        "UUID '550e8400-e29b-41d4-a716-446655440000'", "['a', NULL]", "{'a': 1}",
+    ],
+)  # fmt: skip
+def test_types_of_parquet_that_can_be_written_as_text_are_usable(tmp_path: Path, value: Any) -> None:
+    parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
+    dataset = load(tmp_path, name="d.parquet")
+    assert dataset.datapoints[0].content_hash
+    assert dataset.sha256
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("value", ["'inf'::DOUBLE", "'\\x00'::BLOB", "MAP {1: 'x'}"])
+def test_what_no_prompt_can_show_is_refused_with_its_column(tmp_path: Path, value: Any) -> None:
+    parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
+    with pytest.raises(SpecError, match="column 'thing'"):
+        load(tmp_path, name="d.parquet")
+
+
+# Identity
+
+
+def test_the_source_is_hashed_and_so_are_the_datapoints(tmp_path: Path) -> None:
+    one, two = load(tmp_path, jsonl(A, B)), load(tmp_path, jsonl(A, {**B, "text": "edited"}))
+    assert one.source_sha256 != two.source_sha256
+    assert one.sha256 != two.sha256
+    assert one.datapoints[0].content_hash == two.datapoints[0].content_hash
+    assert one.sha256 == load(tmp_path, "\n" + jsonl(A, B)).sha256
+
+
+def test_a_stance_is_the_parity_of_the_solutions_hash(tmp_path: Path) -> None:
+    rows = [{**A, "id": str(i), "solution": f"code {i}"} for i in range(40)]
+    stances = [point.prover_stance for point in load(tmp_path, jsonl(*rows)).datapoints]
+    assert set(stances) == {0, 1}
+    renamed = [{**row, "id": f"other {row['id']}"} for row in rows]
+    assert stances == [point.prover_stance for point in load(tmp_path, jsonl(*renamed)).datapoints]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.csv", "d.parquet"])
+def test_the_name_of_a_folder_is_no_column_of_the_files_in_it(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "label=1" / "lr=2"
+    folder.mkdir(parents=True)
+    content = {"d.jsonl": jsonl(A, B), "d.json": json.dumps([A, B]), "d.csv": "id,label,text\na,0,first\nb,1,second\n"}
+    if name == "d.parquet":
+        parquet(folder, "SELECT 'a' AS id, 0 AS label, 'first' AS text UNION ALL SELECT 'b', 1, 'second'")
+    data = load(folder, content.get(name), name, filter="label = 0")
+    assert [(point.id, point.label, dict(point.columns)) for point in data.datapoints] == [("a", 0, {"text": "first"})]
+
+
+def test_a_filter_cannot_name_what_is_only_in_the_path(tmp_path: Path) -> None:
+    (tmp_path / "lr=2").mkdir()
+    assert "lr" in refusal(tmp_path / "lr=2", jsonl(A, B), filter="lr = 2")

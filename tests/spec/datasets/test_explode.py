@@ -1,0 +1,159 @@
+"""Rows with lists of right and wrong solutions into datapoints, as Buggy APPS and APPS have them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from runner.spec.datasets.settings import DatasetLimits, Explode
+from tests.support.dataset_files import ids, jsonl, load, refusal
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "problem_id": 100 + i,
+        "question": f"Problem {i}: print the sum of the first n odd numbers.",
+        "difficulty": ("introductory", "interview")[i % 2],
+        "apps_split": "train" if i < 2 else "test",
+        "flags": {"checked": True},
+        "solutions": [{"solution": f'print("{i}*{k}")\n# é\n'} for k in range(3 if i != 3 else 0)],
+        "buggy_solutions": [{"solution": f"print({i}+{k})\n", "bug": "sign"} for k in range(2)],
+    }
+    for i in range(4)
+]
+"""Of the shape of Buggy APPS; the last problem has no right solution."""
+
+COLUMNS = {"id": "problem_id", "split": "apps_split"}
+LISTS = Explode(columns={"solutions": 1, "buggy_solutions": 0}, element="solution")
+TEXTS = Explode(columns={"solutions": 1, "buggy_solutions": 0})
+
+ENCODED = [
+    {
+        **row,
+        "flags": "{}",
+        "solutions": json.dumps([s["solution"] for s in row["solutions"]]) if row["solutions"] else "",
+        "buggy_solutions": json.dumps([s["solution"] for s in row["buggy_solutions"]]),
+    }
+    for row in ROWS
+]
+"""Of the shape of APPS on the Hub: lists are JSON texts, an empty one is no text."""
+
+
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    file = io.StringIO(newline="")
+    writer = csv.DictWriter(file, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def as_parquet(folder: Path, rows: list[dict[str, Any]]) -> None:
+    (folder / "rows.jsonl").write_text(jsonl(*rows), "utf-8")
+    with duckdb.connect() as connection:
+        source, target = folder / "rows.jsonl", folder / "d.parquet"
+        connection.execute(f"COPY (SELECT * FROM read_json('{source}')) TO '{target}' (FORMAT parquet)")
+
+
+def test_each_element_becomes_a_datapoint_with_the_rows_other_columns(tmp_path: Path) -> None:
+    points = load(tmp_path, jsonl(*ROWS), columns=COLUMNS, explode=LISTS).datapoints
+    assert [point.id for point in points[:5]] == [
+        "100-solutions-1", "100-solutions-2", "100-solutions-3", "100-buggy_solutions-1", "100-buggy_solutions-2",
+    ]  # fmt: skip
+    assert [point.label for point in points[:5]] == [1, 1, 1, 0, 0]
+    assert {point.group for point in points} == {"100", "101", "102", "103"}
+    assert points[4].columns == {
+        "question": ROWS[0]["question"], "difficulty": "introductory", "split": "train", "flags": {"checked": True},
+        "solution": "print(0+1)\n", "number": 2, "row": "100",
+    }  # fmt: skip
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
+def test_lists_may_be_json_texts_in_any_kind_of_file(tmp_path: Path, name: str) -> None:
+    plain = load(tmp_path, jsonl(*ROWS), "plain.jsonl", columns=COLUMNS, explode=LISTS)
+    if name == "d.parquet":
+        as_parquet(tmp_path, ENCODED)
+    else:
+        (tmp_path / name).write_text(as_csv(ENCODED) if name == "d.csv" else jsonl(*ENCODED), "utf-8", newline="")
+    found = load(tmp_path, name=name, columns=COLUMNS, explode=TEXTS)
+    told = [(point.id, point.label, point.group, point.columns["solution"]) for point in found.datapoints]
+    assert told == [(point.id, point.label, point.group, point.columns["solution"]) for point in plain.datapoints]
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", pytest.param("d.parquet", marks=pytest.mark.full)])
+def test_difficulty_number_and_label_can_be_selected(tmp_path: Path, name: str) -> None:
+    as_parquet(tmp_path, ROWS)
+    (tmp_path / "d.jsonl").write_text(jsonl(*ROWS), "utf-8")
+    condition = "difficulty = 'interview' AND number = 2 AND solution LIKE 'print(%' AND label = 0 AND row <> '101'"
+    found = load(tmp_path, name=name, columns=COLUMNS, explode=LISTS, filter=condition)
+    assert ids(found) == ["103-buggy_solutions-2"]
+
+
+def test_a_limit_holds_for_each_list_of_each_row(tmp_path: Path) -> None:
+    one = Explode(columns=LISTS.columns, element="solution", limit=1)
+    found = load(tmp_path, jsonl(*ROWS), columns=COLUMNS, explode=one, split="test")
+    assert ids(found) == ["102-solutions-1", "102-buggy_solutions-1", "103-buggy_solutions-1"]
+
+
+def test_a_balanced_limit_takes_whole_rows(tmp_path: Path) -> None:
+    found = load(tmp_path, jsonl(*ROWS), columns=COLUMNS, explode=LISTS, balance="label", limit=5, shuffle=True)
+    assert sorted((point.group, point.label) for point in found.datapoints) == [
+        (group, label) for group in sorted({point.group for point in found.datapoints}) for label in (0, 0, 1, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"columns": {"solutoins": 1}}, "columns.solutoins: the file has no column 'solutoins'; did you mean"),
+        ({"columns": {"difficulty": 1}}, "'difficulty' holds neither a list nor the JSON of one, in rows 1, 2, 3, 4"),
+        ({"columns": {"solutions": 1}}, "holds lists of mappings (solution); dataset.explode.element says which"),
+        ({"columns": {"solutions": 1}, "element": "solutoin"}, "without 'solutoin' (dataset.explode.element); did you"),
+        ({"columns": {"solutions": 1}, "element": "solution", "into": "question"}, "a column 'question' already"),
+        ({"columns": {"solutions": 1}, "element": "solution", "number": "row"}, "two columns would be called 'row'"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_the_file_is_refused(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    said = refusal(tmp_path, jsonl(*ROWS), columns=COLUMNS, explode=Explode(**settings))
+    assert said.startswith("dataset.explode.")
+    assert message in said
+
+
+def test_an_element_that_is_no_text_is_refused_with_its_row(tmp_path: Path) -> None:
+    rows = [{"id": 1, "s": ["x"]}, {"id": 2, "s": ["x", None]}, {"id": 3, "s": "[1]"}, {"id": 4, "s": "["}]
+    said = refusal(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
+    assert said.split("\n") == [
+        "dataset.explode.columns.s: column 's' has an element that is not a text but NoneType, in row 2",
+        "dataset.explode.columns.s: column 's' has an element that is not a text but int, in row 3",
+        "dataset.explode.columns.s: column 's' holds neither a list nor the JSON of one, in row 4",
+    ]
+
+
+def test_a_file_cannot_explode_into_more_than_there_may_be(tmp_path: Path) -> None:
+    row = jsonl({"id": 1, "s": [str(n) for n in range(50)]})
+    said = refusal(tmp_path, row, explode=Explode(columns={"s": 1}), limits=DatasetLimits(rows=40))
+    assert said.startswith("dataset.limits.rows: the file has 50 rows or more, more than dataset.limits.rows (40)")
+
+
+def test_empty_and_repeated_elements_are_skipped_and_counted(tmp_path: Path) -> None:
+    rows = [{"id": 1, "s": ["x", "", "x", " \n", "y"]}, {"id": 2, "s": ["x"]}]
+    found = load(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
+    assert ids(found) == ["1-s-1", "1-s-5", "2-s-1"]
+    assert found.notes == (
+        "dataset.explode skips 2 empty and 1 repeated elements of the lists in row 1 of the dataset's file",
+    )
+    one = load(tmp_path, explode=Explode(columns={"s": 1}, limit=1))
+    assert (ids(one), one.notes) == (["1-s-1", "2-s-1"], ())
+
+
+def test_texts_among_mappings_are_taken_as_they_are(tmp_path: Path) -> None:
+    row = jsonl({"id": 1, "s": ["x", {"solution": "y"}]})
+    found = load(tmp_path, row, explode=Explode(columns={"s": 1}, element="solution"))
+    assert [point.columns["solution"] for point in found.datapoints] == ["x", "y"]
