@@ -106,7 +106,7 @@ def compare(games: Games, concurrency: int, processes: int, repeat: int, *, fine
 def feed(descriptor: int, size: int, count: int) -> None:
     """Send records, and wait for each to be on disk: a worker without games."""
     from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
-    from runner.models.journal_records import Asked, CallRecord
+    from runner.models.journal_records import CallRecord, RequestRecord
     from runner.runs.workers.link import SocketLink
     from runner.runs.workers.writer_proxy import RemoteJournal
 
@@ -125,7 +125,7 @@ def feed(descriptor: int, size: int, count: int) -> None:
         async def one() -> None:
             for number in numbers:
                 sample = SampleKey(f"p{os.getpid()}", number, 0, "prover", 0)
-                await journal[0].append(CallRecord(sample, Asked("0" * 8, "0" * 32), answer).to_json())
+                await journal[0].append(CallRecord(sample, RequestRecord("0" * 8, "0" * 32), answer).to_json())
 
         await asyncio.gather(*(one() for _ in range(IN_FLIGHT)))
         link.close()
@@ -149,13 +149,13 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
     from runner.runs.execution.spending import used_models
     from runner.runs.workers.link import SocketLink
     from runner.runs.workers.messages import Acked
-    from runner.runs.workers.writer import Written
+    from runner.runs.workers.writer import OpenGames
     from runner.spec.loader import load_spec
 
     async def take(here: Path) -> tuple[float, float]:
         plan = Plan(load_spec(write_spec(here, "", 10, 8), ["models.m={provider: dummy}"]))
         journal = Journal(here / "journal.jsonl", first=begun(plan.identity, "benchmark"), run=plan.identity)
-        written = Written(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
+        written = OpenGames(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
         gone = [asyncio.Event() for _ in range(feeders)]
         tasks: set[asyncio.Task[None]] = set()
         begin: list[tuple[float, float]] = []

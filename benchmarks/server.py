@@ -36,17 +36,17 @@ PLANTED = "planted"
 
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
     from runner.base.storage.safe_files import make_folders
-    from runner.server.boards.paths import Places
-    from runner.server.boards.worker import Worker, made
-    from runner.server.service import Server
+    from runner.server.boards.paths import BoardPaths
+    from runner.server.boards.worker import BoardWorker, made
+    from runner.server.service import Service
     from runner.server.settings import Settings
     from tests.support.served import copy_of, many, put, run_bundle
 
     settings = Settings(folder=folder / "server")
     make_folders(settings.incoming)
-    server = Server.of(settings)
+    server = Service.of(settings)
     bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
-    worker, places, told = Worker(settings), Places.of(settings), {}
+    worker, places, told = BoardWorker(settings), BoardPaths.of(settings), {}
 
     def timed(what: str) -> None:
         begun, cpu = time.perf_counter(), time.process_time()

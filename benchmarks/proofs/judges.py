@@ -18,7 +18,7 @@ from typing import Any
 
 from shared import Claims, folder, times
 
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from tests.support import planted
 from tests.support.planted import Found
 from tests.support.runs import metric, played, table
@@ -62,7 +62,7 @@ class Proof:
 
     def run(
         self, protocol: str, judge: str, provers: Sequence[str] = (), labels: Sequence[int] = (), **changes: Any
-    ) -> RunResult:
+    ) -> FinishedRun:
         """A run of its own for each set of arguments."""
         design = "-".join(name for name in ("seats", "stances") if name in changes)
         at = self.at / f"{protocol}-{judge}-{'-'.join(provers)}-{len(labels)}-{design}"
@@ -71,7 +71,7 @@ class Proof:
         )  # fmt: skip
         return played(path, at / "results")
 
-    def held_by(self, result: RunResult, agent: str | None = None, **truths: float) -> None:
+    def held_by(self, result: FinishedRun, agent: str | None = None, **truths: float) -> None:
         """Count which of a run's intervals hold the truth; one that it does not give has a reason."""
         for name, truth in truths.items():
             row = metric(result, name, agent)
@@ -132,7 +132,7 @@ class Proof:
             self.held_by(result, position_bias=judge.follows_first)
             self.near(f"{name}, seats and stances: position bias", lead, judge.follows_first)
 
-    def scores(self, result: RunResult, name: str, strong: float) -> None:
+    def scores(self, result: FinishedRun, name: str, strong: float) -> None:
         self.held_by(result, "prover0", expected_score=strong)
         self.held_by(result, "prover1", expected_score=1 - strong)
         found = planted.won_by(table(result.path, "rollouts"), 0)

@@ -29,12 +29,12 @@ from typing import Any
 from shared import Claims, folder
 
 from runner.documents.releases.bundle import opened
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
 from runner.server.accounts.accounts import add_account
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
 from tests.support.processes import until
 from tests.support.raw_uploads import Raw
@@ -71,7 +71,7 @@ class Things:
 
 def filled(folder: Path) -> tuple[dict[str, str], Things]:
     """A server's folder with releases of several kinds, before it runs; the tokens, and what there is."""
-    server = Server.of(Settings(folder=folder))
+    server = Service.of(Settings(folder=folder))
     with closing(server.database):
         tokens = populate(server.database)
         with server.database.writing() as connection:
@@ -90,8 +90,8 @@ def _rows() -> list[dict[str, Any]]:
     return [{"id": f"p{n}", "label": None, "question": f"Is {n} right?", "solution": n} for n in range(ROWS)]
 
 
-def _again(run: Any) -> Link:
-    return Link(role="reproduces", release=str(run.release.reference), sha256=run.sha256)
+def _again(run: Any) -> ReleaseLink:
+    return ReleaseLink(role="reproduces", release=str(run.release.reference), sha256=run.sha256)
 
 
 def used(served: Served, folder: Path, things: Things) -> None:

@@ -24,14 +24,14 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.http.transport import HttpTransport
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 from tests.support.cutting import Proxy, cutting
 from tests.support.played import played_release
 from tests.support.processes import nip_run
 from tests.support.serving import Served, publishing_to, serving
 
-HASTY = Patience(connect=2, read=10, tries=1, wait=0.01, longest_wait=0.02, stall=0.05, check_again=0.02)
-CALM = Patience(wait=0.05, check_again=0.02)
+HASTY = Timeouts(connect=2, read=10, tries=1, wait=0.01, longest_wait=0.02, stall=0.05, check_again=0.02)
+CALM = Timeouts(wait=0.05, check_again=0.02)
 SIZE = 400 << 10
 EACH = 64 << 10
 
@@ -62,7 +62,7 @@ def made(name: str) -> Bundle:
     return Bundle.of(release, {"large.txt": large, "empty.txt": b"", **small})
 
 
-def publish(where: str, bundle: Bundle, patience: Patience) -> str | None:
+def publish(where: str, bundle: Bundle, patience: Timeouts) -> str | None:
     """What went wrong; None where nothing did."""
     try:
         with Registry(HttpTransport(where, patience=patience)) as registry:

@@ -27,7 +27,7 @@ from sqlalchemy import select
 from runner.base.errors import NipRunError
 from runner.registry.transports.http.transport import HttpTransport
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 from runner.server.store.database import Database
 from runner.server.store.schema import uploads
 from runner.server.uploads.uploads import CHECKING, OPEN
@@ -35,13 +35,13 @@ from tests.support.played import named, played_release
 from tests.support.processes import environment
 from tests.support.serving import Served
 
-CALM = Patience(wait=0.1, tries=8, longest_wait=3.0)
+CALM = Timeouts(wait=0.1, tries=8, longest_wait=3.0)
 PUBLISH = """
 import sys, time
 from pathlib import Path
 from runner.base.errors import NipRunError
 from runner.registry.transports.http.transport import HttpTransport
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 from runner.registry.transports.registry import Registry
 from tests.support.played import local_release, named
 where, work, log, number, runs = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
@@ -50,7 +50,7 @@ for run in range(runs):
     bundle = named(release, contents, f"p{number}-r{run}")
     while True:
         try:
-            with Registry(HttpTransport(where, patience=Patience(wait=0.1, longest_wait=3.0))) as registry:
+            with Registry(HttpTransport(where, patience=Timeouts(wait=0.1, longest_wait=3.0))) as registry:
                 registry.publish([bundle], "Publish")
             break
         except NipRunError as error:
@@ -74,7 +74,7 @@ class Reader(threading.Thread):
     def run(self) -> None:
         while not self.stopped.wait(0.25):
             try:
-                with Registry(HttpTransport(self._where, patience=Patience(tries=1, wait=0.05))) as registry:
+                with Registry(HttpTransport(self._where, patience=Timeouts(tries=1, wait=0.05))) as registry:
                     entries = registry.entries()
                     names = [entry.reference.name for entry in entries]
                     self.wrong += [f"{name} twice" for name in {name for name in names if names.count(name) > 1}]

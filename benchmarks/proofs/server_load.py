@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from runner.documents.releases.bundle import Bundle
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
 from tests.support.browsing import Browsing
 from tests.support.processes import environment
@@ -152,7 +152,7 @@ def main() -> int:
         folder = Path(name)
         bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
         with serving(folder / "server") as served:
-            server = Server.of(Settings(folder=folder / "server"))
+            server = Service.of(Settings(folder=folder / "server"))
             many(server, bundles, args.runs)
             server.database.close()
             browser = Browsing(served)

@@ -26,7 +26,7 @@ from typing import Any
 from shared import Claims, databases, folder
 from sqlalchemy import delete, insert, select, update
 
-from runner.server.boards.paths import Places, forget_boards
+from runner.server.boards.paths import BoardPaths, forget_boards
 from runner.server.competitions.storage import SCORED, WAITING
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import blobs_of
@@ -144,7 +144,7 @@ class Killed:
             served.kill()
 
     def board(self) -> None:
-        places, met = Places.of(self._settings), 0
+        places, met = BoardPaths.of(self._settings), 0
 
         def has_board(served: Served) -> bool:
             return served.ask("/board.duckdb").status == 200

@@ -7,7 +7,7 @@ from runner.rollouts import transcript as games
 from runner.runs.finished import result as played
 
 
-class Transcript(games.Transcript):
+class Transcript(games.RolloutTranscript):
     """One rollout, as `RunResult.transcript` gives it. In a notebook it is shown as a conversation."""
 
     def _repr_html_(self) -> str:
@@ -16,7 +16,7 @@ class Transcript(games.Transcript):
         return str(transcript_html(self))
 
 
-class RunResult(played.RunResult):
+class RunResult(played.FinishedRun):
     """What a run left. In a notebook it is shown with its numbers.
 
     >>> from runner import load_spec, run
@@ -26,7 +26,7 @@ class RunResult(played.RunResult):
     """
 
     @classmethod
-    def of(cls, result: played.RunResult) -> RunResult:
+    def of(cls, result: played.FinishedRun) -> RunResult:
         """The same result."""
         return result if isinstance(result, cls) else cls(**vars(result))
 
@@ -39,11 +39,11 @@ class RunResult(played.RunResult):
         """
         return Transcript(**vars(super().transcript(rollout)))
 
-    def parts(self) -> list[played.RunResult]:
+    def parts(self) -> list[played.FinishedRun]:
         """Of a training run, its games and tests in order, each a run of its own; else nothing."""
         return [RunResult.of(part) for part in super().parts()]
 
-    def plot(self, name: str = "forest", *others: played.RunResult, metric: str | None = None) -> Plot:
+    def plot(self, name: str = "forest", *others: played.FinishedRun, metric: str | None = None) -> Plot:
         """A figure of this run, and of others beside it: those that `nip-run plot` draws, under the same names.
 
         `metric` is of `forest` and `frontier`.

@@ -19,7 +19,7 @@ from runner.spec.loader import Overrides
 
 
 def rejudge(
-    run: played.RunResult | str | Path,
+    run: played.FinishedRun | str | Path,
     overrides: Overrides = (),
     *,
     verdict: WhichVerdicts = "last",
@@ -51,7 +51,7 @@ def rejudge(
     if wrong is not None:
         raise UsageError(wrong)
     found = Results(Path(path))
-    folder = run.folder if isinstance(run, played.RunResult) else found.find(str(run))
+    folder = run.folder if isinstance(run, played.FinishedRun) else found.find(str(run))
     specs = rejudge_specs(folder, overrides, verdict, found.path_of, finder())
     problems = list(sweep_problems(str(folder.path), [games_of(spec) for spec in specs]))
     if problems:

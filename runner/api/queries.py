@@ -10,7 +10,7 @@ from runner.api.arguments import results_at
 from runner.results.comparison.comparison import Comparison, compare_systems
 from runner.results.leaderboard.named_queries import question
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 
 if TYPE_CHECKING:
     import duckdb
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def query(
-    sql: str, results: str | Path | None = None, **parameters: str | float | RunResult
+    sql: str, results: str | Path | None = None, **parameters: str | float | FinishedRun
 ) -> duckdb.DuckDBPyRelation:
     """A question in SQL to all runs of a results folder, as a lazy relation (`.fetchall()`, `.df()`, `.pl()`).
 
@@ -43,11 +43,11 @@ def query(
         LeaderboardError: the board is damaged, or is missing where there are runs and the question is about it.
     """
     folder = results_at(results)
-    given = {name: value.run_id if isinstance(value, RunResult) else str(value) for name, value in parameters.items()}
+    given = {name: value.run_id if isinstance(value, FinishedRun) else str(value) for name, value in parameters.items()}
     return folder.board.relation(*question(sql, given, folder))
 
 
-def sweep_table(runs: Sequence[RunResult], metrics: Sequence[str] = ("accuracy",)) -> list[SweepRow]:
+def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = ("accuracy",)) -> list[SweepRow]:
     """The points of a sweep as a table: a row a system, its seeds pooled as repeats, with the ranks that it may have.
 
     A metric of an agent is `AGENT.METRIC`. Rows are ranked by accuracy among those of one task: a range of ranks holds
@@ -71,7 +71,7 @@ def sweep_table(runs: Sequence[RunResult], metrics: Sequence[str] = ("accuracy",
 
 
 def compare(
-    *runs: RunResult | str | Path | Sequence[RunResult | str | Path],
+    *runs: FinishedRun | str | Path | Sequence[FinishedRun | str | Path],
     results: str | Path | None = None,
     metric: str = "accuracy",
     by: str | None = None,
@@ -103,11 +103,11 @@ def compare(
     )  # fmt: skip
 
 
-def _names(system: RunResult | str | Path | Sequence[RunResult | str | Path]) -> list[str | Path]:
+def _names(system: FinishedRun | str | Path | Sequence[FinishedRun | str | Path]) -> list[str | Path]:
     if isinstance(system, str):
         return list(system.split(","))
     if isinstance(system, Path):
         return [system]
-    if isinstance(system, RunResult):
+    if isinstance(system, FinishedRun):
         return [system.path]
     return [name for one in system for name in _names(one)]

@@ -30,7 +30,7 @@ def run(
     *,
     run_id: str | None = None,
     again: bool = False,
-    replay: played.RunResult | str | Path | None = None,
+    replay: played.FinishedRun | str | Path | None = None,
     until_round: int | None = None,
     shard: str | None = None,
     set_model: Mapping[str, str] | None = None,
@@ -90,7 +90,7 @@ def run(
 
 
 def merge(
-    run: str | Path, results: str | Path | None = None, *, parts: Sequence[played.RunResult | str | Path] = ()
+    run: str | Path, results: str | Path | None = None, *, parts: Sequence[played.FinishedRun | str | Path] = ()
 ) -> RunResult:
     """Make one run of its shards, as if one process had played it; one that was merged already is shown.
 
@@ -113,20 +113,20 @@ def merge(
     from runner.runs.shards.merge import merge as merged
 
     folder = results_at(results)
-    others = [part.folder if isinstance(part, played.RunResult) else RunFolder(Path(part)) for part in parts]
+    others = [part.folder if isinstance(part, played.FinishedRun) else RunFolder(Path(part)) for part in parts]
     given = Path(run)
     run_id = given.resolve().name if given.is_dir() else split_part(str(run))[0]
     return RunResult.of(merged(run_id, folder, others))
 
 
 def _replayed(
-    replay: played.RunResult | str | Path | None, until_round: int | None, results: Results
+    replay: played.FinishedRun | str | Path | None, until_round: int | None, results: Results
 ) -> ReplayOf | None:
     if replay is None:
         if until_round is not None:
             raise UsageError("until_round needs replay: the run whose answers are taken before that round")
         return None
-    folder = replay.folder if isinstance(replay, played.RunResult) else results.find(str(replay))
+    folder = replay.folder if isinstance(replay, played.FinishedRun) else results.find(str(replay))
     return ReplayOf(folder.path, until_round)
 
 
@@ -163,7 +163,7 @@ def run_sweep(
     done: list[RunResult] = []
     waiting: list[Waiting] = []
 
-    def ended(place: int, result: played.RunResult | Waiting) -> None:
+    def ended(place: int, result: played.FinishedRun | Waiting) -> None:
         if isinstance(result, Waiting):
             waiting.append(result)
         else:
@@ -233,4 +233,4 @@ def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
         UsageError: there is none, or the start is that of several.
         RunError: it is damaged, or a newer nip-run wrote it.
     """
-    return RunResult.of(played.RunResult.opened(results_at(results).find(str(run))))
+    return RunResult.of(played.FinishedRun.opened(results_at(results).find(str(run))))

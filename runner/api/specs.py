@@ -206,12 +206,12 @@ def duration(
         UsageError: what is asked is out of bounds, or not known of such a run; `like` is no run that is like it.
         RunError: nothing can be measured here, or the files of a run are damaged.
     """
-    from runner.runs.planning.duration import Asked, duration_of  # loads all that plays
+    from runner.runs.planning.duration import PlayOptions, duration_of  # loads all that plays
 
     plan = plan_of(loaded(spec))
     if isinstance(plan, TrainingPlan):
         raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
-    asked = Asked(workers, shards, cores, None if like is None else str(like), measure)
+    asked = PlayOptions(workers, shards, cores, None if like is None else str(like), measure)
     return duration_of(plan, results_at(results), asked)
 
 

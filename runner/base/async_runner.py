@@ -15,14 +15,14 @@ _interrupts: dict[asyncio.AbstractEventLoop, Callable[[], None]] = {}
 """What an interrupt does to a loop in a thread, where its coroutine wants something else than to be cancelled."""
 
 
-class ToEnd(Protocol):
+class AsyncRunner(Protocol):
     """Runs one coroutine to its end."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> T: ...
 
 
 @contextmanager
-def one_after_another() -> Iterator[ToEnd]:
+def one_after_another() -> Iterator[AsyncRunner]:
     """Run coroutines on one loop; in a thread of its own where a loop is running already, as in a notebook."""
     if not _is_in_loop():
         runner = asyncio.Runner()

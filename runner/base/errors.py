@@ -320,7 +320,7 @@ class ProviderRefusal(NipRunError):
 class CallError(NipRunError):
     """One call to a model failed. `retry_after` is what the server asked for, in seconds.
 
-    `usage` is what the failed answer counts (a `runner.models.interface.Usage`): it may be billed although it is an error.
+    `usage` is what the failed answer counts (a `runner.models.interface.Usage`), which may be billed all the same.
     """
 
     usage: Any = None

@@ -74,12 +74,14 @@ COMMANDS: Mapping[str, Command] = {
         "list all runs", look.runs, "runner.cli.results.runs", "runs", "runs --status interrupted", "runs --json"
     ),
     "show": Command(
-        "show a run and its rollouts, one transcript, or the chats that were sent", look.show, "runner.cli.results.show",
+        "show a run and its rollouts, one transcript, or the chats that were sent", look.show,
+        "runner.cli.results.show",
         "show last --wrong", "show RUN ROLLOUT", "show RUN ROLLOUT RUN ROLLOUT", "show RUN ROLLOUT --prompt verifier",
     ),
     "report": Command(
         "write runs as one page: what they came to, all games, each as a conversation", pages.report,
-        "runner.cli.results.report", "report last -o report.html", "report RUN RUN -o report.html", "report last --dir site",
+        "runner.cli.results.report",
+        "report last -o report.html", "report RUN RUN -o report.html", "report last --dir site",
         "report --board -o board.html",
     ),
     "view": Command(
@@ -87,7 +89,8 @@ COMMANDS: Mapping[str, Command] = {
         "view", "view RUN RUN", "view last --port 8080 --no-open", "view --board",
     ),
     "notes": Command(
-        "list, search, add, export or take in the notes that readers keep of a run", pages.notes, "runner.cli.results.notes",
+        "list, search, add, export or take in the notes that readers keep of a run", pages.notes,
+        "runner.cli.results.notes",
         "notes RUN", "notes RUN ROLLOUT --add 'gives up too early' --tag verifier", "notes last --search early",
         "notes last --export notes.csv", "notes RUN --import notes.jsonl",
     ),
@@ -97,7 +100,8 @@ COMMANDS: Mapping[str, Command] = {
         "plot reliability last -o reliability.csv",
     ),
     "sweep": Command(
-        "show the points of a sweep as one table, seeds pooled, with rank ranges", look.sweep, "runner.cli.results.sweep",
+        "show the points of a sweep as one table, seeds pooled, with rank ranges", look.sweep,
+        "runner.cli.results.sweep",
         "sweep spec.yaml", "sweep spec.yaml --metric recall", "sweep spec.yaml --json",
     ),
     "explain-misses": Command(
@@ -105,7 +109,8 @@ COMMANDS: Mapping[str, Command] = {
         "explain-misses RUN", "explain-misses RUN --max 20",
     ),
     "leaderboard": Command(
-        "rank the runs of each task, or make the leaderboard file again", look.leaderboard, "runner.cli.results.leaderboard",
+        "rank the runs of each task, or make the leaderboard file again", look.leaderboard,
+        "runner.cli.results.leaderboard",
         "leaderboard", "leaderboard BENCHMARK --json", "leaderboard --rebuild", "leaderboard --from DIR",
     ),
     "compare": Command(
@@ -137,7 +142,8 @@ COMMANDS: Mapping[str, Command] = {
         "get acme/nip-0123456789 --from DIR", "get run/acme/nip-0123456789@1 mine --from hf:acme/board",
     ),
     "verify": Command(
-        "check every hash and record of a run or a release; plays nothing", registry.verify, "runner.cli.registry.verify",
+        "check every hash and record of a run or a release; plays nothing", registry.verify,
+        "runner.cli.registry.verify",
         "verify last", "verify run/acme/nip-0123456789 --from DIR", "verify mine",
     ),
     "reproduce": Command(
@@ -156,7 +162,8 @@ COMMANDS: Mapping[str, Command] = {
         "login https://registry.example.org --logout",
     ),
     "install": Command(
-        "install components that specs name by reference, and pin them", registry.install, "runner.cli.registry.install",
+        "install components that specs name by reference, and pin them", registry.install,
+        "runner.cli.registry.install",
         "install protocol/acme/council@1.2.0 --from DIR", "install",
     ),
     "uninstall": Command(
@@ -172,7 +179,8 @@ COMMANDS: Mapping[str, Command] = {
         "status", "status RUN", "status spec.yaml",
     ),
     "history": Command(
-        "show the training and benchmark sessions of an agent, in order", registry.history, "runner.cli.registry.history",
+        "show the training and benchmark sessions of an agent, in order", registry.history,
+        "runner.cli.registry.history",
         "history verifier", "history qwen3-4b-nip-1 --from DIR",
     ),
     "serve": Command(
@@ -181,7 +189,8 @@ COMMANDS: Mapping[str, Command] = {
         "serve registry --address https://registry.example.org",
     ),
     "server": Command(
-        "keep a registry that is served: accounts, organisations, tokens, backups", server.server, "runner.cli.server.server",
+        "keep a registry that is served: accounts, organisations, tokens, backups", server.server,
+        "runner.cli.server.server",
         "server add-account registry alice", "server add-organisation registry acme alice bob",
         "server add-token registry alice --scope publish --days 90 --label laptop",
         "server backup registry monday.backup", "server restore new monday.backup",

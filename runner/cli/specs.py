@@ -26,7 +26,7 @@ from runner.training.plan import AnyPlan, plan_of
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class SpecPoint:
     """One point of a spec that a command was given, and the file that it stands in."""
 
     path: str
@@ -72,20 +72,20 @@ def _refuse_blanks(words: Sequence[str]) -> None:
         raise UsageError(f"spaces around the = of an override; write {written}, in quotes if the value has spaces")
 
 
-def load_points(words: Sequence[str], find_run: FindRun, *, quiet: bool) -> list[Point]:
+def load_points(words: Sequence[str], find_run: FindRun, *, quiet: bool) -> list[SpecPoint]:
     """Every point of every spec; all errors of all of them at once, old names of keys as notes.
 
     `find_run` looks up the runs that specs name.
     """
     specs, overrides = split_words(words)
-    loaded: list[Point] = []
+    loaded: list[SpecPoint] = []
     problems: list[Problem] = []
     for path in specs:
         try:
             points = load_all(path, overrides, find_run, finder_of(path), also=list(COMMANDS))
             plans = [plan_of(spec) for spec in points]
             problems.extend(sweep_problems(path, plans))
-            loaded.extend(Point(path, plan) for plan in plans)
+            loaded.extend(SpecPoint(path, plan) for plan in plans)
         except SpecError as error:
             _check_rows(path, error)
             problems.extend(error.problems)
@@ -107,7 +107,7 @@ def _check_rows(path: str, error: SpecError) -> None:
             raise UsageError(f"{path}: {what_is_needed(got)}") from error
 
 
-def points_as_begun(points: Sequence[Point], results: Results, which: WhichRun = ITS_OWN) -> list[Point]:
+def points_as_begun(points: Sequence[SpecPoint], results: Results, which: WhichRun = ITS_OWN) -> list[SpecPoint]:
     """The points of a command in the chat formats that their runs began in, with what there is to say of that."""
     own = {point.plan.run_id for point in points}
     found = []
@@ -125,7 +125,7 @@ def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
         note(f"note: {line}")
 
 
-def show_warnings(points: Sequence[Point], find_warnings: Callable[[Spec], Iterable[str]] = warnings_of) -> None:
+def show_warnings(points: Sequence[SpecPoint], find_warnings: Callable[[Spec], Iterable[str]] = warnings_of) -> None:
     """Print each warning once, on stderr."""
     for line in dict.fromkeys(line for point in points for line in find_warnings(point.spec)):
         warn(wrapped(f"warning: {line}"))

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.base.errors import Problem
 from runner.base.text import did_you_mean
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.plain_yaml import is_settled
 
@@ -22,7 +22,7 @@ REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
 """An interpolation; its group is the key that it refers to."""
 
 
-def resolve(layered: Layered) -> None:
+def resolve(layered: LayeredData) -> None:
     """Replace every `${key}`; what would grow without bound, or refers to itself, is refused before."""
     layered.note_mixed()
     try:
@@ -97,7 +97,7 @@ class _Sizes:
         return size
 
 
-def _plain(said: str, layered: Layered) -> str:
+def _plain(said: str, layered: LayeredData) -> str:
     """What OmegaConf says of an interpolation, in words of ours."""
     missing = re.fullmatch(r"Interpolation key '(.*)' not found", said)
     if missing is not None:
@@ -118,7 +118,7 @@ def _dotted(value: Any, prefix: str = "") -> Iterator[str]:
         yield from _dotted(item, f"{prefix}{name}.")
 
 
-def _resolved(config: Any, key: Any, at: KeyPath, layered: Layered) -> Any:
+def _resolved(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> Any:
     """Node by node, so that every broken interpolation is reported and not the first alone."""
     if OmegaConf.is_missing(config, key):
         return "???"  # OmegaConf's mark for a missing value is a text like any other here

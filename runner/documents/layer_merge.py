@@ -12,7 +12,7 @@ from runner.base.errors import NipRunError, Place, Problem
 from runner.base.text import did_you_mean, did_you_mean_file
 from runner.documents.fetched_files import refused
 from runner.documents.interpolation import resolve
-from runner.documents.layered_data import FileRead, Layered
+from runner.documents.layered_data import FileRead, LayeredData
 from runner.documents.overrides import Override, apply_override
 from runner.documents.plain_values import KeyPath
 from runner.documents.renamed_keys import rename_document
@@ -42,7 +42,7 @@ def load_layers(
     resettable: Collection[KeyPath] = (),
     tree: OwnTree | None = None,
     written: Mapping[str, Any] | None = None,
-) -> Layered:
+) -> LayeredData:
     """Read a file and all it extends, apply overrides, and resolve interpolations.
 
     `names` are old dotted keys that still work, each with the new one. `tree` holds the files of which messages may
@@ -51,7 +51,9 @@ def load_layers(
     override changes; `resettable` those that it takes away where they are. `written` is what the file at `path` would
     say, where there is none.
     """
-    layered = Layered(tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable))
+    layered = LayeredData(
+        tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable)
+    )
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
     if written is None and (why := refused(path.parent, path)):
         layered.problems.append(Problem(Place(shown), "", why))
@@ -71,7 +73,7 @@ class _Files:
 
     find: Find
     names: Mapping[str, str]
-    layered: Layered
+    layered: LayeredData
     keys: Collection[str] | None
 
     def add(self, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
@@ -137,7 +139,7 @@ class _Files:
         self.layered.problems.append(Problem(document.places[at], EXTENDS, message))
 
 
-def _not_found(base: str, document: Document, layered: Layered) -> str:
+def _not_found(base: str, document: Document, layered: LayeredData) -> str:
     """What to say of a base that is not there; the names of files are told of the spec's own folders alone."""
     folder = document.folder / Path(base).parent
     near = ""
@@ -158,7 +160,7 @@ def _shown(found: Path) -> str:
         return str(found)
 
 
-def _bases(document: Document, layered: Layered) -> list[tuple[KeyPath, str]]:
+def _bases(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]]:
     value = document.data.get(EXTENDS)
     if value is None:
         return []
@@ -171,7 +173,7 @@ def _bases(document: Document, layered: Layered) -> list[tuple[KeyPath, str]]:
     return []
 
 
-def _merge(document: Document, layered: Layered, *, extends: bool) -> None:
+def _merge(document: Document, layered: LayeredData, *, extends: bool) -> None:
     layered.has_others |= bool(document.data) and not document.is_own
     for at in list(_removed(document.data, (), layered)):
         _remove(at, document, layered, extends=extends)
@@ -182,7 +184,7 @@ def _merge(document: Document, layered: Layered, *, extends: bool) -> None:
     layered.places.update(document.places)
 
 
-def _removed(value: Any, at: KeyPath, layered: Layered) -> Iterator[KeyPath]:
+def _removed(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[KeyPath]:
     """The keys that null takes away."""
     for name, item in value.items() if isinstance(value, dict) else ():
         key = (*at, name)
@@ -192,7 +194,7 @@ def _removed(value: Any, at: KeyPath, layered: Layered) -> Iterator[KeyPath]:
             yield from _removed(item, key, layered)
 
 
-def _remove(at: KeyPath, document: Document, layered: Layered, *, extends: bool) -> None:
+def _remove(at: KeyPath, document: Document, layered: LayeredData, *, extends: bool) -> None:
     """Take away a key that the file inherits, which its own data no longer names either."""
     del _value_at(document.data, at[:-1])[at[-1]]
     inherited = _value_at(layered.data, at[:-1])

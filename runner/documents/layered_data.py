@@ -35,7 +35,7 @@ class FileRead:
 
 
 @dataclass
-class Layered:
+class LayeredData:
     """The result of merging: data, where each leaf was set, the folder its paths are relative to."""
 
     data: dict[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from runner.base.errors import Place, Problem
 from runner.base.text import did_you_mean, not_text
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, plain
 from runner.documents.renamed_keys import rename_document
 from runner.documents.yaml_errors import SECOND_COLON
@@ -41,7 +41,7 @@ class _Refused(Exception):
         self.message = message
 
 
-def apply_override(override: Override, layered: Layered, names: Mapping[str, str]) -> None:
+def apply_override(override: Override, layered: LayeredData, names: Mapping[str, str]) -> None:
     """`KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
 
     Null deletes, too: an entry such as an agent, and a key that is set and may not be null. `names` are old dotted keys
@@ -55,7 +55,7 @@ def apply_override(override: Override, layered: Layered, names: Mapping[str, str
         layered.problems.append(Problem(replace(place, is_own=is_own), refused.key, refused.message))
 
 
-def _apply(override: Override, place: Place, layered: Layered, names: Mapping[str, str]) -> None:
+def _apply(override: Override, place: Place, layered: LayeredData, names: Mapping[str, str]) -> None:
     sign, at, value = _read(override)
     at, value = _renamed(at, value, place, layered, names)
     name = ".".join(at)
@@ -165,7 +165,7 @@ def _value_of(name: str, written: str) -> Any:
 
 
 def _renamed(
-    at: tuple[str, ...], value: Any, place: Place, layered: Layered, names: Mapping[str, str]
+    at: tuple[str, ...], value: Any, place: Place, layered: LayeredData, names: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Any]:
     """A key and its value by their new names."""
     for part in reversed(at):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from runner.base.errors import Problem
 from runner.base.redaction import remember
 from runner.base.text import comma_join, did_you_mean, not_text
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.yaml_writer import dump_inline
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _validator() -> Any:
     )
 
 
-def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
+def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
     """All that the schema finds wrong with the data, and what no file of a run could hold."""
     validator = _validator()(schema)
     unwritable = list(_unwritable(layered.data, (), layered))
@@ -87,7 +87,7 @@ def check(layered: Layered, schema: dict[str, Any]) -> list[Problem]:
     return [*(problem for problem in found if problem.key not in keys), *unwritable]
 
 
-def _unwritable(value: Any, at: tuple[str | int, ...], layered: Layered) -> Iterator[Problem]:
+def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> Iterator[Problem]:
     """Values that JSON does not have (infinity, NaN, half a character), and numbers that no column holds."""
     message = None
     if isinstance(value, float) and not math.isfinite(value):
@@ -109,7 +109,7 @@ def _unwritable(value: Any, at: tuple[str | int, ...], layered: Layered) -> Iter
             yield from _unwritable(item, (*at, index), layered)
 
 
-def _problems(error: ValidationError, layered: Layered, validator: Any) -> Iterator[Problem]:
+def _problems(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
     at = tuple(error.absolute_path)
     if error.validator == "anyOf" and error.context:
         yield from _of_likeliest_arm(error, layered, validator)
@@ -135,7 +135,7 @@ def _problems(error: ValidationError, layered: Layered, validator: Any) -> Itera
     yield replace(problem, kind=message) if error.validator == "required" else problem
 
 
-def _of_likeliest_arm(error: ValidationError, layered: Layered, validator: Any) -> Iterator[Problem]:
+def _of_likeliest_arm(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
     """Of `A or nothing`, report what is wrong as an A, unless the value is of no arm's type at all."""
     arms: dict[int, list[ValidationError]] = {}
     for inner in error.context or ():

@@ -22,7 +22,7 @@ _PAIRS = {"[": "]", "{": "}"}
 
 
 @dataclass(frozen=True)
-class Explained:
+class YamlErrorExplanation:
     """A mistake in a YAML text; line and column count from 1."""
 
     message: str
@@ -35,7 +35,7 @@ def lines_of(text: str) -> list[str]:
     return _LINE_END.split(text)
 
 
-def explained(error: yaml.YAMLError, text: str, lines: list[str]) -> Explained:
+def explained(error: yaml.YAMLError, text: str, lines: list[str]) -> YamlErrorExplanation:
     """What is wrong with a text that the parser refused."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
@@ -70,30 +70,32 @@ class _Where:
     def character(self) -> str:
         return self.text[self.column : self.column + 1]
 
-    def told(self, message: str) -> Explained:
-        return Explained(message, self.line + 1, self.column + 1)
+    def told(self, message: str) -> YamlErrorExplanation:
+        return YamlErrorExplanation(message, self.line + 1, self.column + 1)
 
 
-def _control(error: yaml.YAMLError, lines: list[str]) -> Explained:
+def _control(error: yaml.YAMLError, lines: list[str]) -> YamlErrorExplanation:
     for number, line in enumerate(lines, 1):
         found = _CONTROL.search(line)
         if found:
             message = (
                 f"a control character (U+{ord(found[0]):04X}); remove it, or write it as an escape in double quotes"
             )
-            return Explained(message, number, found.start() + 1)
-    return Explained(f"not valid YAML: {str(error).splitlines()[0]}; save the file as plain text in UTF-8", 1, 1)
+            return YamlErrorExplanation(message, number, found.start() + 1)
+    return YamlErrorExplanation(
+        f"not valid YAML: {str(error).splitlines()[0]}; save the file as plain text in UTF-8", 1, 1
+    )
 
 
-def _tab(where: _Where) -> Explained | None:
+def _tab(where: _Where) -> YamlErrorExplanation | None:
     indentation = where.text[: _indent(where.text)]
     if "\t" not in indentation or where.column > len(indentation):
         return None
     message = "a tab in the indentation; indent with spaces, two for each level"
-    return Explained(message, where.line + 1, indentation.index("\t") + 1)
+    return YamlErrorExplanation(message, where.line + 1, indentation.index("\t") + 1)
 
 
-def _scalar(where: _Where, start: _Where) -> Explained | None:
+def _scalar(where: _Where, start: _Where) -> YamlErrorExplanation | None:
     """A mistake within one value."""
     if "end of stream" in where.said and "quoted" in start.said:
         return start.told(f"the quote that opens here is not closed; add {start.character} where the text ends")
@@ -110,7 +112,7 @@ def _scalar(where: _Where, start: _Where) -> Explained | None:
     return None
 
 
-def _colon(where: _Where, start: _Where) -> Explained | None:
+def _colon(where: _Where, start: _Where) -> YamlErrorExplanation | None:
     """Colons that are too many or missing, and lists that begin in the line of their key."""
     if "could not find expected ':'" in where.said:
         return _no_colon(start)
@@ -133,17 +135,17 @@ def _colon(where: _Where, start: _Where) -> Explained | None:
             f"the line is indented deeper ({indent}) than line {above.line + 1} ({above.column}), which has a value "
             "already; give both the same indentation, or move that value"
         )
-        return Explained(message, where.line + 1, indent + 1)
+        return YamlErrorExplanation(message, where.line + 1, indent + 1)
     return _no_colon(above)
 
 
-def _no_colon(where: _Where) -> Explained:
+def _no_colon(where: _Where) -> YamlErrorExplanation:
     _, colon, _ = where.text.partition(":")
     step = "put a space after the colon: KEY: VALUE" if colon else "write KEY: VALUE"
     return where.told(f"no ': ' after the key; {step}")
 
 
-def _unclosed(where: _Where, text: str) -> Explained | None:
+def _unclosed(where: _Where, text: str) -> YamlErrorExplanation | None:
     """Quotes and brackets that were opened before the place where the parser gave up."""
     opened: list[yaml.Mark] = []
     last: Any = None
@@ -172,7 +174,7 @@ def _unclosed(where: _Where, text: str) -> Explained | None:
     )
 
 
-def _after_quote(where: _Where, quoted: Any) -> Explained:
+def _after_quote(where: _Where, quoted: Any) -> YamlErrorExplanation:
     begins = _Where(quoted.start_mark.line, quoted.start_mark.column, where.lines, "")
     if begins.line != where.line:
         return begins.told(
@@ -190,7 +192,7 @@ def _tokens(text: str) -> Iterator[Any]:
         return
 
 
-def _indentation(where: _Where) -> Explained | None:
+def _indentation(where: _Where) -> YamlErrorExplanation | None:
     if where.column > _indent(where.text) or "did not find expected" not in where.said:
         return None
     if "'-' indicator" in where.said and where.column == 0:

@@ -21,9 +21,9 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write, replacing
 from runner.base.storage.safe_files import create, make_folders
 from runner.base.text import comma_join
-from runner.exports.export_file import RELATIONSHIPS, ExportOptions, Written
+from runner.exports.export_file import RELATIONSHIPS, ExportOptions, WrittenExport
 from runner.exports.metric_kinds import KINDS, exported_name
-from runner.exports.run_source import Game, Source, generation_options
+from runner.exports.run_source import ExportedGame, RunSource, generation_options
 from runner.results.manifest import AgentRow
 from runner.rollouts.rollout import Call, Outcome
 from runner.statistics.intervals import CONFIDENCE
@@ -33,7 +33,7 @@ SCHEMA_VERSION = "0.3.0"
 _NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]\Z|\Adata\Z')
 
 
-def write(source: Source, options: ExportOptions, target: Path) -> Written:
+def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
     """Write the record and its rows below `target`.
 
     Raises:
@@ -46,7 +46,7 @@ def write(source: Source, options: ExportOptions, target: Path) -> Written:
     folder = target / "data" / _portable(source.benchmark) / _portable(record.developer) / _portable(record.model)
     make_folders(folder)
     samples = folder / f"{record.uuid}_samples.jsonl"
-    written = Written()
+    written = WrittenExport()
     digest, rows = hashlib.sha256(), 0
     with replacing(samples) as beside, create(beside) as file:
         for game in source.games():
@@ -87,7 +87,7 @@ def _check(options: ExportOptions) -> None:
 class _Record:
     """The record of one agent's model."""
 
-    def __init__(self, source: Source, options: ExportOptions, subject: AgentRow) -> None:
+    def __init__(self, source: RunSource, options: ExportOptions, subject: AgentRow) -> None:
         self._source, self._options, self._subject = source, options, subject
         self.info = _model_info(subject)
         self.id = self.info["id"]
@@ -101,7 +101,7 @@ class _Record:
         digest = tagged_hash(NAME, [source.folder.run_id, source.manifest.identity, subject["agent"], self._when])
         self.uuid = UUID(bytes=bytes.fromhex(digest)[:16], version=4)
 
-    def whole(self, samples: Path, checksum: str, rows: int, written: Written) -> dict[str, Any]:
+    def whole(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, Any]:
         manifest = self._source.manifest
         details = {
             "run_id": manifest.run_id,
@@ -138,7 +138,7 @@ class _Record:
             },
         }
 
-    def _results(self, written: Written) -> Iterator[dict[str, Any]]:
+    def _results(self, written: WrittenExport) -> Iterator[dict[str, Any]]:
         unknown = []
         for row in self._source.metrics:
             if row["agent"] not in (None, self._subject["agent"]) or row["value"] is None:
@@ -212,7 +212,7 @@ class _Record:
         args = {"prompt_template": self._source.prompt(self._subject["agent"]), **generation_options(settings)}
         return {"generation_config": {"generation_args": args}}
 
-    def row(self, game: Game, written: Written) -> dict[str, Any] | None:
+    def row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
         """One rollout; None where the format cannot hold it."""
         rollout, agent = game.rollout, self._subject["agent"]
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
@@ -257,7 +257,7 @@ class _Record:
             },
         }
 
-    def _attribution(self, game: Game, last: int) -> list[dict[str, Any]]:
+    def _attribution(self, game: ExportedGame, last: int) -> list[dict[str, Any]]:
         if self._subject["role"] != "verifier" or game.verdict is None:
             return []
         return [

@@ -30,7 +30,7 @@ class ExportOptions:
 
 
 @dataclass
-class Written:
+class WrittenExport:
     """What was written, and what the format could not hold."""
 
     files: dict[Path, int] = field(default_factory=dict)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from runner.exports import every_eval_ever, hf_eval_results, inspect_log, scout
-from runner.exports.export_file import ExportOptions, Written
-from runner.exports.run_source import Source
+from runner.exports.export_file import ExportOptions, WrittenExport
+from runner.exports.run_source import RunSource
 
-Write = Callable[[Source, ExportOptions, Path], Written]
+Write = Callable[[RunSource, ExportOptions, Path], WrittenExport]
 
 EXPORTS: Mapping[str, Write] = {
     every_eval_ever.NAME: every_eval_ever.write,

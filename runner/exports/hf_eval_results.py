@@ -14,14 +14,14 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import make_folders
 from runner.base.text import interval_ends
 from runner.documents.yaml_writer import dump
-from runner.exports.export_file import ExportOptions, Written
-from runner.exports.run_source import Source
+from runner.exports.export_file import ExportOptions, WrittenExport
+from runner.exports.run_source import RunSource
 
 NAME = "hf-eval-results"
 METRIC = "accuracy"
 
 
-def write(source: Source, options: ExportOptions, target: Path) -> Written:
+def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
     """Write the entry below `target`.
 
     Raises:
@@ -48,13 +48,13 @@ def write(source: Source, options: ExportOptions, target: Path) -> Written:
     make_folders(folder)
     path = folder / f"{source.folder.run_id}.{subject['agent']}.yaml"
     atomic_write(path, dump([entry]))
-    return Written(
+    return WrittenExport(
         {path: 1},
         not_carried=["n, the interval and the other agents have no field: they stand in notes", "rollouts and chats"],
     )
 
 
-def _notes(source: Source, row: Any, subject: str) -> str:
+def _notes(source: RunSource, row: Any, subject: str) -> str:
     manifest = source.manifest
     method = "95 %" if source.stopped is None else "95 %, a confidence sequence, which holds at every look"
     between = (

@@ -20,9 +20,9 @@ import orjson
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import replacing
 from runner.base.storage.safe_files import create, make_folders
-from runner.exports.export_file import ExportOptions, Written
+from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.metric_kinds import exported_name
-from runner.exports.run_source import Game, Line, Source, dataset_path, generation_options
+from runner.exports.run_source import ChatLine, ExportedGame, RunSource, dataset_path, generation_options
 from runner.results.manifest import AgentRow
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
 
@@ -35,7 +35,7 @@ _TOKENS = ("input_tokens", "output_tokens", "total_tokens", "input_tokens_cache_
 _LATER_TOKENS = {"input_tokens_cache_write": "cache_write_tokens", "reasoning_tokens": "reasoning_tokens"}
 
 
-def write(source: Source, options: ExportOptions, target: Path) -> Written:
+def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
     """Write the log below `target`.
 
     Raises:
@@ -46,7 +46,7 @@ def write(source: Source, options: ExportOptions, target: Path) -> Written:
     make_folders(target)
     path = target / f"{source.folder.run_id}.eval"
     log = _Log(source, subject)
-    written = Written(
+    written = WrittenExport(
         not_carried=["calls that failed, and the chats of each call: a sample has one conversation", *source.unsaid]
     )
     try:
@@ -88,7 +88,7 @@ def _put_bytes(archive: ZipFile, name: str, data: bytes | bytearray) -> None:
 class _Log:
     """The log of one run, about one agent or about the game."""
 
-    def __init__(self, source: Source, subject: AgentRow | None) -> None:
+    def __init__(self, source: RunSource, subject: AgentRow | None) -> None:
         self._source, self._subject = source, subject
         self._models: dict[str, Counter[str]] = {}
         self._roles: dict[str, Counter[str]] = {}
@@ -169,7 +169,7 @@ class _Log:
             found[name] = {"name": name, "value": row["value"], "params": {}, "metadata": details}
         return found
 
-    def sample(self, game: Game) -> dict[str, Any]:
+    def sample(self, game: ExportedGame) -> dict[str, Any]:
         rollout = game.rollout
         point = rollout.job.datapoint
         calls = [call for call in rollout.calls if call.is_answer]
@@ -225,7 +225,7 @@ class _Log:
     def _output_model(self) -> str:
         return self._subject["model"] if self._subject else NO_MODEL
 
-    def _messages(self, game: Game) -> list[dict[str, Any]]:
+    def _messages(self, game: ExportedGame) -> list[dict[str, Any]]:
         if self._subject is not None:
             return [_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
         openings = [(seat, game.chat(seat)[:1]) for seat in game.cast]
@@ -238,7 +238,7 @@ class _Log:
         said = ({"source": "generate", **message} for message in game.said())
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *said))]
 
-    def _input(self, game: Game) -> str:
+    def _input(self, game: ExportedGame) -> str:
         return orjson.dumps(self._source.columns(game.rollout)).decode()
 
     def summary(self, sample: dict[str, Any]) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def _usage(calls: Iterable[Call]) -> dict[str, int]:
     return usage | {name: tokens for name, tokens in later.items() if tokens}
 
 
-def _times(game: Game) -> dict[str, str]:
+def _times(game: ExportedGame) -> dict[str, str]:
     turns = game.turns()
     if not turns:
         return {}
@@ -275,7 +275,7 @@ def _error(message: str) -> dict[str, str]:
     return {"message": message, "traceback": "", "traceback_ansi": ""}
 
 
-def _message(index: int, line: Line) -> dict[str, Any]:
+def _message(index: int, line: ChatLine) -> dict[str, Any]:
     message = line.message
     found: dict[str, Any] = {"id": f"m{index}", "role": message["role"], "content": message["content"]}
     if message["role"] == "assistant":

@@ -23,7 +23,7 @@ from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.spec.paired_design import exchanged
 
 
-class Line(NamedTuple):
+class ChatLine(NamedTuple):
     """A message of a chat, and the model that wrote it, where an agent of this run did."""
 
     message: ChatMessage
@@ -46,7 +46,7 @@ def dataset_path(manifest: Manifest, plan: Plan) -> str:
     return str((source.get("repository") if path in (None, ".") else path) or plan.spec.experiment.dataset.path)
 
 
-class Turn(NamedTuple):
+class ExportedTurn(NamedTuple):
     """An answer in a game, with its chat and its times in milliseconds since 1970."""
 
     call: Call
@@ -56,7 +56,7 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Game:
+class ExportedGame:
     """A rollout, what was asked in it, and who played it."""
 
     rollout: Rollout
@@ -70,20 +70,20 @@ class Game:
     created_ms: Mapping[SampleKey, float] = field(default_factory=dict)
     """Times of the answers, if their servers sent them."""
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[ExportedTurn]:
         """Return every answer with its times: the server's, or else as if each came right after the one before."""
         requests = {(r.sample.round, r.sample.agent, r.sample.attempt, r.sample.vote): r for r in self.requests}
-        turns: list[Turn] = []
+        turns: list[ExportedTurn] = []
         for call in self.rollout.calls:
             request = requests.get((call.round, call.agent, call.attempt, call.vote))
             if not call.is_answer or request is None:
                 continue
             previous = turns[-1].end_ms if turns else self.started_ms
             start = self.created_ms.get(request.sample, previous)
-            turns.append(Turn(call, request.messages, start, start + (call.latency_ms or 0.0)))
+            turns.append(ExportedTurn(call, request.messages, start, start + (call.latency_ms or 0.0)))
         return turns
 
-    def chat(self, agent: str) -> list[Line]:
+    def chat(self, agent: str) -> list[ChatLine]:
         """The last chat that was sent for an agent, with the answer that counted: the agent's whole game.
 
         Of several votes that is the one taken. Empty where the agent was not asked.
@@ -95,8 +95,8 @@ class Game:
         answer = self._answer(last.sample)
         model = self.cast[agent]["model"]
         earlier = None if agent == self.judged else model
-        said = [Line(m, earlier if m["role"] == "assistant" else None) for m in last.messages]
-        return said if answer is None else [*said, Line({"role": "assistant", "content": answer}, model)]
+        said = [ChatLine(m, earlier if m["role"] == "assistant" else None) for m in last.messages]
+        return said if answer is None else [*said, ChatLine({"role": "assistant", "content": answer}, model)]
 
     def _answer(self, last: SampleKey) -> str | None:
         """What an agent answered in the round of its last sample; None where no text came.
@@ -173,7 +173,7 @@ class Game:
 
 
 @dataclass(frozen=True)
-class Source:
+class RunSource:
     """A finished run, to be written in another format."""
 
     folder: RunFolder
@@ -299,7 +299,7 @@ class Source:
             found.append("the answers of verdicts on the way; what each verdict was stands there")
         return found
 
-    def player(self, game: Game, seat: str) -> str:
+    def player(self, game: ExportedGame, seat: str) -> str:
         """The entry of `agents` that plays in a seat of a game: it has the model."""
         return self._players[bool(game.rollout.job.swapped)][seat]
 
@@ -320,7 +320,7 @@ class Source:
         """The columns of a rollout's datapoint."""
         return dict(rollout.job.datapoint.columns)
 
-    def games(self) -> Iterator[Game]:
+    def games(self) -> Iterator[ExportedGame]:
         """Every finished game in the order of the plan, those that were lost in transport too."""
         judged = None if self.manifest.rejudge_of is None else self.plan.spec.protocol.verifier_name
         began = started_ms(self.manifest)
@@ -329,7 +329,9 @@ class Source:
                 times = {request.sample: found.created_ms(request.sample) for request in requests}
                 created = {sample: time for sample, time in times.items() if time and time >= began - CLOCK_SKEW_MS}
                 for rollout in rollouts:
-                    yield Game(rollout, requests, self._casts[bool(rollout.job.swapped)], judged, began, created)
+                    yield ExportedGame(
+                        rollout, requests, self._casts[bool(rollout.job.swapped)], judged, began, created
+                    )
 
 
 def generation_options(settings: ModelSettings) -> dict[str, Any]:

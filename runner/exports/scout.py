@@ -15,8 +15,8 @@ import orjson
 
 from runner.base.storage.parquet import write_parquet
 from runner.base.storage.safe_files import create, make_folders
-from runner.exports.export_file import ExportOptions, Written
-from runner.exports.run_source import Game, Line, Source, generation_options
+from runner.exports.export_file import ExportOptions, WrittenExport
+from runner.exports.run_source import ChatLine, ExportedGame, RunSource, generation_options
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
 
 NAME = "scout"
@@ -35,7 +35,7 @@ COLUMNS = {
 """Scout's own, to `messages`; then ours. JSON stands as text, as Scout has it."""
 
 
-def write(source: Source, options: ExportOptions, target: Path) -> Written:
+def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
     """Write the transcripts below `target`.
 
     Raises:
@@ -46,7 +46,7 @@ def write(source: Source, options: ExportOptions, target: Path) -> Written:
         [source.agent(options.subject)["agent"]] if options.subject else [r["agent"] for r in source.manifest.agents]
     )
     make_folders(target)
-    written = Written(
+    written = WrittenExport(
         not_carried=[
             "calls that failed, and log-probabilities: a transcript has messages alone",
             "metrics and their intervals",
@@ -82,7 +82,7 @@ class _Chat(NamedTuple):
     options: Mapping[str, Any] | None = None
 
 
-def _chats(source: Source, game: Game, seats: Sequence[str], *, whole: bool) -> Iterator[_Chat]:
+def _chats(source: RunSource, game: ExportedGame, seats: Sequence[str], *, whole: bool) -> Iterator[_Chat]:
     answers = [call for call in game.rollout.calls if call.is_answer]
     if whole:
         yield _Chat(WHOLE, list(game.said()), answers)
@@ -94,7 +94,7 @@ def _chats(source: Source, game: Game, seats: Sequence[str], *, whole: bool) -> 
             yield _Chat(agent["agent"], chat, calls, agent["model"], agent["role"], generation_options(settings))
 
 
-def _message(line: Line) -> dict[str, Any]:
+def _message(line: ChatLine) -> dict[str, Any]:
     message = line.message
     found: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     if line.model is not None:
@@ -104,7 +104,7 @@ def _message(line: Line) -> dict[str, Any]:
     return found
 
 
-def _row(source: Source, game: Game, chat: _Chat) -> dict[str, Any]:
+def _row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, Any]:
     rollout, manifest, facts = game.rollout, source.manifest, game.facts
     point = rollout.job.datapoint
     return {

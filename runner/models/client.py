@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from runner.models.admission import Admission, OwnAdmission
 from runner.models.call_events import NO_EVENTS, CallEvents
-from runner.models.connectors import CONNECTORS, Provider, Replayed, ToConnect
+from runner.models.connectors import CONNECTORS, Provider, ReplayedRun, ToConnect
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Request
 from runner.models.layers.budget import Budget
@@ -21,11 +21,11 @@ from runner.models.layers.limits import Sleep
 from runner.models.layers.malformed import judging_refusals
 from runner.models.layers.placement import Placement, Rollout
 from runner.models.layers.retry import with_retries
-from runner.models.layers.server_health import OneOfSeveral, Standing
-from runner.models.layers.server_pool import Server, SeveralServers
+from runner.models.layers.server_health import OneOfSeveral, ServerHealth
+from runner.models.layers.server_pool import PooledServer, SeveralServers
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
-from runner.models.shared_servers import Servers, Told, server_of
+from runner.models.shared_servers import Servers, SharedBreaker, server_of
 
 Close = Callable[[], Awaitable[None]]
 
@@ -54,7 +54,7 @@ def connect(
     policy: Retry,
     *,
     concurrency: int = 64,
-    replays: Mapping[str, Replayed] | None = None,
+    replays: Mapping[str, ReplayedRun] | None = None,
     budget: Budget | None = None,
     costs: CallCosts | None = None,
     cache: Cache | None = None,
@@ -130,7 +130,7 @@ def _attempts(admitted: Admission, events: CallEvents) -> Attempt:
 
 def _breakers(
     shared: Servers, live: Mapping[str, ModelSettings], policy: Retry, events: CallEvents
-) -> Mapping[str, Told]:
+) -> Mapping[str, SharedBreaker]:
     """The breakers by server, so that each is told of once, however many groups ask it."""
     one_of_several: dict[str, bool] = {}
     for settings in live.values():
@@ -160,7 +160,7 @@ class _AtSeveral:
     policy: Retry
     admitted: Admission
     attempt: Attempt
-    told: Mapping[str, Told]
+    told: Mapping[str, SharedBreaker]
     events: CallEvents
     sleep: Sleep
     made: list[Provider] = field(default_factory=list)
@@ -171,18 +171,18 @@ class _AtSeveral:
         several = SeveralServers(each, placement, self.policy.transient, self.events, sleep=self.sleep)
         return _Pool(several.complete, placement)
 
-    def _server(self, group: str, settings: ModelSettings) -> Server:
+    def _server(self, group: str, settings: ModelSettings) -> PooledServer:
         server = server_of(settings)
         learn = self.admitted.learns(group, server)
         provider = CONNECTORS[settings.provider](ToConnect(group, settings, self.servers, learn, None, {}))
         self.made.append(provider)
         events = self.events
-        standing = Standing(
+        standing = ServerHealth(
             server, group, self.policy.breaker.failures, self.policy.transient,
             tell=lambda message: events.server_down(f"{server} ({group})", message),
             unlike=lambda calls, said: events.unlike(group, server, calls, said),
         )  # fmt: skip
-        return Server(self.told[server].breaker, standing, self.attempt({group: OneOfSeveral(provider)}, server))
+        return PooledServer(self.told[server].breaker, standing, self.attempt({group: OneOfSeveral(provider)}, server))
 
 
 def _or_several(complete: Complete, pools: Mapping[str, _Pool]) -> Complete:
@@ -199,7 +199,7 @@ def _live_retried(
     policy: Retry,
     *,
     events: CallEvents,
-    told: Mapping[str, Told],
+    told: Mapping[str, SharedBreaker],
     sleep: Sleep,
 ) -> Complete:
     """Retries where there is a network: a replay's failures are what they are, the dummy has none."""

@@ -24,7 +24,7 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
-class Replayed(NamedTuple):
+class ReplayedRun(NamedTuple):
     """A run whose answers are taken: its folder, and its identity where that is known."""
 
     run: Path
@@ -39,7 +39,7 @@ class ToConnect:
     settings: ModelSettings
     servers: Servers
     learn: Learn | None
-    replayed: Replayed | None
+    replayed: ReplayedRun | None
     labels: Mapping[str, int]
 
 

@@ -12,7 +12,7 @@ from runner.models.interface import Completion, Request, byte_length
 from runner.models.plausible_usage import at_least_typical
 from runner.models.prices import PriceBasis, budget_price
 from runner.models.settings import ModelSettings, requested_answers
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 
 MESSAGE_OVERHEAD = 16
 """Tokens a server may add to each message; no tokenizer makes more than one token of one byte."""
@@ -45,26 +45,26 @@ class CallCosts:
         """Whether every group's price is known."""
         return None not in self.prices.values()
 
-    def worst_case(self, request: Request) -> Tally:
+    def worst_case(self, request: Request) -> UsageTotals:
         """The most that one call can cost."""
         settings, price = self.groups[request.group], self._budgeted[request.group]
         if not settings.traits.metered:
-            return Tally()
+            return UsageTotals()
         prompt = sum(byte_length(m["content"] + m.get("name", "")) + MESSAGE_OVERHEAD for m in request.messages)
         if settings.extra_body:
             prompt += len(orjson.dumps(dict(settings.extra_body)))  # tools and schemas are billed as part of the prompt
         answers = (answer_limit(settings) or 0) * requested_answers(request, settings)
         usd = price.most(prompt, answers) if price is not None else 0.0
-        return Tally(usd, prompt + answers, 1)
+        return UsageTotals(usd, prompt + answers, 1)
 
-    def actual(self, group: str, completion: Completion) -> Tally:
+    def actual(self, group: str, completion: Completion) -> UsageTotals:
         """What one call did cost, by the tokens the server counted."""
-        cost = Tally()
+        cost = UsageTotals()
         if self.groups[group].traits.metered:
             cost.count(completion.usage, self.prices[group])
         return cost
 
-    def charge(self, request: Request, completion: Completion) -> Tally:
+    def charge(self, request: Request, completion: Completion) -> UsageTotals:
         """Return what a budget counts for an answered call: at least its cost, and what its text typically costs.
 
         If the server did not count all tokens, or not truly, no estimate is a bound, and the worst case counts.
@@ -80,7 +80,7 @@ class CallCosts:
             cost = replace(cost, usd=max(cost.usd, most.usd), tokens=max(cost.tokens, most.tokens))
         return cost
 
-    def extra_charge(self, request: Request, completion: Completion) -> Tally | None:
+    def extra_charge(self, request: Request, completion: Completion) -> UsageTotals | None:
         """Return what a budget counts for an answered call if that is more than its cost, or if it is estimated."""
         charge, cost = self.charge(request, completion), self.actual(request.group, completion)
         is_more = charge.usd > cost.usd or charge.tokens > cost.tokens
@@ -91,11 +91,11 @@ _UNCLEAR = (408, 409)
 """Client errors after which a server may still have worked on the call."""
 
 
-def cost_of_failure(most: Tally, error: CallError) -> Tally:
+def cost_of_failure(most: UsageTotals, error: CallError) -> UsageTotals:
     """Return what a budget counts for a failed call: its worst case, unless the server clearly refused the call."""
     status = error.status
     is_refusal = not isinstance(error, TransientError) or (
         status is not None and 300 <= status < 500 and status not in _UNCLEAR
     )
     may_be_billed = status is None or error.usage is not None or not is_refusal
-    return most if may_be_billed else Tally(completions=most.completions)
+    return most if may_be_billed else UsageTotals(completions=most.completions)

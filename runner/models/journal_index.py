@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.base.storage.log_follower import PIECE, Tail
+from runner.base.storage.log_follower import PIECE, LogFollower
 from runner.base.storage.log_lines import JournalReader
 from runner.models.interface import SampleKey
 from runner.models.journal_records import (
     BatchRecord,
     CallRecord,
     EndedRecord,
-    Entry,
     FailureRecord,
-    PartRecord,
+    IndexedRecord,
+    RepeatRecord,
     parse_record,
     read_records,
 )
@@ -27,7 +27,7 @@ class JournalIndex:
     def __init__(
         self,
         read: Callable[[int], dict[str, Any]],
-        entries: Iterable[Entry],
+        entries: Iterable[IndexedRecord],
         *,
         group_of: Callable[[SampleKey], str] = lambda sample: sample.agent,
     ) -> None:
@@ -41,10 +41,10 @@ class JournalIndex:
         for entry in entries:
             self.add(entry)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: IndexedRecord) -> None:
         """Take in the next record of the journal."""
         record = entry.record
-        if isinstance(record, (CallRecord, PartRecord, EndedRecord)):
+        if isinstance(record, (CallRecord, RepeatRecord, EndedRecord)):
             self._offsets[record.sample] = entry.offset
             if isinstance(record, CallRecord):
                 self.answered.add(self._group_of(record.sample))
@@ -62,7 +62,7 @@ class JournalIndex:
         if offset is None:
             return None
         record = parse_record(self._read(offset))
-        if isinstance(record, PartRecord):
+        if isinstance(record, RepeatRecord):
             holder = self.get(record.holder)
             assert isinstance(holder, CallRecord)
             return record.found_in(holder)
@@ -78,7 +78,7 @@ class FollowedIndex:
     """The index of a journal that a process may append to, as far as it was read."""
 
     def __init__(self, path: Path, run: str | None = None) -> None:
-        self._path, self._tail = path, Tail(path, run)
+        self._path, self._tail = path, LogFollower(path, run)
         self._reader: JournalReader | None = None
         self.index = JournalIndex(self._record, ())
 
@@ -87,13 +87,13 @@ class FollowedIndex:
         """Whether the last look came to the end of what was there."""
         return self._tail.is_at_end
 
-    def read(self, most: int = PIECE) -> list[Entry]:
+    def read(self, most: int = PIECE) -> list[IndexedRecord]:
         """The records that came since the last look, which the index has now, too; of many the first `most` bytes.
 
         Raises:
-            JournalError, NewerFormatError: see `Tail.read`.
+            JournalError, NewerFormatError: see `LogFollower.read`.
         """
-        entries = [Entry(offset, data["seq"], parse_record(data)) for offset, data in self._tail.read(most)]
+        entries = [IndexedRecord(offset, data["seq"], parse_record(data)) for offset, data in self._tail.read(most)]
         if entries:
             self.close()  # a reader has what followed its last record in memory, and that may have been cut off since
         for entry in entries:

@@ -18,7 +18,7 @@ from runner.base.storage.log_lines import ANSWER, RUN, RUN_ID, read_journal
 from runner.game.prompts.chat import ChatMessage
 from runner.models.answers import choices_of, model_of, split, usage_of
 from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 
 ANSWER_TEXT: Final = "answer_text"
 """The key of an answer that is nested too deep to stand in a line of JSON: it stands there as a text."""
@@ -126,14 +126,14 @@ def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[
     )
 
 
-class Asked(NamedTuple):
+class RequestRecord(NamedTuple):
     """What was asked: the hash of the model group's parameters, and that of the messages."""
 
     parameters: str
     """Its first digits alone, in records with whole answers: a journal holds few such hashes."""
     messages: str
 
-    def is_of(self, other: Asked) -> bool:
+    def is_of(self, other: RequestRecord) -> bool:
         """Whether what was recorded so is what another says in full."""
         return self.messages == other.messages and other.parameters.startswith(self.parameters)
 
@@ -144,9 +144,9 @@ class CallRecord:
 
     KIND: ClassVar = "call"
     sample: SampleKey
-    asked: Asked
+    asked: RequestRecord
     completion: Completion
-    charged: Tally | None = None
+    charged: UsageTotals | None = None
 
     @property
     def created_ms(self) -> float | None:
@@ -169,11 +169,11 @@ class CallRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CallRecord:
-        return cls(_sample(data), Asked(*data["asked"]), completion_from_fields(data), _charged(data))
+        return cls(_sample(data), RequestRecord(*data["asked"]), completion_from_fields(data), _charged(data))
 
 
 @dataclass(frozen=True, slots=True)
-class PartRecord:
+class RepeatRecord:
     """An answer that came with another's: the repeat whose record holds the server's answer, and which choice it is."""
 
     sample: SampleKey
@@ -196,7 +196,7 @@ class PartRecord:
         return {"kind": CallRecord.KIND, "sample": self.sample.fields(), "of": self.of, "choice": self.choice}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PartRecord:
+    def from_json(cls, data: Mapping[str, Any]) -> RepeatRecord:
         return cls(_sample(data), data["of"], data["choice"])
 
 
@@ -206,12 +206,12 @@ class EndedRecord:
 
     KIND: ClassVar = "ended"
     sample: SampleKey
-    asked: Asked
+    asked: RequestRecord
     error: str
     message: str
 
     @classmethod
-    def of(cls, sample: SampleKey, asked: Asked, error: CallError) -> EndedRecord:
+    def of(cls, sample: SampleKey, asked: RequestRecord, error: CallError) -> EndedRecord:
         return cls(sample, asked, type(error).__name__, str(error))
 
     @property
@@ -234,7 +234,7 @@ class EndedRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EndedRecord:
-        return cls(_sample(data), Asked(*data["asked"]), data["error"], data["message"])
+        return cls(_sample(data), RequestRecord(*data["asked"]), data["error"], data["message"])
 
 
 _ENDINGS: Mapping[str, type[CallError]] = {
@@ -255,7 +255,7 @@ class FailureRecord:
     attempt: int
     error: str
     wait: float
-    charged: Tally | None = None
+    charged: UsageTotals | None = None
     usage: Usage | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -305,14 +305,14 @@ class LostRecord:
 
     KIND: ClassVar = "lost"
     of: str
-    charged: Tally
+    charged: UsageTotals
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.KIND, "of": self.of, "charged": _charge(self.charged)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LostRecord:
-        return cls(data["of"], Tally(*data["charged"]))
+        return cls(data["of"], UsageTotals(*data["charged"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,10 +327,10 @@ class OtherRecord:
         return cls(data["kind"], _sample(data) if "sample" in data else None)
 
 
-Record = CallRecord | PartRecord | EndedRecord | FailureRecord | BatchRecord | LostRecord | OtherRecord
+Record = CallRecord | RepeatRecord | EndedRecord | FailureRecord | BatchRecord | LostRecord | OtherRecord
 
 
-class Entry(NamedTuple):
+class IndexedRecord(NamedTuple):
     """A record where it stands: the offset of its line, and its number in the journal."""
 
     offset: int
@@ -341,18 +341,18 @@ class Entry(NamedTuple):
 def parse_record(data: Mapping[str, Any]) -> Record:
     """A journal's line as the record that it is."""
     if data["kind"] == CallRecord.KIND and "of" in data:
-        return PartRecord.from_json(data)
+        return RepeatRecord.from_json(data)
     return _KINDS.get(data["kind"], OtherRecord.from_json)(data)
 
 
-def read_records(path: Path, run: str | None = None) -> Iterator[Entry]:
+def read_records(path: Path, run: str | None = None) -> Iterator[IndexedRecord]:
     """Every whole record of a run's journal.
 
     Raises:
         JournalError: the file is damaged before its last line, or is not of the run with the identity `run`.
     """
     for offset, data in read_journal(path, run):
-        yield Entry(offset, data["seq"], parse_record(data))
+        yield IndexedRecord(offset, data["seq"], parse_record(data))
 
 
 _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Record]] = {
@@ -364,10 +364,10 @@ def _sample(data: Mapping[str, Any]) -> SampleKey:
     return SampleKey(*data["sample"])
 
 
-def _charge(tally: Tally) -> list[float]:
+def _charge(tally: UsageTotals) -> list[float]:
     return [tally.usd, tally.tokens, tally.completions]
 
 
-def _charged(data: Mapping[str, Any]) -> Tally | None:
+def _charged(data: Mapping[str, Any]) -> UsageTotals | None:
     charged = data.get("charged")
-    return Tally(*charged) if charged else None
+    return UsageTotals(*charged) if charged else None

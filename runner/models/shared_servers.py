@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from runner.models.addresses import same_server
 from runner.models.layers.breaker import Breaker
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep
-from runner.models.providers.body_limits import Places
+from runner.models.providers.body_limits import BodySlots
 from runner.models.providers.openai_errors import BASE_URL
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
@@ -37,7 +37,7 @@ class Servers:
         self._sleep = sleep
         self._limits: dict[Hashable, GroupLimit] = {}
         self._breakers: dict[Hashable, _Watched] = {}
-        self._places: dict[str, Places] = {}
+        self._places: dict[str, BodySlots] = {}
         self._kept: dict[Hashable, tuple[Any, Close]] = {}
 
     def limit(self, group: str, settings: ModelSettings, policy: Retry) -> GroupLimit:
@@ -56,8 +56,8 @@ class Servers:
             )
         return self._limits[model]
 
-    def breaker(self, server: str, policy: Retry, tell: Callable[[str, str | None], None]) -> Told:
-        """The breaker of a server. `tell` is told of the server, in its own context, until `Told.end` is called."""
+    def breaker(self, server: str, policy: Retry, tell: Callable[[str, str | None], None]) -> SharedBreaker:
+        """The breaker of a server; `tell` is called about it, in its own context, until `SharedBreaker.end` is."""
         key = (server, policy.breaker, policy.transient)
         if key not in self._breakers:
             watched = _Watched()
@@ -65,9 +65,9 @@ class Servers:
             self._breakers[key] = watched
         return self._breakers[key].join(lambda message: tell(server, message))
 
-    def places(self, settings: ModelSettings) -> Places:
+    def places(self, settings: ModelSettings) -> BodySlots:
         """The places for the long bodies of a server."""
-        return self._places.setdefault(server_of(settings), Places(self.concurrency))
+        return self._places.setdefault(server_of(settings), BodySlots(self.concurrency))
 
     def kept(self, key: Hashable, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> T:
         """What was made for this key, or is made now, and is closed with all the rest: the connections to a server."""
@@ -97,7 +97,7 @@ def connections_of(settings: ModelSettings) -> Hashable:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class SharedBreaker:
     """A breaker, and one who is told of it."""
 
     breaker: Breaker
@@ -112,7 +112,7 @@ class _Watched:
     _listeners: list[tuple[Context, Tell]] = field(default_factory=list)
     _said: str | None = None
 
-    def join(self, tell: Tell) -> Told:
+    def join(self, tell: Tell) -> SharedBreaker:
         listener = copy_context(), tell
         self._listeners.append(listener)
         if self._said is not None:
@@ -122,7 +122,7 @@ class _Watched:
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
-        return Told(self.breaker, end)
+        return SharedBreaker(self.breaker, end)
 
     def tell(self, message: str | None) -> None:
         self._said = message

@@ -11,7 +11,7 @@ from runner.models.prices import Pricing
 
 
 @dataclass(slots=True)
-class Tally:
+class UsageTotals:
     """What calls used and cost, or may. Tallies add up; only who made one counts into it."""
 
     usd: float = 0.0
@@ -46,14 +46,14 @@ class Tally:
         """A count for each of `TOKEN_CLASSES`."""
         return _counts(self)
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: UsageTotals) -> UsageTotals:
         return self._combined(add, other)
 
-    def __sub__(self, other: Tally) -> Tally:
+    def __sub__(self, other: UsageTotals) -> UsageTotals:
         return self._combined(sub, other)
 
-    def _combined(self, combine: Callable[[float, float], float], other: Tally) -> Tally:
-        return Tally(*map(combine, _all(self), _all(other)))  # type: ignore[arg-type]
+    def _combined(self, combine: Callable[[float, float], float], other: UsageTotals) -> UsageTotals:
+        return UsageTotals(*map(combine, _all(self), _all(other)))  # type: ignore[arg-type]
 
 
 _counts: Callable[[object], tuple[int, ...]] = attrgetter(*TOKEN_CLASSES)

@@ -34,7 +34,7 @@ class SweepLine:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepPoints:
     """The points of one spec's sweep."""
 
     name: str
@@ -47,7 +47,7 @@ class Sweep:
         return any(line.seeds > 1 for line in self.lines)
 
 
-def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[Sweep]:
+def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[SweepPoints]:
     """The sweeps among a results folder's rows: seeds are pooled and ranked as `nip-run sweep` has them.
 
     Raises:
@@ -68,7 +68,7 @@ def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[Sweep
     return found
 
 
-def published_sweeps(rows: Sequence[Mapping[str, Any]]) -> list[Sweep]:
+def published_sweeps(rows: Sequence[Mapping[str, Any]]) -> list[SweepPoints]:
     """Those among a registry's rows, each seed a line: a board pools no runs of others."""
     found = []
     for name, members in _swept(rows):
@@ -102,11 +102,11 @@ def _order(value: Any) -> tuple[int, float, str]:
     return (0, float(value), "") if is_number else (1, 0.0, str(value))
 
 
-def _sweep(name: str, lines: Sequence[SweepLine]) -> list[Sweep]:
+def _sweep(name: str, lines: Sequence[SweepLine]) -> list[SweepPoints]:
     """A sweep with the keys that differ in it; none where only the seed does."""
     names = list(dict.fromkeys(key for line in lines for key in line.point if key != SEED))
     keys = [key for key in names if len({str(line.point.get(key)) for line in lines}) > 1]
-    return [Sweep(name, keys, lines)] if keys else []
+    return [SweepPoints(name, keys, lines)] if keys else []
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:

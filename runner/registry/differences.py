@@ -33,13 +33,13 @@ _SINCE = ("methods", "original_statistics", "variance", "vote_curve")
 """What metrics.json has beside the metrics, and 0.1.0 told otherwise."""
 
 
-class Note(str):
+class CheckNote(str):
     """What a check has to say that is no failure."""
 
     __slots__ = ()
 
 
-class Otherwise(Note):
+class Otherwise(CheckNote):
     """What another version told otherwise, or did not compute: of that it cannot be said that it follows."""
 
     __slots__ = ()

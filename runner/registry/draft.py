@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.limits import USUAL, Limits
-from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.manifest import FileSource, Release
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Naming:
     """The release that it was made from, `KIND/OWNER/NAME@VERSION`; None: the one that the run was got from, if any."""
     child_of_sha256: str | None = None
     """Of that release's manifest."""
-    sources: Mapping[str, Source] | None = None
+    sources: Mapping[str, FileSource] | None = None
     """The sources of a run's files that `--pin` found; None: the sources recorded when the run began."""
 
 

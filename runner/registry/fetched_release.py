@@ -21,7 +21,7 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, dige
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.registry.recomputed_run import write_tables
 from runner.registry.signing import check_release
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.transports.staging import remove_abandoned
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -51,7 +51,7 @@ _PINNED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A
 
 
 @dataclass(frozen=True)
-class Got:
+class FetchedRelease:
     """A release in a folder."""
 
     folder: Path
@@ -74,7 +74,7 @@ class Got:
 
 def get(
     registry: Registry, named: Reference | Digest, folder: Path | None = None, signer_key: Path | None = None
-) -> Got:
+) -> FetchedRelease:
     """Write a release into a folder, by default one of its name here: all of it, or nothing.
 
     Of a run the tables are made again from its journal, which executes nothing: its templates are rendered as when it
@@ -96,7 +96,7 @@ def get(
             check_lock(beside, release)
         except ReleaseError as error:
             raise type(error)(f"{entry.reference} in {registry.where}: {error}; nothing was written") from error
-        got = Got(beside, release, entry.sha256)
+        got = FetchedRelease(beside, release, entry.sha256)
         if release.file(PIN) is not None:
             notes.append(WITHOUT_ROWS)
         elif release.kind == Kind.RUN and not got.is_training_run:
@@ -105,7 +105,7 @@ def get(
             except NipRunError as error:
                 said = str(error).replace(str(beside), str(target))
                 notes.append(f"its tables cannot be made again, and show and compare cannot read it: {said}")
-    return Got(target, release, entry.sha256, tuple(notes))
+    return FetchedRelease(target, release, entry.sha256, tuple(notes))
 
 
 @contextmanager
@@ -143,8 +143,9 @@ def check_lock(folder: Path, release: Release) -> None:
             )
 
 
-def opened(folder: Path) -> Got:
-    """What lies in a folder that `get` left. Its files may have been changed since; see `runner.registry.verification.verify`.
+def opened(folder: Path) -> FetchedRelease:
+    """What lies in a folder that `get` left. Its files may have been changed since; see
+    `runner.registry.verification.verify`.
 
     Raises:
         UsageError: nothing was got into it.
@@ -158,7 +159,7 @@ def opened(folder: Path) -> Got:
         raise ReleaseError(f"{folder / MANIFEST} is damaged: its bytes are not those of its hash in {CHECKSUM}")
     if said is None or said != {"release": str(release.reference), "sha256": digest(data)}:
         raise ReleaseError(f"{folder / MARKER} is damaged: it does not name the release that lies beside it")
-    return Got(folder, release, digest(data))
+    return FetchedRelease(folder, release, digest(data))
 
 
 def is_got(folder: Path) -> bool:
@@ -203,7 +204,7 @@ def read_pin(path: Path) -> dict[str, Any]:
     return said
 
 
-def found_in(registry: Registry, named: Reference | Digest) -> Entry:
+def found_in(registry: Registry, named: Reference | Digest) -> ReleaseEntry:
     """The entry of a release that must be a run's. Raises as `Registry.find`; UsageError: it is none."""
     entry = registry.find(named)
     if entry.reference.kind != Kind.RUN:

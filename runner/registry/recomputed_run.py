@@ -17,7 +17,7 @@ from runner.base.storage.atomic_files import read_json
 from runner.results.baseline_scores import FILE, frozen
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
-from runner.results.stopping_rule import Decision
+from runner.results.stopping_rule import StoppingDecision
 from runner.results.tables import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
@@ -32,7 +32,7 @@ SPARE_SHARE = 1_000
 
 
 @dataclass(frozen=True)
-class Recomputed:
+class RecomputedRun:
     """What follows from a journal."""
 
     folder: RunFolder
@@ -43,7 +43,7 @@ class Recomputed:
 
 
 @contextmanager
-def recomputed(folder: RunFolder, beside: Path | None = None) -> Iterator[Recomputed]:
+def recomputed(folder: RunFolder, beside: Path | None = None) -> Iterator[RecomputedRun]:
     """What follows from the journal of a run, in a temporary folder, by default the system's.
 
     Raises:
@@ -58,11 +58,11 @@ def recomputed(folder: RunFolder, beside: Path | None = None) -> Iterator[Recomp
         yield _recompute(folder, plan, target)
 
 
-def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> Recomputed:
+def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRun:
     with closing(Reconstructor(folder, plan, with_failures=True)) as journal:
         check_claims(folder, plan, len(journal))
         until = plan.spec.experiment.until
-        decision = None if until is None else Decision(plan, until, frozen(folder.path / "inputs" / FILE))
+        decision = None if until is None else StoppingDecision(plan, until, frozen(folder.path / "inputs" / FILE))
         sinks, accounting = RecordSinks(plan, target), Accounting(plan, run_costs(plan), None)
         for rollouts in journal.by_job():
             for rollout in rollouts:
@@ -75,7 +75,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> Recomputed:
         sinks.seal()
         sinks.finish(decision)
     counts = {**accounting.finished(spending(plan, folder)), "status": accounting.status().value}
-    return Recomputed(target, read_json(target.metrics), counts)
+    return RecomputedRun(target, read_json(target.metrics), counts)
 
 
 def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:

@@ -19,7 +19,7 @@ from runner.registry.records import ROLLOUTS_FILE, published_rows
 from runner.results.baseline_scores import FILE, frozen
 from runner.results.folder import RunFolder
 from runner.results.metrics import Metrics
-from runner.results.stopping_rule import Decision
+from runner.results.stopping_rule import StoppingDecision
 from runner.results.tables import COLUMNS
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
@@ -69,7 +69,7 @@ class Records:
         self._rounds = protocol.max_message_rounds
         self._most = _most_reward(protocol.parameters, self._rounds)
         rule = plan.spec.experiment.until
-        self._decision = None if rule is None else Decision(plan, rule, frozen(folder.path / "inputs" / FILE))
+        self._decision = None if rule is None else StoppingDecision(plan, rule, frozen(folder.path / "inputs" / FILE))
         self._rows = 0
 
     def add(self, row: Mapping[str, Any]) -> None:

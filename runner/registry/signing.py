@@ -22,12 +22,12 @@ from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.base.storage.safe_files import create, read_bounded
 from runner.documents.releases.manifest import MANIFEST, digest
 from runner.registry.transports.listing import SIGNATURE
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 
 SIGNATURE_FILE = "release.json.sig"
 
 
-def sign_release(registry: Registry, entry: Entry, key: Path) -> None:
+def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
     """Sign a release that is published. One that this key has signed already is left as it is.
 
     Raises:
@@ -47,7 +47,7 @@ def sign_release(registry: Registry, entry: Entry, key: Path) -> None:
                 raise TakenError(f"{entry.reference} is signed already, by another key; it keeps that one") from error
 
 
-def check_release(registry: Registry, entry: Entry, signer_key: Path | None) -> str | None:
+def check_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | None) -> str | None:
     """Check the signature of a release, and say what is known of it; None where it has none, and none is asked for.
 
     Raises:

@@ -21,7 +21,7 @@ FILE = "compared.json"
 
 
 @dataclass(frozen=True)
-class Compared:
+class BaselineScores:
     """Another run's scores, by what identifies a datapoint in both runs: its label and the columns that are shown."""
 
     run_id: str
@@ -55,7 +55,7 @@ class Compared:
         return sum(self.score(point) is not None for point in points)
 
 
-def frozen(path: Path) -> Compared | None:
+def frozen(path: Path) -> BaselineScores | None:
     """The scores that were saved, if they were.
 
     Raises:
@@ -66,7 +66,7 @@ def frozen(path: Path) -> Compared | None:
     data = read_json(path)
     try:
         scores = {str(key): (int(right), int(games)) for key, (right, games) in data["scores"].items()}
-        return Compared(str(data["run_id"]), str(data["asked"]), tuple(map(str, data["columns"])), scores)
+        return BaselineScores(str(data["run_id"]), str(data["asked"]), tuple(map(str, data["columns"])), scores)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error}; remove it, and the same command makes it again") from error
 

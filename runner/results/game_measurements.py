@@ -18,7 +18,7 @@ Added = tuple[str | None, str, tuple[float, ...]]
 """The agent, None for the whole game; the metric; its values, in the order of the rounds."""
 
 
-class Verdict(NamedTuple):
+class GameVerdict(NamedTuple):
     """A game as the numbers need it that are made of all verdicts and confidences together."""
 
     datapoint: str
@@ -35,23 +35,23 @@ class Verdict(NamedTuple):
     is_bound: bool = False
 
 
-class Measured(NamedTuple):
+class GameMeasurement(NamedTuple):
     """What one game adds; one that failed in transport is counted as an outcome and in nothing else."""
 
     outcome: str
     cluster: str
     added: tuple[Added, ...]
-    verdict: Verdict | None
+    verdict: GameVerdict | None
 
 
-def measured(protocol: Protocol, rollout: Rollout) -> Measured:
+def measured(protocol: Protocol, rollout: Rollout) -> GameMeasurement:
     """What a game adds to the metrics."""
     point, outcome = rollout.job.datapoint, rollout.outcome.value
     if rollout.outcome == Outcome.TRANSPORT_FAILED:
-        return Measured(outcome, point.group, (), None)
+        return GameMeasurement(outcome, point.group, (), None)
     added = _of_game(protocol, rollout)
     _add_agents(added, protocol, rollout)
-    return Measured(outcome, point.group, tuple(added), _verdict(protocol, rollout))
+    return GameMeasurement(outcome, point.group, tuple(added), _verdict(protocol, rollout))
 
 
 _TRUTH = ((0.0,), (1.0,))
@@ -120,10 +120,10 @@ def _padding(protocol: Protocol, rollout: Rollout) -> int:
     return protocol.max_message_rounds - len(rollout.rounds)
 
 
-def _verdict(protocol: Protocol, rollout: Rollout) -> Verdict:
+def _verdict(protocol: Protocol, rollout: Rollout) -> GameVerdict:
     job, point = rollout.job, rollout.job.datapoint
     decision = int(rollout.decision) if rollout.outcome == Outcome.DECIDED else int(Decision.NONE)
-    verdict = Verdict(
+    verdict = GameVerdict(
         point.id, point.group, point.label, decision,
         stated=rollout.confidence_stated, logprob=rollout.confidence_logprob,
         is_bound=is_bound(rollout.confidence_note),

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.game.protocols.protocol import Protocol
-from runner.results.game_measurements import ORIGINAL_LIMITED, Measured, measured
-from runner.results.streaming_means import Tally
+from runner.results.game_measurements import ORIGINAL_LIMITED, GameMeasurement, measured
+from runner.results.streaming_means import ClusterSums
 from runner.results.verdict_columns import JudgedGames
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.statistics.estimates import Number, methods
@@ -78,7 +78,7 @@ class Metrics:
     def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
         load_intervals()
         self._protocol = protocol
-        self._tallies: dict[tuple[str | None, str], Tally] = {}
+        self._tallies: dict[tuple[str | None, str], ClusterSums] = {}
         self.outcomes: Counter[Outcome] = Counter()
         self._judged = JudgedGames(protocol, seats)
 
@@ -86,7 +86,7 @@ class Metrics:
         """Count one rollout. A failure of transport is counted as an outcome and in nothing else."""
         self.count(measured(self._protocol, rollout))
 
-    def count(self, game: Measured) -> None:
+    def count(self, game: GameMeasurement) -> None:
         """Count what a game adds."""
         self.outcomes[Outcome(game.outcome)] += 1
         if game.verdict is None:
@@ -96,7 +96,7 @@ class Metrics:
         for agent, metric, values in game.added:
             tally = tallies.get((agent, metric))
             if tally is None:
-                tally = tallies[agent, metric] = Tally()
+                tally = tallies[agent, metric] = ClusterSums()
             tally.add_all(cluster, values)
 
     def estimates(self) -> list[Estimate]:
@@ -119,7 +119,7 @@ class Metrics:
             return Estimate(agent, metric, None, None, None, None, 0, 0, NO_LABELS)
         if metric == "worst_datapoint_accuracy":
             return self._worst_datapoint()
-        tally = self._tallies.get((agent, metric), Tally())
+        tally = self._tallies.get((agent, metric), ClusterSums())
         grouped = self._judged.is_grouped
         mean = Mean(metric, tally.mean, tally.stderr, tally.n, len(tally.clusters), grouped)
         if metric in PROPORTIONS:
@@ -131,7 +131,7 @@ class Metrics:
         low, high = found or (None, None)
         return Estimate(agent, metric, mean.value, mean.stderr, low, high, mean.n, mean.clusters, reason)
 
-    def _two_ends(self, agent: str | None, metric: str, tally: Tally) -> tuple[float, float] | None:
+    def _two_ends(self, agent: str | None, metric: str, tally: ClusterSums) -> tuple[float, float] | None:
         """What a value is one of, where it is one of two: a decision where all decided, a reward for a verdict."""
         if metric == "decision":
             return two_ends(tally.values, (0.0, 1.0))
@@ -152,7 +152,7 @@ class Metrics:
         """What the original implementation counts, under its names; deviations are population ones."""
 
         def stat(agent: str | None, metric: str, name: str) -> Iterator[tuple[str, float | None]]:
-            tally = self._tallies.get((agent, metric), Tally())
+            tally = self._tallies.get((agent, metric), ClusterSums())
             head = f"{agent}.{prefix}" if agent else prefix
             yield f"{head}mean_{name}", tally.mean
             yield f"{head}std_{name}", tally.deviation
@@ -163,7 +163,7 @@ class Metrics:
             for metric, name in (
                 ("retries_per_round", "retry_proportion"), (ORIGINAL_LIMITED, "token_limit_proportion"),
             ):  # fmt: skip
-                result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, metric), Tally()).mean
+                result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, metric), ClusterSums()).mean
         for metric, name in (
             ("episode_length", "episode_length"), ("accuracy", "accuracy"), ("accuracy_0", "0_accuracy"),
             ("accuracy_1", "1_accuracy"), ("decision", "decision"),
@@ -171,7 +171,7 @@ class Metrics:
             result.update(stat(None, metric, name))
         result[f"{prefix}worst_datapoint_accuracy"] = self._judged.worst
         for name in ("precision", "recall"):
-            result[f"{prefix}{name}"] = self._tallies.get((None, name), Tally()).mean
+            result[f"{prefix}{name}"] = self._tallies.get((None, name), ClusterSums()).mean
         return result
 
     def summary(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _ID = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Note:
+class ReaderNote:
     """What somebody wrote of a game, or, where `rollout_id` is None, of the run."""
 
     id: str
@@ -71,7 +71,7 @@ class _Line:
 
     id: str
     before: str | None
-    note: Note | None
+    note: ReaderNote | None
     run_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Notes:
         place = folder.path if folder.name is None else folder.path.parent
         self.path, self._lock = place / NOTES, place / LOCK
 
-    def all(self) -> list[Note]:
+    def all(self) -> list[ReaderNote]:
         """Every note as it stands now, the oldest first.
 
         Raises:
@@ -112,7 +112,7 @@ class Notes:
         rollout_id: str | None = None,
         by: str | None = None,
         replaces: str | None = None,
-    ) -> Note:
+    ) -> ReaderNote:
         """Keep a note; with `replaces` in the place of one that there is.
 
         Raises:
@@ -210,9 +210,9 @@ def note_rows(folder: RunFolder) -> list[tuple[Any, ...]]:
     ]
 
 
-def _standing(lines: Iterable[_Line]) -> list[Note]:
+def _standing(lines: Iterable[_Line]) -> list[ReaderNote]:
     """The notes that no later line took back; one that was changed stands at its first place."""
-    found: dict[str, Note | None] = {}
+    found: dict[str, ReaderNote | None] = {}
     place: dict[str, str] = {}
     for line in lines:
         at = line.id if line.before is None else place.get(line.before, line.before)
@@ -242,7 +242,7 @@ def _known_id(data: Mapping[str, Any]) -> str:
     return found
 
 
-def _checked(data: Mapping[str, Any]) -> Note:
+def _checked(data: Mapping[str, Any]) -> ReaderNote:
     """A note as somebody gave it.
 
     Raises:
@@ -256,7 +256,7 @@ def _checked(data: Mapping[str, Any]) -> Note:
     if not text.strip() and not kept:
         raise UsageError("it says nothing: neither text nor tag")
     of = data.get("rollout_id")
-    return Note(
+    return ReaderNote(
         _known_id(data),
         _text(data.get("at", ""), MAX_BY, "time"),
         text,

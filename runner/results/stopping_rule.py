@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.base.text import decimal
-from runner.results.baseline_scores import Compared
+from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
@@ -44,10 +44,10 @@ def games_ahead(games: int, progress: float, most: int, *, steady: bool) -> int:
     return int(min(max(wanted, FEWEST_AHEAD), most))
 
 
-class Decision:
+class StoppingDecision:
     """What the games of a run have decided so far."""
 
-    def __init__(self, plan: Plan, rule: Until, compared: Compared | None = None) -> None:
+    def __init__(self, plan: Plan, rule: Until, compared: BaselineScores | None = None) -> None:
         self._rule, self._compared = rule, compared
         self._planned = Counter(job.datapoint.group for job in plan.jobs())
         self._most_games = max(self._planned.values(), default=1)
@@ -89,7 +89,7 @@ class Decision:
             self._observe_difference(self._compared, group, scores)
 
     def _observe_difference(
-        self, compared: Compared, group: Sequence[Rollout], scores: Mapping[str, Sequence[bool]]
+        self, compared: BaselineScores, group: Sequence[Rollout], scores: Mapping[str, Sequence[bool]]
     ) -> None:
         points = {rollout.job.datapoint.id: rollout.job.datapoint for rollout in group}
         differences = [
@@ -121,7 +121,7 @@ class Decision:
         low, high = self._accuracy.interval()
         return f"width {decimal(high - low)}"
 
-    def _against(self, compared: Compared) -> str:
+    def _against(self, compared: BaselineScores) -> str:
         mean, (low, high) = self._difference.mean, self._difference.interval()
         if mean is None:
             return f"no game to compare with {compared.run_id}"
@@ -155,7 +155,7 @@ class Decision:
         return section
 
 
-class Selected:
+class StoppedDebates:
     """Debates of a run that had stopped since it was decided, under another judge.
 
     The first judge's verdicts said how many games there are, and the second's go with them: an interval for so many

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Tally:
+class ClusterSums:
     """Sums by cluster: enough for the mean, its clustered error and the population deviation."""
 
     clusters: dict[str, list[float]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from runner.game.protocols.protocol import Protocol
-from runner.results.game_measurements import Verdict
+from runner.results.game_measurements import GameVerdict
 from runner.spec.paired_design import exchanged
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.clustered_means import Codes, Floats
@@ -75,7 +75,7 @@ class JudgedGames:
         self._bound = _Column("b", 0)
         self._sorted: tuple[int, Any] = (-1, None)
 
-    def count(self, game: Verdict) -> None:
+    def count(self, game: GameVerdict) -> None:
         """Count one game; games come in any order."""
         at = len(self._points)
         code = self._codes.get(game.datapoint)
@@ -95,7 +95,7 @@ class JudgedGames:
             if game.is_bound:
                 self._bound.put(at, 1)
 
-    def _count_in_block(self, game: Verdict, argued: Sequence[int], at: int) -> None:
+    def _count_in_block(self, game: GameVerdict, argued: Sequence[int], at: int) -> None:
         if game.swapped is not None:
             self._swapped.put(at, int(game.swapped))
         if game.stances_exchanged is not None:

@@ -27,7 +27,7 @@ from runner.base.errors import (
     TransientError,
 )
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rounds import Played, Reply, Round, Turn, episode_rewards, play
+from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, Round, episode_rewards, play
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import Complete, Completion, Request
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
@@ -37,11 +37,11 @@ from runner.rollouts.game_slots import Slots
 from runner.rollouts.job import Job
 from runner.rollouts.plan_order import InOrder
 from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
-from runner.rollouts.stop_switch import Stop, Stopped
+from runner.rollouts.stop_switch import Stopped, StopSwitch
 
 T = TypeVar("T")
 
-Game = Generator[Turn, Mapping[str, Reply], Played]
+Game = Generator[PendingTurn, Mapping[str, Reply], FinishedGame]
 
 AHEAD = 4
 """How many times the concurrency a game may be ahead of the slowest unfinished one."""
@@ -97,7 +97,7 @@ class Engine:
     """The numbers of the other plays of a job's datapoint in which an agent opens as it does in this one."""
     sharing: frozenset[str] = frozenset()
     """The model groups that ask for the answers of sibling samples in one call."""
-    stop: Stop = field(default_factory=Stop)
+    stop: StopSwitch = field(default_factory=StopSwitch)
     slots: Slots | None = None
     """The places for games that this run shares with others; None: it has all that it wants."""
     order: int = 0
@@ -209,7 +209,7 @@ class Engine:
             raise unfinished
         return rollouts
 
-    def _fork(self, job: Job, turn: Turn) -> Iterator[asyncio.Task[list[Rollout]]]:
+    def _fork(self, job: Job, turn: PendingTurn) -> Iterator[asyncio.Task[list[Rollout]]]:
         """Begin a branch for each further answer to a step."""
         for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
             branch = self.branch(job, repeat)
@@ -259,7 +259,7 @@ class Engine:
             votes=(rounds[-1].votes if rounds else ()) or None,
         )  # fmt: skip
 
-    async def _replies(self, job: Job, turn: Turn, calls: list[Call]) -> dict[str, Reply]:
+    async def _replies(self, job: Job, turn: PendingTurn, calls: list[Call]) -> dict[str, Reply]:
         observation, agents = job.observation(turn.round, turn.rounds), self.swapped if job.swapped else self.agents
         opening = not any(played.raw for played in turn.rounds)
 

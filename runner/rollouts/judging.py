@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from runner.base.errors import ContextExceededError, GenerationError, RefusedError
 from runner.game.protocols.protocol import Decision
-from runner.game.protocols.rounds import Reply, Round, Turn
+from runner.game.protocols.rounds import PendingTurn, Reply, Round
 from runner.models.interface import estimated_prompt_tokens
 from runner.rollouts.confidence import confidence_of
 from runner.rollouts.engine import FAILURES, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debate, verdict_rounds
-from runner.rollouts.rollout import Call, Outcome, Rollout, Verdict
+from runner.rollouts.rollout import Call, Outcome, Rollout, RoundVerdict
 
 _NO_VERDICT = (GenerationError, RefusedError, ContextExceededError)
 """Failures of a verdict on the way, after which the debate goes on to its end all the same."""
@@ -41,7 +41,7 @@ class JudgingEngine(Engine):
         debate = self.plan.debate(job)
         *before, end = asked_in(self.plan, job)
         calls: list[Call] = []
-        verdicts: list[Verdict] = []
+        verdicts: list[RoundVerdict] = []
         rounds = list(debate.rounds)
         decision, error = int(Decision.NONE), None
         try:
@@ -58,17 +58,17 @@ class JudgingEngine(Engine):
         rollout = self._rollout(job, calls, rounds, decision=decision, outcome=outcome, error=error)
         if self.plan.spec.experiment.rejudge is not None and self.plan.spec.experiment.rejudge.verdict == "each":
             sure = (rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
-            last = Verdict(end, decision, tuple(rollout.votes or ()), error, *sure)
+            last = RoundVerdict(end, decision, tuple(rollout.votes or ()), error, *sure)
             rollout = rollout.with_verdicts([*verdicts, last])
         return [rollout]
 
     async def _reply(self, job: Job, debate: Debate, round_: int, calls: list[Call]) -> Reply:
         judge = self.protocol.verifier_name
         channels = self.protocol.can_be_active(round_)[judge]
-        replies = await self._replies(job, Turn(round_, {judge: channels}, debate.rounds[:round_]), calls)
+        replies = await self._replies(job, PendingTurn(round_, {judge: channels}, debate.rounds[:round_]), calls)
         return replies[judge]
 
-    async def _verdict(self, job: Job, debate: Debate, round_: int, calls: list[Call]) -> tuple[Verdict, Round]:
+    async def _verdict(self, job: Job, debate: Debate, round_: int, calls: list[Call]) -> tuple[RoundVerdict, Round]:
         """A verdict on the way, and its round with what was asked for it.
 
         Only a failure of transport is one of the whole: the next process asks again.
@@ -77,14 +77,14 @@ class JudgingEngine(Engine):
         try:
             reply = await self._reply(job, debate, round_, calls)
         except _NO_VERDICT as failure:
-            return Verdict(round_, int(Decision.NONE), error=f"{type(failure).__name__}: {failure}"), played
+            return RoundVerdict(round_, int(Decision.NONE), error=f"{type(failure).__name__}: {failure}"), played
         given = Round({judge: reply.raw}, calls={judge: reply.calls}, votes=reply.votes)
         sure = confidence_of(self.agents[judge], [*debate.rounds[:round_], given], calls, reply.decision)
         asked = replace(
             played, asked=frozenset({judge}), calls={judge: reply.calls}, cut={judge: reply.cut},
             retry_counts={judge: reply.retry_count}, token_limits={judge: reply.token_limit},
         )  # fmt: skip
-        return Verdict(round_, int(reply.decision), reply.votes, None, *sure), asked
+        return RoundVerdict(round_, int(reply.decision), reply.votes, None, *sure), asked
 
     def _with_verdict(self, job: Job, debate: Debate, rounds: Sequence[Round], reply: Reply) -> list[Round]:
         """The rounds of a debate with that of the verdict."""

@@ -89,7 +89,7 @@ CONFIDENCE = ("confidence_stated", "confidence_logprob", "confidence_note")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RoundVerdict:
     """What a judge said of a debate as it stood before a round."""
 
     round: int
@@ -132,7 +132,7 @@ class Rollout:
     """Why a confidence that was asked for is not known, or is only a bound."""
     votes: Sequence[int] | None = None
     """The verdict of each vote, where the verdict is a majority's."""
-    verdicts: Sequence[Verdict] | None = None
+    verdicts: Sequence[RoundVerdict] | None = None
     """Of a debate that is judged after each round: every verdict, the last one too."""
 
     @property
@@ -153,7 +153,7 @@ class Rollout:
         origins = {call.origin for call in decisive if call.round == last}
         return origins.pop() if len(origins) == 1 else None
 
-    def with_verdicts(self, verdicts: Sequence[Verdict]) -> Rollout:
+    def with_verdicts(self, verdicts: Sequence[RoundVerdict]) -> Rollout:
         """This rollout, with every verdict that its debate was given."""
         return replace(self, verdicts=tuple(verdicts))
 

@@ -11,18 +11,18 @@ class Stopped(NipRunError):
     """The run was asked to stop; no request goes out any more."""
 
 
-class Stop:
+class StopSwitch:
     """Off until `stop` is called, once and for all."""
 
-    def __init__(self, parent: Stop | None = None) -> None:
+    def __init__(self, parent: StopSwitch | None = None) -> None:
         self._parent = parent
-        self._branches: list[Stop] = []
+        self._branches: list[StopSwitch] = []
         self._asked = asyncio.Event()
         self._woken: list[asyncio.Event] = []
 
-    def branch(self) -> Stop:
+    def branch(self) -> StopSwitch:
         """A switch that stops one run alone, and stops with this one."""
-        branch = Stop(self)
+        branch = StopSwitch(self)
         self._branches.append(branch)
         if self.stopping:
             branch.stop()

@@ -39,7 +39,7 @@ class Delivered(NamedTuple):
     text: str
 
 
-class Answer(NamedTuple):
+class ModelAnswer(NamedTuple):
     """What a model wrote in a round, whole: messages, and a verdict where it gives one."""
 
     round: int
@@ -55,7 +55,7 @@ def confidence_words(stated: float | None, logprob: float | None, note: str | No
 
 
 @dataclass(frozen=True, repr=False)
-class Transcript:
+class RolloutTranscript:
     """One rollout: its messages, its verdict, what it paid. Printed, it is a text to read."""
 
     run_id: str
@@ -68,7 +68,7 @@ class Transcript:
     """Of the datapoint."""
     messages: tuple[Delivered, ...]
     """In the order of the game, without empty ones."""
-    answers: tuple[Answer, ...]
+    answers: tuple[ModelAnswer, ...]
     """In the order of the game."""
     decision: int | None
     """0 (reject) or 1 (accept); None where the verifier decided nothing."""
@@ -103,7 +103,7 @@ class Transcript:
             if message.text
         )
         answers = (
-            Answer(index, agent, text)
+            ModelAnswer(index, agent, text)
             for index, played in enumerate(rollout.rounds)
             for agent, text in played.raw.items()
         )

@@ -24,12 +24,12 @@ NOT_COMPARABLE = (
 
 
 @dataclass
-class Node:
+class TreeNode:
     """A place in a tree: the rounds up to it, the branches that go on from it, what they earned from its answer on."""
 
     path: NodePath
     leaves: list[Rollout] = field(default_factory=list)
-    children: list[Node] = field(default_factory=list)
+    children: list[TreeNode] = field(default_factory=list)
 
     @property
     def rounds(self) -> Sequence[Round]:
@@ -41,7 +41,7 @@ class Node:
         start = max(len(self.path) - 1, 0)
         return fmean(sum(played.rewards.get(agent, 0.0) for played in leaf.rounds[start:]) for leaf in self.leaves)
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[TreeNode]:
         """All nodes below, level by level."""
         level = self.children
         while level:
@@ -49,25 +49,25 @@ class Node:
             level = [child for node in level for child in node.children]
 
 
-def build_tree(branches: Sequence[Rollout], shape: TreeShape) -> Node | None:
+def build_tree(branches: Sequence[Rollout], shape: TreeShape) -> TreeNode | None:
     """The branches of one tree as a tree, its root the place before the first answer; None where none is whole.
 
     Branches that did not come to an end of the game (a refusal, a failure of transport) are left out.
     """
     whole = [leaf for leaf in branches if leaf.outcome.played_out]
-    root = Node((), whole)
+    root = TreeNode((), whole)
     _divide(root, shape)
     return root if whole else None
 
 
-def _divide(node: Node, shape: TreeShape) -> None:
+def _divide(node: TreeNode, shape: TreeShape) -> None:
     depth = len(node.path)
     by_answer: dict[int, list[Rollout]] = {}
     for leaf in node.leaves:
         if len(leaf.rounds) > depth:
             by_answer.setdefault(shape.path(leaf.job.repeat)[depth], []).append(leaf)
     for answer, leaves in sorted(by_answer.items()):
-        child = Node((*node.path, answer), leaves)
+        child = TreeNode((*node.path, answer), leaves)
         _divide(child, shape)
         node.children.append(child)
 
@@ -77,17 +77,17 @@ class Contrast:
     """One agent's answers to one step, told apart by what was expected of them."""
 
     agent: str
-    node: Node
-    positive: tuple[Node, ...]
-    negative: tuple[Node, ...]
+    node: TreeNode
+    positive: tuple[TreeNode, ...]
+    negative: tuple[TreeNode, ...]
 
 
-def is_positive(node: Node, agent: str, protocol: Protocol) -> bool:
+def is_positive(node: TreeNode, agent: str, protocol: Protocol) -> bool:
     """Whether an answer is worth at least the midpoint between the agent's best and worst rewards."""
     return reaches(node.expected_reward(agent), protocol.reward_mid_point(agent))
 
 
-def contrasts(root: Node, protocol: Protocol) -> Iterator[Contrast]:
+def contrasts(root: TreeNode, protocol: Protocol) -> Iterator[Contrast]:
     """Every step that an agent answered both well and badly, by agent in the protocol's order and level by level."""
     nodes = [root, *root.nodes()]
     for agent in protocol.agent_names:
@@ -112,9 +112,9 @@ class TreeStatistics:
         self._protocol, self._shape = protocol, shape
         self._means: dict[tuple[str, str], list[list[float]]] = {}
 
-    def add(self, root: Node) -> None:
+    def add(self, root: TreeNode) -> None:
         """Count one tree."""
-        levels: list[list[Node]] = [[] for _ in range(self._shape.rounds)]
+        levels: list[list[TreeNode]] = [[] for _ in range(self._shape.rounds)]
         for node in root.nodes():
             levels[len(node.path) - 1].append(node)
         for agent in self._protocol.agent_names:
@@ -128,7 +128,7 @@ class TreeStatistics:
                 means = [fmean(row[index] for row in level) for level in rows]
                 self._means.setdefault((agent, name), []).append(means)
 
-    def _values(self, node: Node, agent: str) -> tuple[float, float, float]:
+    def _values(self, node: TreeNode, agent: str) -> tuple[float, float, float]:
         signs = {is_positive(child, agent, self._protocol) for child in node.children}
         return node.expected_reward(agent), float(is_positive(node, agent, self._protocol)), float(len(signs) == 2)
 

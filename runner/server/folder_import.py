@@ -17,28 +17,28 @@ from runner.documents.releases.bundle import PIECE
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.listing import SIGNATURE
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
 from runner.server.accounts.accounts import account_id, add_account, viewer_of_account
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import accounts, releases
 from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
 from runner.server.uploads.uploads import SEEN
 
-StoredRelease = tuple[Entry, Release, bytes]
+StoredRelease = tuple[ReleaseEntry, Release, bytes]
 """A release in the folder, with its manifest."""
 
 
 @dataclass
-class Imported:
+class ImportResult:
     """The outcome of an import."""
 
     releases: int = 0
     problems: list[str] = field(default_factory=list)
 
 
-def check_imported(server: Server) -> None:
+def check_imported(server: Service) -> None:
     """Refuse to serve a folder that holds releases which the server would not show.
 
     Raises:
@@ -55,12 +55,12 @@ def check_imported(server: Server) -> None:
         )
 
 
-def import_folder(settings: Settings, tell: Callable[[str], None]) -> Imported:
+def import_folder(settings: Settings, tell: Callable[[str], None]) -> ImportResult:
     """Check the releases in a server's folder, and add the good ones to the server.
 
     An owner without an account gets one. Nothing in the folder changes. To be called while no server runs there.
     """
-    server, imported = Server.of(replace(settings, account_bytes=0)), Imported()
+    server, imported = Service.of(replace(settings, account_bytes=0)), ImportResult()
     try:
         with Registry(FolderTransport(str(settings.folder)), settings.limits) as registry:
             for family in _families(registry, _missing(server, registry), imported.problems):
@@ -78,7 +78,7 @@ def import_folder(settings: Settings, tell: Callable[[str], None]) -> Imported:
     return imported
 
 
-def _missing(server: Server, registry: Registry) -> list[Entry]:
+def _missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
     entries = registry.entries()
     if not entries:
         return []
@@ -88,7 +88,9 @@ def _missing(server: Server, registry: Registry) -> list[Entry]:
     return [entry for entry in entries if entry.reference.folder not in folders]
 
 
-def _families(registry: Registry, entries: Sequence[Entry], problems: list[str]) -> Iterator[list[StoredRelease]]:
+def _families(
+    registry: Registry, entries: Sequence[ReleaseEntry], problems: list[str]
+) -> Iterator[list[StoredRelease]]:
     """Yield releases together that were published together: a training run with its parts and models."""
     by_name: dict[str, StoredRelease] = {}
     for entry in entries:
@@ -104,7 +106,7 @@ def _families(registry: Registry, entries: Sequence[Entry], problems: list[str])
     yield from ([stored] for stored in by_name.values())
 
 
-def _import(server: Server, registry: Registry, family: Sequence[StoredRelease]) -> None:
+def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]) -> None:
     """Publish releases of one owner as an upload of theirs, which is checked as any other.
 
     Raises:

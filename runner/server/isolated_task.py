@@ -48,14 +48,15 @@ _ADDRESSES = 4
 """So many times its memory a process may reserve: DuckDB does so with 700 MiB, of which it takes none."""
 
 PRELOADED = (
-    "runner.server.single_thread", "runner.server.uploads.checking", "runner.server.boards.worker", "runner.pages.report.run_site",
+    "runner.server.single_thread", "runner.server.uploads.checking", "runner.server.boards.worker",
+    "runner.pages.report.run_site",
     "runner.registry.transports.locations", "duckdb", "numpy", "scipy.special",
 )  # fmt: skip
 """What processes of a server begin with, all in one thread: a check, a board, a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class TaskLimits:
     """What a process may take."""
 
     memory: int
@@ -67,7 +68,7 @@ class Bounds:
     nice: int = 10
 
     @classmethod
-    def of(cls, settings: Settings) -> Bounds:
+    def of(cls, settings: Settings) -> TaskLimits:
         """Those of the check of one publish."""
         return cls(memory=settings.check_bytes, seconds=settings.check_seconds, file_bytes=settings.check_bytes)
 
@@ -91,7 +92,7 @@ class Ending:
     """Of a process that died: `ended with -9`."""
 
 
-def apart(bounds: Bounds, within: Path, work: Callable[..., Any], *args: Any, most: int = MOST) -> Ending:
+def apart(bounds: TaskLimits, within: Path, work: Callable[..., Any], *args: Any, most: int = MOST) -> Ending:
     """How `work(folder, *args)` ends; the folder, in `within`, is its own and its temporary one, and gone afterwards.
 
     Raises:
@@ -134,7 +135,7 @@ def run_apart(settings: Settings, work: Callable[..., dict[str, Any]], *args: An
         ApartError: the process could not be begun, or ended otherwise, as where the disk is full or the server ends.
     """
     try:
-        ending = apart(Bounds.of(settings), settings.incoming, _said, settings, work, args)
+        ending = apart(TaskLimits.of(settings), settings.incoming, _said, settings, work, args)
     except OSError as error:
         raise ApartError(f"the server cannot do it now: {error.strerror or error}") from error
     if ending.how is How.ANSWERED and "error" not in ending.answer:
@@ -149,7 +150,7 @@ def run_apart(settings: Settings, work: Callable[..., dict[str, Any]], *args: An
     raise ReleaseError(why.get(ending.how) or ending.answer["error"])
 
 
-def begun(bounds: Bounds, target: Callable[..., Any], *args: Any) -> BaseProcess:
+def begun(bounds: TaskLimits, target: Callable[..., Any], *args: Any) -> BaseProcess:
     """A process within bounds, which does `target(*args)`, and ends with the server.
 
     Raises:
@@ -179,7 +180,7 @@ def clear(settings: Settings) -> None:
 # In the process
 
 
-def _bounded(bounds: Bounds, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _bounded(bounds: TaskLimits, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
     os.nice(bounds.nice)
     resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, bounds.memory))
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES * bounds.memory, _ADDRESSES * bounds.memory))

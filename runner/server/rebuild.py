@@ -31,7 +31,7 @@ from runner.server.store.permissions import closed_to_others
 from runner.server.store.schema import checks, files, releases, uploads
 from runner.server.uploads.checking import CheckError, checked_apart
 from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
-from runner.server.uploads.pieces import Pieces
+from runner.server.uploads.pieces import UploadPieces
 from runner.server.uploads.publishing import check_row
 from runner.server.uploads.uploads import CHECKING, OPEN
 
@@ -40,7 +40,7 @@ _AS_UPLOAD = "0" * 32
 
 
 @dataclass
-class Rebuilt:
+class RebuildResult:
     """What became of it."""
 
     releases: int = 0
@@ -67,9 +67,9 @@ def alone(settings: Settings) -> Iterator[None]:
         yield
 
 
-def rebuild(settings: Settings, tell: Callable[[str], None]) -> Rebuilt:
+def rebuild(settings: Settings, tell: Callable[[str], None]) -> RebuildResult:
     """Make the lists of files and the checks of all releases again, and forget the boards. Where one is `alone`."""
-    database, blobs, found = Database(settings.database_url), blobs_of(settings), Rebuilt()
+    database, blobs, found = Database(settings.database_url), blobs_of(settings), RebuildResult()
     try:
         with database.reading() as connection:
             known = connection.execute(select(releases).order_by(releases.c.id)).all()
@@ -83,12 +83,14 @@ def rebuild(settings: Settings, tell: Callable[[str], None]) -> Rebuilt:
         with database.writing() as connection:
             database.changed(connection)
     finally:
-        Pieces(settings.incoming).clear(_AS_UPLOAD)
+        UploadPieces(settings.incoming).clear(_AS_UPLOAD)
         database.close()
     return found
 
 
-def _rebuilt(settings: Settings, database: Database, blobs: Blobs, row: Row[Any], found: Rebuilt) -> Iterator[str]:
+def _rebuilt(
+    settings: Settings, database: Database, blobs: Blobs, row: Row[Any], found: RebuildResult
+) -> Iterator[str]:
     reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
     try:
         folder = _folder(settings, blobs, row, reference)

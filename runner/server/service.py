@@ -15,7 +15,7 @@ from runner.server.uploads.publishing import Publishing
 
 
 @dataclass(frozen=True)
-class Server:
+class Service:
     """What all requests share."""
 
     settings: Settings

@@ -15,7 +15,7 @@ from runner.base.hashing import file_hash, tagged_hash
 from runner.base.storage.journal import JOURNAL
 from runner.base.text import did_you_mean_file
 from runner.documents.dataclass_schema import from_plain, to_plain
-from runner.documents.layered_data import Layered, RenamedKey
+from runner.documents.layered_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check
@@ -47,7 +47,7 @@ from runner.spec.origin import fetched_folder, got_from
 from runner.spec.paired_design import design_problems
 from runner.spec.rejudged_run import Rejudged, conflicts, find_rejudged, rejudge_problems
 from runner.spec.schemas import experiment_schema
-from runner.spec.sound_spec import Sound
+from runner.spec.sound_spec import SoundSpec
 from runner.spec.source_files import NamedFiles, Origin
 from runner.spec.trainer_files import TrainerFiles, find_trainer_files
 
@@ -151,7 +151,7 @@ class Readers:
         return found
 
 
-def assemble(layered: Layered, readers: Readers) -> Spec:
+def assemble(layered: LayeredData, readers: Readers) -> Spec:
     """Check and read all that its own errors allow, so that one mistake does not hide the next.
 
     Raises:
@@ -195,7 +195,7 @@ def assemble(layered: Layered, readers: Readers) -> Spec:
     return _complete(spec, layered, readers)
 
 
-def _named_files(layered: Layered, protocol: Protocol, prompts: PromptSet) -> NamedFiles:
+def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -> NamedFiles:
     folder = package_data.find(layered.data["prompts"], layered.folder(("prompts",)))
     own = [name for name in prompts.sources if name not in prompts.inherited]
     return NamedFiles(
@@ -206,10 +206,10 @@ def _named_files(layered: Layered, protocol: Protocol, prompts: PromptSet) -> Na
     )
 
 
-def _checked(layered: Layered) -> tuple[list[Problem], Sound]:
+def _checked(layered: LayeredData) -> tuple[list[Problem], SoundSpec]:
     """What the schema finds wrong, and the rest."""
     problems = check(layered, experiment_schema())
-    return problems, Sound(layered.data, frozenset(problem.key for problem in problems))
+    return problems, SoundSpec(layered.data, frozenset(problem.key for problem in problems))
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def _collecting(problems: list[Problem]) -> Iterator[None]:
         problems.extend(error.problems)
 
 
-def _complete(spec: Spec, layered: Layered, readers: Readers) -> Spec:
+def _complete(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
     """The spec with what can only be read and checked once its parts are sound by themselves.
 
     Raises:
@@ -289,7 +289,7 @@ def _sets_price(key: str, group: str) -> bool:
     return at[: len(price := ("models", group, "price"))] == price[: len(at)]
 
 
-def _has_fetched_price(layered: Layered, group: str) -> bool:
+def _has_fetched_price(layered: LayeredData, group: str) -> bool:
     price, at = layered.data["models"][group].get("price"), ("models", group, "price")
     places = [(*at, name) for name, value in price.items() if value is not None] if isinstance(price, dict) else []
     folders = [layered.folder(place) for place in places if layered.is_said_by_a_file(place)]
@@ -304,7 +304,7 @@ def _got_run(folders: Iterable[Path]) -> Mapping[str, str] | None:
 
 
 @contextmanager
-def _collecting_run_errors(layered: Layered, problems: list[Problem]) -> Iterator[None]:
+def _collecting_run_errors(layered: LayeredData, problems: list[Problem]) -> Iterator[None]:
     """Goes on where the run that is to be judged again cannot be read, with that as a problem."""
     try:
         yield
@@ -312,7 +312,7 @@ def _collecting_run_errors(layered: Layered, problems: list[Problem]) -> Iterato
         problems.append(Problem(layered.place(("rejudge", "run")), "rejudge.run", str(error)))
 
 
-def _asked_groups(layered: Layered, protocol: Protocol | None) -> Collection[str] | None:
+def _asked_groups(layered: LayeredData, protocol: Protocol | None) -> Collection[str] | None:
     """The model groups that are asked; None: all."""
     agents = layered.data.get("agents")
     if not layered.data.get("rejudge") or protocol is None or not isinstance(agents, dict):
@@ -321,12 +321,12 @@ def _asked_groups(layered: Layered, protocol: Protocol | None) -> Collection[str
     return [str(judge.get("model"))] if isinstance(judge, dict) else None
 
 
-def _where(layered: Layered) -> PlaceOf:
+def _where(layered: LayeredData) -> PlaceOf:
     """A dotted key into the place that set it."""
     return lambda key: layered.place(tuple(key.split(".")))
 
 
-def _dataset(layered: Layered, readers: Readers, sound: Sound) -> Dataset | None:
+def _dataset(layered: LayeredData, readers: Readers, sound: SoundSpec) -> Dataset | None:
     if "path" not in sound.section("dataset"):
         return None
     settings = from_plain(DatasetSettings, sound.section("dataset"))
@@ -334,7 +334,7 @@ def _dataset(layered: Layered, readers: Readers, sound: Sound) -> Dataset | None
     return _read_dataset(layered, readers, settings, seed)
 
 
-def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
+def _read_dataset(layered: LayeredData, readers: Readers, settings: DatasetSettings, seed: int) -> Dataset:
     if readers.given is not None:
         return readers.given
     path = _dataset_file(layered, settings.path)
@@ -352,12 +352,12 @@ def _read_dataset(layered: Layered, readers: Readers, settings: DatasetSettings,
         raise SpecError([Problem(place, "", "", f"dataset.path: {named} cannot be used")]) from error
 
 
-def _dataset_file(layered: Layered, named: str) -> Path | None:
+def _dataset_file(layered: LayeredData, named: str) -> Path | None:
     """The file of a dataset; None where there is none, or it is on the Hub."""
     return None if named.startswith(HUB) else package_data.find(named, layered.folder(_DATASET))
 
 
-def _near(layered: Layered, at: KeyPath, named: str, is_meant: Callable[[Path], bool]) -> str:
+def _near(layered: LayeredData, at: KeyPath, named: str, is_meant: Callable[[Path], bool]) -> str:
     """The next step where a file or folder is not there: a like name beside it, if that may be told."""
     folder = layered.folder(at) / Path(named).parent
     hint = "; a path is relative to the folder of the file that says it"
@@ -369,13 +369,13 @@ def _near(layered: Layered, at: KeyPath, named: str, is_meant: Callable[[Path], 
         return hint
 
 
-def _shows_dataset(layered: Layered) -> bool:
+def _shows_dataset(layered: LayeredData) -> bool:
     """Whether it may be told what stands in the dataset, such as its ids and the names of its columns."""
     path = _dataset_file(layered, layered.data["dataset"]["path"])
     return path is None or layered.shows(_DATASET, path)
 
 
-def _test_dataset(layered: Layered, readers: Readers, experiment: Experiment) -> Dataset | None:
+def _test_dataset(layered: LayeredData, readers: Readers, experiment: Experiment) -> Dataset | None:
     """The other split of the dataset, which a training run measures its models on."""
     training = experiment.training
     if training is None or (training.test.scheme == "none" and training.rerun_tests is None):
@@ -391,7 +391,7 @@ def _test_dataset(layered: Layered, readers: Readers, experiment: Experiment) ->
         ) from error
 
 
-def _protocol(layered: Layered, sound: Sound) -> Protocol | None:
+def _protocol(layered: LayeredData, sound: SoundSpec) -> Protocol | None:
     section = sound.section("protocol")
     if "use" not in section:
         return None
@@ -404,7 +404,7 @@ def _protocol(layered: Layered, sound: Sound) -> Protocol | None:
 
 
 def _prompts(
-    layered: Layered, protocol: Protocol | None, dataset: Dataset | None, sound: Sound, otherwise: Path | None
+    layered: LayeredData, protocol: Protocol | None, dataset: Dataset | None, sound: SoundSpec, otherwise: Path | None
 ) -> PromptSet | None:
     """The prompts; `otherwise` is the folder of templates that this one need not have."""
     name, place = layered.data.get("prompts"), layered.place(("prompts",))

@@ -16,7 +16,7 @@ from runner.base import package_data
 from runner.base.errors import NipRunError, Problem, UsageError
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind, is_reference
 from runner.documents.source_tree import OwnTree
@@ -81,7 +81,7 @@ class Components:
             return self._found(f"extends:{number}", Kind.SPEC, name).path
         return found
 
-    def take(self, layered: Layered) -> Iterator[Problem]:
+    def take(self, layered: LayeredData) -> Iterator[Problem]:
         """Put what is named by reference into the data of a spec, in the place of the references."""
         for at, kind in _PATHS:
             yield from self._take_path(layered, at, kind)
@@ -109,7 +109,7 @@ class Components:
             f"or {named}@latest"
         )
 
-    def _take_path(self, layered: Layered, at: KeyPath, kind: Kind) -> Iterator[Problem]:
+    def _take_path(self, layered: LayeredData, at: KeyPath, kind: Kind) -> Iterator[Problem]:
         named = _value(layered.data, at)
         if not isinstance(named, str) or package_data.find(named, layered.folder(at)):
             return
@@ -128,7 +128,7 @@ class Components:
             return
         _value(layered.data, at[:-1])[at[-1]] = str(use.path)
 
-    def _take_entry(self, layered: Layered, at: KeyPath, kind: Kind) -> Iterator[Problem]:
+    def _take_entry(self, layered: LayeredData, at: KeyPath, kind: Kind) -> Iterator[Problem]:
         entry = _value(layered.data, at)
         named, said = entry.pop(USE), (*at, USE)
         if named is None:
@@ -150,7 +150,9 @@ class Components:
         layered.folders.update(content.folders)  # so that the spec counts as one that came from elsewhere
         yield from self._take_content(layered, at, content, use)
 
-    def _take_content(self, layered: Layered, at: KeyPath, content: Layered, use: ComponentUse) -> Iterator[Problem]:
+    def _take_content(
+        self, layered: LayeredData, at: KeyPath, content: LayeredData, use: ComponentUse
+    ) -> Iterator[Problem]:
         content.data.pop(WEIGHTS, None)
         group = content.data.pop(MODEL_GROUP, None) if at[0] == "agents" else None
         for key in _OF_RUNS if at[0] == "models" else ():
@@ -163,7 +165,9 @@ class Components:
             content.data[MODEL_GROUP] = group
             yield from self._take_group(layered, at, content, use)
 
-    def _take_group(self, layered: Layered, at: KeyPath, content: Layered, use: ComponentUse) -> Iterator[Problem]:
+    def _take_group(
+        self, layered: LayeredData, at: KeyPath, content: LayeredData, use: ComponentUse
+    ) -> Iterator[Problem]:
         """Add the model group that an agent brings, beneath what the spec says of a group of this name.
 
         The agent plays by the spec's own group of this name if that is the same model. If it is another one, the group
@@ -213,7 +217,7 @@ _ENTRIES: tuple[tuple[KeyPath, Kind], ...] = (
 )
 
 
-def _put_beneath(layered: Layered, at: KeyPath, content: Layered, source: KeyPath) -> None:
+def _put_beneath(layered: LayeredData, at: KeyPath, content: LayeredData, source: KeyPath) -> None:
     """Add what a component says, and the spec does not, with the places where it says it."""
     mine, theirs = _value(layered.data, at), _value(content.data, source)
     for name, value in theirs.items():
@@ -237,7 +241,7 @@ def _value(data: Any, at: KeyPath) -> Any:
     return data
 
 
-def _problem(layered: Layered, at: KeyPath, message: str) -> Problem:
+def _problem(layered: LayeredData, at: KeyPath, message: str) -> Problem:
     return Problem(layered.place(at), ".".join(map(str, at)), message)
 
 

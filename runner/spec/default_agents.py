@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.base.errors import Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.game.protocols.protocol import Protocol
 from runner.spec.experiment import DEFAULT_AGENT
@@ -36,7 +36,7 @@ def _renamed(key: str, names: Mapping[str, str]) -> str:
     return key if found is None else names[found] + key.removeprefix(found)
 
 
-def fill_seats(layered: Layered, protocol: Protocol | None) -> Filled | None:
+def fill_seats(layered: LayeredData, protocol: Protocol | None) -> Filled | None:
     """Put the default's settings into the data's agents, and take the default out; None where there is none.
 
     Without a protocol, which cannot be read, only the agents that the spec names are filled.
@@ -72,7 +72,7 @@ def fill_seats(layered: Layered, protocol: Protocol | None) -> Filled | None:
 
 
 def _unknown_group(
-    default: Mapping[str, Any], sources: Mapping[KeyPath, KeyPath], layered: Layered
+    default: Mapping[str, Any], sources: Mapping[KeyPath, KeyPath], layered: LayeredData
 ) -> Iterator[Problem]:
     """A model group of the default that is not there, where no agent takes it, so that no other check says so."""
     models, group, at = layered.data.get("models"), default.get("model"), (*_DEFAULT, "model")

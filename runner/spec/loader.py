@@ -11,7 +11,7 @@ from runner.base import package_data
 from runner.base.errors import Place, Problem, SpecError
 from runner.base.text import comma_join, did_you_mean_file
 from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.renamed_keys import SWEEP
 from runner.documents.schema_check import check
@@ -26,7 +26,7 @@ from runner.spec.model_sources import FindRun, no_runs, take_models
 from runner.spec.origin import path_problems
 from runner.spec.rejudged_run import take_debates
 from runner.spec.schemas import experiment_schema, removable_spec_keys, resettable_spec_keys
-from runner.spec.source_files import Written, as_words
+from runner.spec.source_files import SpecSources, as_words
 from runner.spec.sweep import Sweep
 from runner.spec.training_continuation import take_start
 
@@ -121,7 +121,7 @@ def load_all(
     return _load(_found(path, also), path, overrides, saved=False, found_by=(find_run, find_component))
 
 
-def read_written(path: str | Path, find_component: FindComponent = none_installed) -> Layered:
+def read_written(path: str | Path, find_component: FindComponent = none_installed) -> LayeredData:
     """What a spec's file says with all that it extends, before anything that it names is read: its sweep is not played.
 
     Raises:
@@ -184,7 +184,7 @@ def _load(
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
             spec = _assembled(swept, readers, named, find_run)
-            written = Written(tuple(swept.read), as_words([*said, *([] if point is None else [_NO_SWEEP, *point])]))
+            written = SpecSources(tuple(swept.read), as_words([*said, *([] if point is None else [_NO_SWEEP, *point])]))
             origin = replace(spec.origin, written=written)
             specs.append(
                 replace(spec, point=values, point_places=places, path=path, overridden=overridden, origin=origin)
@@ -196,7 +196,7 @@ def _load(
     return specs
 
 
-def _assembled(layered: Layered, readers: Readers, components: Components, find_run: FindRun) -> Spec:
+def _assembled(layered: LayeredData, readers: Readers, components: Components, find_run: FindRun) -> Spec:
     """One point, with what it names of releases and runs put in.
 
     Raises:
@@ -258,7 +258,7 @@ def _other_kind(path: Path, found: Path | None) -> str | None:
     return f"a folder, not a spec; {there}"
 
 
-def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], components: Components) -> Layered:
+def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], components: Components) -> LayeredData:
     """The spec's file with all it extends and all overrides.
 
     Raises:

@@ -19,7 +19,7 @@ from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.log_lines import read_journal
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, FineTuneStep
@@ -48,7 +48,7 @@ class WrongModel(Exception):
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A run whose models are taken."""
 
     path: Path
@@ -127,7 +127,7 @@ class Source:
         return f"run {self.path.name} has iterations i0..i{len(self.switched)} of groups {comma_join(self.groups)}"
 
 
-def take_models(layered: Layered, find_run: FindRun) -> Iterator[Problem]:
+def take_models(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
     """Put the models of other runs into the data of a spec, and take the keys out that name them.
 
     `find_run` looks a run up by its id.
@@ -145,7 +145,7 @@ def take_models(layered: Layered, find_run: FindRun) -> Iterator[Problem]:
         yield from _take_all(layered, rerun, find_run)
 
 
-def _take_model(layered: Layered, group: str, settings: dict[str, Any], find_run: FindRun) -> Iterator[Problem]:
+def _take_model(layered: LayeredData, group: str, settings: dict[str, Any], find_run: FindRun) -> Iterator[Problem]:
     at: KeyPath = ("models", group, FROM_RUN)
     said, name = settings.pop(FROM_RUN), settings.pop(FROM_GROUP, None) or group
     try:
@@ -159,7 +159,7 @@ def _take_model(layered: Layered, group: str, settings: dict[str, Any], find_run
         yield Problem(layered.place(at), ".".join(map(str, at)), str(wrong))
 
 
-def _take_all(layered: Layered, rerun: dict[str, Any], find_run: FindRun) -> Iterator[Problem]:
+def _take_all(layered: LayeredData, rerun: dict[str, Any], find_run: FindRun) -> Iterator[Problem]:
     """The models of all iterations, for `training.rerun_tests`."""
     at: KeyPath = ("training", "rerun_tests", "run")
     try:
@@ -188,7 +188,7 @@ def _take_all(layered: Layered, rerun: dict[str, Any], find_run: FindRun) -> Ite
     layered.data["training"]["iterations"] = done
 
 
-def _refuse_two_models(layered: Layered, at: KeyPath, settings: Mapping[str, Any]) -> None:
+def _refuse_two_models(layered: LayeredData, at: KeyPath, settings: Mapping[str, Any]) -> None:
     """A model that is named beside `from_run`, or above it; that of a base is what it takes the place of."""
     if settings.get("model") is None:
         return
@@ -201,7 +201,7 @@ def _refuse_two_models(layered: Layered, at: KeyPath, settings: Mapping[str, Any
 
 
 def _put(
-    layered: Layered, at: KeyPath, settings: dict[str, Any], source: Source, group: str, *, iteration: int
+    layered: LayeredData, at: KeyPath, settings: dict[str, Any], source: ModelSource, group: str, *, iteration: int
 ) -> None:
     """One model into a group of the spec, with where it is served."""
     theirs = source.groups[group]
@@ -235,7 +235,7 @@ def named_model(said: str) -> re.Match[str]:
     return found
 
 
-def source_at(layered: Layered, at: KeyPath, run: str, find_run: FindRun) -> Source:
+def source_at(layered: LayeredData, at: KeyPath, run: str, find_run: FindRun) -> ModelSource:
     """The run that is meant: by its folder, from that of the file that says it, or by its id."""
     beside = layered.folder(at) / run
     inside = beside / DATA
@@ -247,4 +247,4 @@ def source_at(layered: Layered, at: KeyPath, run: str, find_run: FindRun) -> Sou
     except UsageError as error:
         raise WrongModel(str(error)) from error
     layered.folders.setdefault(str(found / SAVED_SPEC), found)  # one that was fetched may say who gets which key
-    return Source(found)
+    return ModelSource(found)

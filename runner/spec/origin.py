@@ -1,7 +1,8 @@
 """Where a spec came from: the user's own files are trusted, and what was fetched from elsewhere is not.
 
-A spec is fetched if any of its files is (see `runner.documents.fetched_files`). To trust one for good is to copy it out. What
-is checked here is which files a fetched file may name by the keys of a spec; `extends` is checked where files are read.
+A spec is fetched if any of its files is (see `runner.documents.fetched_files`). To trust one for good is to copy it
+out. What is checked here is which files a fetched file may name by the keys of a spec; `extends` is checked where files
+are read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from runner.base import package_data
 from runner.base.errors import Problem
 from runner.documents.dataclass_schema import path_keys
 from runner.documents.fetched_files import MARKER, fetched_folder, got_from, refused
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import is_reference
 from runner.game.protocols.loader import find_protocol
@@ -79,7 +80,7 @@ _NOT_READ = {("cache",)}
 """Those that are of no matter to who reads the records of a run."""
 
 
-def path_problems(layered: Layered, *, saved: bool) -> Iterator[Problem]:
+def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
     """The files and runs that a fetched file names and may not; with `saved`, for who reads records alone."""
     if fetched_folder(layered.folders.values()) is None:
         return
@@ -111,7 +112,7 @@ def _why(key: KeyPath, value: str, folder: Path, named: _Named) -> str | None:
     return None if path is None else refused(folder, path)
 
 
-def _is_only_a_name(layered: Layered, key: KeyPath) -> bool:
+def _is_only_a_name(layered: LayeredData, key: KeyPath) -> bool:
     """Whether a run is named whose models stand in the spec already."""
     training = layered.data.get("training")
     rerun = training.get("rerun_tests") if isinstance(training, dict) else None

@@ -14,10 +14,10 @@ from runner.base.package_data import is_file, is_folder
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.journal import JOURNAL
 from runner.base.storage.safe_files import open_to_read
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.spec.experiment import Experiment
 from runner.spec.model_sources import FindRun
-from runner.spec.sound_spec import Sound
+from runner.spec.sound_spec import SoundSpec
 
 DEBATES = "debates.jsonl"
 """The debates that a run judges, in its `inputs/`: one that is moved needs no other run."""
@@ -64,7 +64,7 @@ def read_head(path: Path) -> dict[str, Any]:
     return head
 
 
-def take_debates(layered: Layered, find_run: FindRun) -> Iterator[Problem]:
+def take_debates(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
     """Put the folder of the run whose debates are judged into the data of a spec, where that says its id.
 
     `find_run` looks a run up by its id.
@@ -81,7 +81,7 @@ def take_debates(layered: Layered, find_run: FindRun) -> Iterator[Problem]:
         yield Problem(layered.place(AT), "rejudge.run", str(error))
 
 
-def find_rejudged(layered: Layered, journal_hash: Any) -> Rejudged | None:
+def find_rejudged(layered: LayeredData, journal_hash: Any) -> Rejudged | None:
     """The run that a sound spec names.
 
     Raises:
@@ -99,7 +99,7 @@ def find_rejudged(layered: Layered, journal_hash: Any) -> Rejudged | None:
     return Rejudged(path, str(head.get("run_id")), str(head.get("identity")), journal or str(head["journal_sha256"]))
 
 
-def rejudge_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
+def rejudge_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
     """What is wrong with the run that is to be judged again."""
     run = sound.section("rejudge").get("run")
     if run is None:
@@ -127,5 +127,5 @@ def conflicts(experiment: Experiment) -> Iterator[tuple[str, str]]:
         yield "rollouts.num_responses_per_timestep", "trees cannot be judged again: their branches share rounds"
 
 
-def _path(layered: Layered) -> Path:
+def _path(layered: LayeredData) -> Path:
     return layered.folder(AT) / str(layered.data["rejudge"]["run"])

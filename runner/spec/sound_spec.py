@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Sound:
+class SoundSpec:
     """What of the data the schema has nothing against."""
 
     data: Mapping[str, Any]

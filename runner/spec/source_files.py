@@ -13,7 +13,7 @@ from runner.documents.yaml_writer import dump_inline
 
 
 @dataclass(frozen=True)
-class Written:
+class SpecSources:
     """What a spec was loaded from."""
 
     files: tuple[FileRead, ...] = ()
@@ -39,7 +39,7 @@ class NamedFiles:
 class Origin:
     """Where all of a spec came from; of one that was made in another way than by loading it, nothing is known."""
 
-    written: Written = field(default_factory=Written)
+    written: SpecSources = field(default_factory=SpecSources)
     named: NamedFiles = field(default_factory=NamedFiles)
 
 

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from runner.base.errors import Problem, SpecError
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.plain_values import KeyPath
 from runner.documents.renamed_keys import SWEEP, ZIP
@@ -25,7 +25,7 @@ Step = list[Override]
 class Sweep:
     """A sweep, as far as it is sound, as axes: every combination of their steps is a point."""
 
-    def __init__(self, layered: Layered) -> None:
+    def __init__(self, layered: LayeredData) -> None:
         self._layered = layered
         sweep = layered.data.get(SWEEP)
         self._zip: Mapping[str, Any] = {}

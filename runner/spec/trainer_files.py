@@ -15,7 +15,7 @@ from typing import Any
 from runner.base.errors import ReleaseError
 from runner.base.storage.safe_files import open_below
 from runner.base.storage.strict_json import loads
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_TRAINER_BYTES
 from runner.documents.releases.paths import wrong_path
@@ -101,7 +101,7 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
     return found
 
 
-def find_trainer_files(layered: Layered, group: str, trainer: TrainerSettings) -> TrainerFiles | None:
+def find_trainer_files(layered: LayeredData, group: str, trainer: TrainerSettings) -> TrainerFiles | None:
     """Return the files that came with a fetched trainer; None if it is the user's own.
 
     Raises:

@@ -8,7 +8,7 @@ from runner.base import package_data
 from runner.base.errors import NipRunError, Problem, UsageError
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
@@ -20,7 +20,7 @@ USE = "use"
 """In a model group: an installed model."""
 
 
-def take_start(layered: Layered, find_run: FindRun, find_component: FindComponent) -> Iterator[Problem]:
+def take_start(layered: LayeredData, find_run: FindRun, find_component: FindComponent) -> Iterator[Problem]:
     """Put what a training goes on from into its model groups, before releases and runs are looked up for them."""
     training, models = layered.data.get("training"), layered.data.get("models")
     said = training.pop("from", None) if isinstance(training, dict) else None
@@ -73,7 +73,7 @@ def _group_of(said: str, find_component: FindComponent) -> object:
         return None  # which is told where the group's model is looked up
 
 
-def _is_release(layered: Layered, at: KeyPath, said: str) -> bool:
+def _is_release(layered: LayeredData, at: KeyPath, said: str) -> bool:
     """Whether a model's release is meant, and no run's folder or id.
 
     Raises:

@@ -1,8 +1,9 @@
 """The smallest difference that the sign-flip test would see, four times in five.
 
 The groups are taken for pairs of single verdicts: so many of them differ, each by the same, more in one direction than
-in the other, and the test is that of `runner.statistics.sign_flip`, which cannot reject before six differ in one direction
-alone. Where many differ, it is the formula of Miller 2024 (arXiv 2411.00640, section 5) without its normal errors.
+in the other, and the test is that of `runner.statistics.sign_flip`, which cannot reject before six differ in one
+direction alone. Where many differ, it is the formula of Miller 2024 (arXiv 2411.00640, section 5) without its normal
+errors.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MOST_IS_WORST: Mapping[str, bool] = {
 
 
 @dataclass(frozen=True)
-class Worst:
+class WorstCase:
     """The worst of several proportions. `ci_low` and `ci_high` are of the worst truth, whichever system's it is."""
 
     system: str
@@ -35,7 +35,7 @@ class Worst:
     """Why there is no interval: one of the systems has none."""
 
 
-def worst(systems: Mapping[str, Mapping[str, Any]], *, most: bool) -> Worst:
+def worst(systems: Mapping[str, Mapping[str, Any]], *, most: bool) -> WorstCase:
     """The largest (`most`) or the smallest of proportions, by name.
 
     Each is a row of `metrics.json`: `value`, `stderr`, `ci_low`, `ci_high`, `n`, `clusters`, and `reason`, where it has
@@ -59,13 +59,13 @@ def worst(systems: Mapping[str, Mapping[str, Any]], *, most: bool) -> Worst:
     name = pick(sorted(systems), key=lambda one: systems[one]["value"])
     for other, row in sorted(systems.items()):
         if reason := row.get("reason"):
-            return Worst(name, systems[name]["value"], None, None, len(systems), f"{other}: {reason}")
+            return WorstCase(name, systems[name]["value"], None, None, len(systems), f"{other}: {reason}")
     if len(systems) == 1:
-        return Worst(name, systems[name]["value"], systems[name]["ci_low"], systems[name]["ci_high"], 1)
+        return WorstCase(name, systems[name]["value"], systems[name]["ci_low"], systems[name]["ci_high"], 1)
     level = 1 - (1 - CONFIDENCE) / len(systems)
     ends = [_interval(row, level) for row in systems.values()]
     low, high = (pick(end[i] for end in ends) for i in (0, 1))
-    return Worst(name, systems[name]["value"], low, high, len(systems))
+    return WorstCase(name, systems[name]["value"], low, high, len(systems))
 
 
 def _interval(row: Mapping[str, Any], level: float) -> Interval:

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from runner.base.errors import UsageError, Waiting
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.results.folder import part_id, split_part
 from runner.results.leaderboard.results_folder import LAST, Results
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
 from runner.runs.execution.spending import spending
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import WhichRun
 from runner.runs.session.chat_format_lock import as_begun
 from runner.runs.session.execution_check import check_engine, check_stays, engine_kept
@@ -25,7 +25,7 @@ from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
 from runner.training.trust import check_trust
 
 
-def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> RunResult:
+def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> FinishedRun:
     """Run a spec as the run that is meant; `options.replay` is that of `which`. Raises as `run_plan`."""
     plan, begun = as_begun(plan_of(spec), results, which)
     result = run_plan(plan, results, name_of(plan, results, which), options)
@@ -41,7 +41,7 @@ class ToRun:
     options: RunOptions
 
 
-def run_all(runs: Sequence[ToRun], results: Results, ended: Callable[[int, RunResult | Waiting], None]) -> None:
+def run_all(runs: Sequence[ToRun], results: Results, ended: Callable[[int, FinishedRun | Waiting], None]) -> None:
     """Run plans: benchmarks side by side, training runs one after another.
 
     `ended` is called with the result of each, and its place among them, in the order of `runs`; or with what a training
@@ -60,15 +60,15 @@ def run_all(runs: Sequence[ToRun], results: Results, ended: Callable[[int, RunRe
             first += len(several)
 
 
-def _from(first: int, ended: Callable[[int, RunResult | Waiting], None], place: int, result: RunResult) -> None:
+def _from(first: int, ended: Callable[[int, FinishedRun | Waiting], None], place: int, result: FinishedRun) -> None:
     ended(first + place, result)
 
 
-def _benchmarks(runs: Sequence[ToRun], results: Results, ended: Callable[[int, RunResult], None]) -> None:
+def _benchmarks(runs: Sequence[ToRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
     run_together([GamesOf(_checked(run, results), run.run_id, run.options) for run in runs], results, ended)
 
 
-def _one(run: ToRun, results: Results, ended: Callable[[RunResult | Waiting], None], *, is_only: bool) -> None:
+def _one(run: ToRun, results: Results, ended: Callable[[FinishedRun | Waiting], None], *, is_only: bool) -> None:
     try:
         result = run_plan(run.plan, results, run.run_id, run.options)
     except Waiting as error:
@@ -110,7 +110,7 @@ def _needs(spec: Spec, run_id: str, results: Results) -> bool:
     return path in {one.resolve() for one in read}
 
 
-def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> RunResult:
+def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
     """Run a plan under a name, going on where an earlier process stopped.
 
     Raises:
@@ -175,7 +175,7 @@ def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collecti
     return name if shard is None or split_part(name)[1] is not None else part_id(name, shard)
 
 
-def spent(plan: AnyPlan, results: Results, run_id: str) -> Tally:
+def spent(plan: AnyPlan, results: Results, run_id: str) -> UsageTotals:
     """What a plan's run has spent so far.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from runner.base.hashing import derived_seed
 from runner.game.prompts.chat_format import ChatFormat
 from runner.results.finetune.example_file import ExampleFile
-from runner.results.finetune.examples import Example, Source
+from runner.results.finetune.examples import Example, ExampleSource
 from runner.results.finetune.formats import FORMATS, Format
 from runner.results.finetune.preferences import preferences
 from runner.results.finetune.rollout_examples import how_written, source_of, supervised
@@ -97,7 +97,7 @@ class _Builder:
         written = how_written(self.games[-1].agents[agents[0]])
         return DatasetReport.parse({**report, **written, "agents": agents, "notes": notes})
 
-    def _pairs(self, agent: str) -> Iterator[tuple[Example, Source]]:
+    def _pairs(self, agent: str) -> Iterator[tuple[Example, ExampleSource]]:
         for run in self.games:
             plan = run.reconstructor.plan
             assert plan.shape is not None
@@ -108,7 +108,7 @@ class _Builder:
                     for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
                         yield pair, source
 
-    def _chats(self, agent: str, format_: Format, notes: list[str]) -> Iterator[tuple[Example, Source]]:
+    def _chats(self, agent: str, format_: Format, notes: list[str]) -> Iterator[tuple[Example, ExampleSource]]:
         """The agent's selected rollouts, then those in which the label replaces its guess."""
         candidates = [candidate for run in self.games for candidate in _candidates(run, agent)]
         training = self.plan.training
@@ -131,7 +131,7 @@ def _candidates(run: _Games, agent: str) -> Iterator[_Candidate]:
 
 def _examples(
     candidate: _Candidate, agent: str, format_: Format, *, replaces: bool
-) -> Iterator[tuple[Example, Source]]:
+) -> Iterator[tuple[Example, ExampleSource]]:
     run = candidate.games
     player = run.agents[agent]
     for rollout in run.reconstructor.of_job(candidate.job):

@@ -12,7 +12,7 @@ from runner.base.hashing import file_hash
 from runner.results.folder import RunFolder
 from runner.spec.training_settings import TrainerSettings
 from runner.training.dataset_building import build_datasets
-from runner.training.games import Games
+from runner.training.games import TrainingGames
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import ITERATIONS, StageLog, iteration_folder
 from runner.training.stages import DatasetReport, DatasetsBuilt, JobNoted
@@ -36,7 +36,7 @@ class DatasetStage:
     plan: TrainingPlan
     folder: RunFolder
     stages: StageLog
-    games: Games
+    games: TrainingGames
 
     def datasets(self, iteration: int) -> Mapping[str, DatasetReport]:
         """Each group's dataset; built again where a file is gone, was edited, or is to have another format.

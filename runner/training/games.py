@@ -11,7 +11,7 @@ from runner.results.folder import RunFolder
 from runner.spec.loader import Spec
 from runner.training.plan import Models, TrainingPlan, part_id
 from runner.training.stage_log import StageLog
-from runner.training.stages import GamesPlayed, PartRecord, TestPlayed
+from runner.training.stages import GamesPlayed, RunRecord, TestPlayed
 
 log = logging.getLogger("nip_run.training")
 
@@ -20,7 +20,7 @@ RunPart = Callable[[Spec, str, str, int], RunFolder]
 
 
 @dataclass(frozen=True)
-class Games:
+class TrainingGames:
     """The runs that are parts of a training run."""
 
     plan: TrainingPlan
@@ -58,12 +58,12 @@ class Games:
             log.info("iteration %d: measuring", iteration)
             self._run(self.plan.test_spec(models), TestPlayed, "benchmark", iteration)
 
-    def _run(self, spec: Spec, record: type[PartRecord], kind: str, iteration: int) -> None:
+    def _run(self, spec: Spec, record: type[RunRecord], kind: str, iteration: int) -> None:
         part = self.run_part(spec, part_id(self.folder.run_id, iteration, kind), kind, iteration)
         self.stages.add(record(iteration=iteration, run_id=part.run_id))
 
 
-def check_part(folder: RunFolder, record: PartRecord) -> RunFolder:
+def check_part(folder: RunFolder, record: RunRecord) -> RunFolder:
     """The finished games or test that a record is of.
 
     Raises:

@@ -17,7 +17,7 @@ from runner.models.settings import FineTuneStep, ModelSettings
 from runner.results.folder import RunFolder
 from runner.training.backends.registry import check_startable
 from runner.training.dataset_stage import DatasetStage
-from runner.training.games import Games, RunPart
+from runner.training.games import RunPart, TrainingGames
 from runner.training.jobs import Connect, JobStage
 from runner.training.lineage import after_training, state_of, with_states
 from runner.training.plan import TrainingPlan
@@ -46,7 +46,7 @@ class Loop:
 
     def __post_init__(self, run_part: RunPart, connect: Connect, sleep: Callable[[float], None]) -> None:
         self.models = dict(self.plan.spec.experiment.models)
-        self._games = Games(self.plan, self.folder, self.stages, run_part)
+        self._games = TrainingGames(self.plan, self.folder, self.stages, run_part)
         self._datasets = DatasetStage(self.plan, self.folder, self.stages, self._games)
         self._jobs = JobStage(self.plan, self.folder, self.stages, connect, sleep)
 

@@ -7,7 +7,7 @@ from dataclasses import InitVar, dataclass, field
 from runner.documents.dataclass_schema import to_plain
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
-from runner.training.games import Games, RunPart
+from runner.training.games import RunPart, TrainingGames
 from runner.training.lineage import with_states
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog
@@ -27,7 +27,7 @@ class Rerun:
 
     def __post_init__(self, run_part: RunPart) -> None:
         self.models = dict(self.plan.spec.experiment.models)
-        self._games = Games(self.plan, self.folder, self.stages, run_part)
+        self._games = TrainingGames(self.plan, self.folder, self.stages, run_part)
 
     def run(self) -> None:
         """A test before each iteration and after the last. Raises as `Loop.run`, but for what trainers raise."""

@@ -14,7 +14,7 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import comma_join, did_you_mean
 from runner.models.layers.budget import Budget
 from runner.models.settings import ModelSettings
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
@@ -28,7 +28,7 @@ from runner.runs.execution.process import interruptible, log_to, sigterm_as_keyb
 from runner.runs.execution.spending import spending
 from runner.runs.finished.problems import troubles_of
 from runner.runs.finished.reconstruction import saved_plan
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import RunOptions, cache_beside, mark_as_fetched, run_games
 from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
@@ -55,7 +55,7 @@ def train(
     run_id: str,
     options: RunOptions,
     sleep: Callable[[float], None] = time.sleep,
-) -> RunResult:
+) -> FinishedRun:
     """Play, select, train and switch models, going on where an earlier process stopped.
 
     Each iteration's games are a run of their own, `<run_id>-i<iteration>`, and each test `<run_id>-t<iteration>`;
@@ -101,7 +101,7 @@ def train(
             raise
     with interruptible(run_id):
         results.board.append(folder)
-    return RunResult(folder, work.manifest, folder.read_metrics(), notes=work.notes)
+    return FinishedRun(folder, work.manifest, folder.read_metrics(), notes=work.notes)
 
 
 @dataclass
@@ -277,10 +277,10 @@ def _with_model(row: AgentRow, model: ModelSettings) -> AgentRow:
     return {**row, "model": model.name}
 
 
-def _as_it_was(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> RunResult:
+def _as_it_was(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> FinishedRun:
     """A finished run, of which nothing is changed."""
     results.board.append_missing(folder)
-    return RunResult(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
+    return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
 
 
 def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
@@ -333,9 +333,9 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
             raise UsageError(f"{given}: its backend is {trainer.backend}, which gives the name itself")
 
 
-def spent_on_games(results: Results, run_id: str) -> Tally:
+def spent_on_games(results: Results, run_id: str) -> UsageTotals:
     """What the games of a training run have cost so far."""
-    total = Tally()
+    total = UsageTotals()
     for folder in results.parts_of(run_id):
         total += spending(saved_plan(folder), folder)
     return total

@@ -22,7 +22,7 @@ SEED_BITS = 32
 
 
 @dataclass(frozen=True)
-class Selected:
+class SelectedRollouts:
     """Indices of rollouts for one agent: those trained on as they are, and those whose guess the label replaces."""
 
     as_played: tuple[int, ...]
@@ -97,7 +97,7 @@ def select_for(
     *,
     replaced: float,
     seed: int,
-) -> Selected:
+) -> SelectedRollouts:
     """One agent's rollouts; for the share `replaced` of them, drawn at random, its guess is replaced instead.
 
     Those are trained on whatever the rewards of the others are: the label needs no reward to say what is right.
@@ -109,5 +109,5 @@ def select_for(
     try:
         chosen = select([rewards[index] for index in rest], settings, derived_seed("drawn", seed)) if rest else []
     except ValueError as error:
-        return Selected((), guess_replaced, str(error))
-    return Selected(tuple(rest[index] for index in chosen), guess_replaced)
+        return SelectedRollouts((), guess_replaced, str(error))
+    return SelectedRollouts(tuple(rest[index] for index in chosen), guess_replaced)

@@ -16,7 +16,7 @@ from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import check_log_format, read_journal
 from runner.results.folder import RunFolder
-from runner.training.stages import RECORDS, Begun, StageRecord, Stages
+from runner.training.stages import RECORDS, RunBegun, StageRecord, Stages
 
 ITERATIONS = "iterations"
 """The folder of the datasets and of what trainers leave, in a folder for each iteration."""
@@ -104,7 +104,7 @@ def stage_log(folder: RunFolder, run: str) -> Iterator[StageLog]:
         if not records:
             # What tells this run's jobs from those of a run of the same id in another folder.
             token = secrets.token_hex(8)
-            stages.add(Begun(token=token, format=format_versions.LOG_FORMAT, run=run, run_id=folder.run_id))
+            stages.add(RunBegun(token=token, format=format_versions.LOG_FORMAT, run=run, run_id=folder.run_id))
         yield stages
     finally:
         run_sync(journal.close)

@@ -99,7 +99,7 @@ class StageRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartRecord(StageRecord):
+class RunRecord(StageRecord):
     """A stage that is a run of its own."""
 
     run_id: str
@@ -120,7 +120,7 @@ class AttemptRecord(GroupRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun(StageRecord):
+class RunBegun(StageRecord):
     """The run was made."""
 
     kind = StageKind.BEGUN
@@ -138,14 +138,14 @@ class Begun(StageRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GamesPlayed(PartRecord):
+class GamesPlayed(RunRecord):
     """The games that an iteration is trained on are finished."""
 
     kind = StageKind.PLAYED
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestPlayed(PartRecord):
+class TestPlayed(RunRecord):
     """The test before an iteration is finished."""
 
     kind = StageKind.TESTED
@@ -233,7 +233,7 @@ class AdapterNoted(GroupRecord):
 RECORDS: Mapping[str, type[StageRecord]] = {
     record.kind: record
     for record in (
-        Begun,
+        RunBegun,
         GamesPlayed,
         TestPlayed,
         DatasetsBuilt,
@@ -260,7 +260,7 @@ class Stages:
     @property
     def token(self) -> str:
         """What tells this run from others of its id; the same in every process."""
-        return self.all(Begun)[0].token
+        return self.all(RunBegun)[0].token
 
     def all(self, stage: type[AnyRecord]) -> list[AnyRecord]:
         """The records of a stage, of all iterations."""

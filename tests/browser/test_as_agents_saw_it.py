@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner.pages.report.games import Game, games_of
+from runner.pages.report.games import GamePage, games_of
 from runner.results.folder import RunFolder
 from tests.browser.conftest import Opens
 from tests.support.paths import ROOT
@@ -17,14 +17,14 @@ from tests.support.runs import only_run, played
 GAMES = 3
 
 
-def told(game: Game, agent: str) -> str:
+def told(game: GamePage, agent: str) -> str:
     """All that an agent was sent, and all that it answered."""
     sent = [one["content"] for (_, to), chat in game.chats.items() if to == agent for one in chat]
     own = [message.text for played in game.rollout.rounds for message in played.messages if message.agent == agent]
     return "\n".join([*sent, *own])
 
 
-def of_others(game: Game, agent: str) -> set[str]:
+def of_others(game: GamePage, agent: str) -> set[str]:
     return {message.text for played in game.rollout.rounds for message in played.messages if message.agent != agent}
 
 
@@ -58,7 +58,7 @@ def test_an_agents_view_has_what_it_was_told_and_nothing_else(protocol: str, wat
     assert unseen > 0 or protocol not in ("mnip", "debate")  # there somebody is not told something
 
 
-def as_seen(one: Any, page: Any, run_id: str, game: Game, agent: str) -> str:
+def as_seen(one: Any, page: Any, run_id: str, game: GamePage, agent: str) -> str:
     """The whole text of the page of a game as an agent saw it, what is folded up unfolded."""
     one.go(f"run/{run_id}/game/{game.rollout.job.rollout_id}?as={agent}")
     page.wait_for_function(

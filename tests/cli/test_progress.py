@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.terminal.progress import Display, Shown, Watched, watching
-from runner.models.usage_totals import Tally
+from runner.cli.terminal.progress import Display, RunProgress, WatchedRun, watching
+from runner.models.usage_totals import UsageTotals
 from runner.runs.execution.accounting import Progress
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -18,14 +18,14 @@ from tests.support.terminal import in_terminal
 def progress(**more: object) -> Progress:
     facts = {
         "jobs": 45, "total": 96, "failures": 3, "repeats": 7, "right": 21, "judged": 45,
-        "last_error": "429 Rate\nlimit", "answers": Tally(0.25, 0, 338, 90_000, 10_000), "in_flight": lambda: 12,
+        "last_error": "429 Rate\nlimit", "answers": UsageTotals(0.25, 0, 338, 90_000, 10_000), "in_flight": lambda: 12,
     }  # fmt: skip
     return Progress(**{**facts, **more})  # type: ignore[arg-type]
 
 
 def shown(width: int, seconds: float = 30.0, name: str = "quickstart", point: str = "", **more: object) -> str:
     now = 100.0
-    view = Shown(name, point, clock=lambda: now)
+    view = RunProgress(name, point, clock=lambda: now)
     moving = progress(**more)
     jobs, failures = moving.jobs, moving.failures
     moving.jobs = moving.failures = 0
@@ -66,7 +66,7 @@ def test_cost_calls_in_flight_and_retries_are_always_there_at_80_columns(
 ) -> None:
     line = shown(
         79, jobs=jobs, total=jobs, failures=70_000, repeats=4_321, last_error=error, in_flight=lambda: 12_345,
-        answers=Tally(usd or 0.0, 0, 338), priced=usd is not None,
+        answers=UsageTotals(usd or 0.0, 0, 338), priced=usd is not None,
     )  # fmt: skip
     cost = "cost unknown" if usd is None else f"${usd:,.2f}"
     assert f"{jobs}/{jobs} rollouts" in line
@@ -76,7 +76,7 @@ def test_cost_calls_in_flight_and_retries_are_always_there_at_80_columns(
 
 
 def test_before_the_first_call_the_line_has_them_too() -> None:
-    line = shown(79, jobs=0, judged=0, failures=0, repeats=0, answers=Tally(), in_flight=lambda: 0)
+    line = shown(79, jobs=0, judged=0, failures=0, repeats=0, answers=UsageTotals(), in_flight=lambda: 0)
     assert line.startswith("quickstart 0/96 rollouts, 0:30, $0.00, 0 in flight, 0 retries")
 
 
@@ -90,7 +90,7 @@ def test_narrow_terminals_keep_the_count_then_the_cost_then_calls_in_flight_then
 
 def test_the_last_error_is_gone_some_seconds_after_the_last_failure() -> None:
     now, moving = 0.0, progress(failures=0)
-    view = Shown("x", clock=lambda: now)
+    view = RunProgress("x", clock=lambda: now)
     view.whole(moving)
     seen = []
     for seconds, failures in ((20.0, 1), (34.0, 1), (36.0, 1), (40.0, 2), (60.0, 2)):
@@ -107,7 +107,7 @@ def test_without_games_the_stage_is_shown() -> None:
 
 def test_the_rate_is_that_of_the_last_minute() -> None:
     now, moving = 0.0, progress(jobs=0, total=1000)
-    view = Shown("x", clock=lambda: now)
+    view = RunProgress("x", clock=lambda: now)
     for second in range(0, 601, 5):
         now, moving.jobs = float(second), min(2 * second, 200) + max(second - 300, 0)
         line = view.whole(moving)
@@ -141,7 +141,7 @@ class Seen(Display):
 
 
 def test_points_side_by_side_are_one_line_of_their_sums_without_accuracy() -> None:
-    seen = Seen([Watched("a", 96), Watched("a", 96), Watched("a", 96), Watched("train", None)], set())
+    seen = Seen([WatchedRun("a", 96), WatchedRun("a", 96), WatchedRun("a", 96), WatchedRun("train", None)], set())
     assert seen.after(0, progress(jobs=90, failures=0)).startswith("90/288 rollouts, point 1 of 4")
     line = seen.after(1, progress(jobs=6, failures=0))
     assert line.startswith("96/288 rollouts, points 1 to 2 of 4")
@@ -155,7 +155,7 @@ def test_points_side_by_side_are_one_line_of_their_sums_without_accuracy() -> No
 
 def test_what_several_points_note_or_warn_of_alike_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     told: set[str] = set()
-    with watching([Watched("a", 9), Watched("a", 9)], told, quiet=False) as display:
+    with watching([WatchedRun("a", 9), WatchedRun("a", 9)], told, quiet=False) as display:
         first, second = display.of(0), display.of(1)
         assert first is not None
         assert second is not None
@@ -170,8 +170,8 @@ def test_what_several_points_note_or_warn_of_alike_is_said_once(capsys: pytest.C
 
 
 def test_a_cost_below_a_cent_is_not_shown_as_nothing() -> None:
-    assert "$0.0012, " in shown(79, answers=Tally(0.0012, 0, 2, 90, 10), last_error="")
-    assert "<$0.0001, " in shown(79, answers=Tally(0.00002, 0, 2, 90, 10), last_error="")
+    assert "$0.0012, " in shown(79, answers=UsageTotals(0.0012, 0, 2, 90, 10), last_error="")
+    assert "<$0.0001, " in shown(79, answers=UsageTotals(0.00002, 0, 2, 90, 10), last_error="")
 
 
 def test_a_failure_that_ended_its_game_is_no_retry() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.base.text import did_you_mean
 from runner.documents.releases.bundle import Bundle
-from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry
@@ -21,7 +21,7 @@ FACTS = {
 }  # fmt: skip
 
 
-def release(name: str, *links: Link, licence: str | None = None, **changes: Any) -> Bundle:
+def release(name: str, *links: ReleaseLink, licence: str | None = None, **changes: Any) -> Bundle:
     facts = {**FACTS, **changes}
     said = Release(
         kind=Kind.RUN, owner="acme", name=name, version="1", licence=licence, facts=facts, links=links
@@ -35,7 +35,7 @@ def test_a_misspelt_kind_is_told_the_nearest_in_plain_words() -> None:
 
 def test_a_run_is_one_row_with_what_one_chooses_it_by(tmp_path: Path) -> None:
     where = str(tmp_path / "registry")
-    again = Link(role="reproduces", release="run/acme/x-1@1", sha256="1" * 64)
+    again = ReleaseLink(role="reproduces", release="run/acme/x-1@1", sha256="1" * 64)
     publish(
         Registry(FolderTransport(where)),
         release("x-1"),
@@ -43,7 +43,7 @@ def test_a_run_is_one_row_with_what_one_chooses_it_by(tmp_path: Path) -> None:
         release("copy", licence="MIT"),
         release("x-2", again, run_id="x-2", models={"a": "m\nacme/fake@1"}),
         release("x-3", again, run_id="x-3", replay_of=["x-1", None]),
-        release("learn", Link(role="child_of", release="run/acme/x-1@1"), run_id="learn", kind="training"),
+        release("learn", ReleaseLink(role="child_of", release="run/acme/x-1@1"), run_id="learn", kind="training"),
         release("learn-t1", run_id="learn-t1", parent_run_id="learn", iteration=1),
         release("odd", replay_of="x-1"),
         release("odder", rejudge_of=["x-1", 1, "last"]),

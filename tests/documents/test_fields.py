@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from runner.base.errors import Place
 from runner.documents.dataclass_schema import from_plain, option, path_keys, schema, to_plain
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.schema_check import check
 from runner.game.protocols.loader import protocol_editor_schema, protocol_schema
 from runner.game.protocols.schema import Parameters
@@ -178,7 +178,7 @@ def test_a_whole_experiment_comes_back_as_it_was() -> None:
 
 def complaints(data: dict[str, Any]) -> list[str]:
     """What `check` says, without the places."""
-    layered = Layered(data, {(): Place("f")}, files=["f"])
+    layered = LayeredData(data, {(): Place("f")}, files=["f"])
     return [f"{problem.key}: {problem.message}" for problem in check(layered, TREE)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from runner.base.errors import SpecError
 from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.overrides import Override
 from runner.models.retry_policy import Retry
 from runner.spec.datasets.settings import DatasetLimits
@@ -21,7 +21,7 @@ from tests.support.specs import spec_file
 REMOVABLE = [("m", "*"), ("m", "*", "deep", "*"), ("sweep",)]
 
 
-def layers(folder: Path, text: str, *overrides: str) -> Layered:
+def layers(folder: Path, text: str, *overrides: str) -> LayeredData:
     write(folder, "base.yaml", "m: {x: {a: 1, deep: {p: 1, q: 2}}, y: {a: 2}}\nn: {x: 1}\nsweep: {seed: [1]}\n")
     path = write(folder, "a.yaml", "extends: base.yaml\n" + text)
     return load_layers(path, "a.yaml", [Override(o) for o in overrides], beside, removable=REMOVABLE)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.overrides import Override
 from tests.support.document_layers import beside, write
 
 NAMES = {"rollouts.most": "rollouts.max"}
 
 
-def layers(folder: Path, text: str, *overrides: str) -> Layered:
+def layers(folder: Path, text: str, *overrides: str) -> LayeredData:
     return load_layers(write(folder, "a.yaml", text), "a.yaml", [Override(o) for o in overrides], beside, NAMES)
 
 

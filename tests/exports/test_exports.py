@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from runner.cli.main import main
-from runner.exports.mlflow.games import Games
+from runner.exports.mlflow.games import MlflowGames
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played
@@ -28,11 +28,11 @@ WHO = ("--organization", "Acme Evals", "--relationship", "third_party")
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+def result(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return played(SPEC, tmp_path_factory.mktemp("results"), "dataset.limit=6", "rollouts.per_datapoint=2")
 
 
-def export(result: RunResult, target: Path, name: str, *words: str) -> int:
+def export(result: FinishedRun, target: Path, name: str, *words: str) -> int:
     results = str(result.path.parent.parent)
     return main(["export", result.run_id, "--format", name, "--out", str(target), "--results", results, *words])
 
@@ -49,7 +49,7 @@ def record(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("subject", ["verifier", "prover"])
-def test_a_record_of_every_eval_ever_is_valid_and_carries_n(result: RunResult, tmp_path: Path, subject: str) -> None:
+def test_a_record_of_every_eval_ever_is_valid_and_carries_n(result: FinishedRun, tmp_path: Path, subject: str) -> None:
     assert export(result, tmp_path, "every-eval-ever", "--subject", subject, *WHO) == 0
     whole, rows = record(tmp_path)
     schema("eval").validate(whole)
@@ -65,7 +65,7 @@ def test_a_record_of_every_eval_ever_is_valid_and_carries_n(result: RunResult, t
     assert {row["evaluation_id"] for row in rows} == {whole["evaluation_id"]}
 
 
-def test_the_rows_of_a_record_hold_what_the_subject_was_sent(result: RunResult, tmp_path: Path) -> None:
+def test_the_rows_of_a_record_hold_what_the_subject_was_sent(result: FinishedRun, tmp_path: Path) -> None:
     export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *WHO)
     _, rows = record(tmp_path)
     decided = {r["rollout_id"]: r for r in parquet_rows(result.path / "rollouts.parquet")}
@@ -80,7 +80,7 @@ def test_the_rows_of_a_record_hold_what_the_subject_was_sent(result: RunResult, 
 
 
 @pytest.mark.full
-def test_the_same_run_is_exported_to_the_same_bytes(result: RunResult, tmp_path: Path) -> None:
+def test_the_same_run_is_exported_to_the_same_bytes(result: FinishedRun, tmp_path: Path) -> None:
     def exported(folder: Path) -> dict[str, bytes]:
         export(result, folder, "every-eval-ever", "--subject", "verifier", *WHO)
         for name in ("inspect", "scout"):
@@ -91,7 +91,7 @@ def test_the_same_run_is_exported_to_the_same_bytes(result: RunResult, tmp_path:
 
 
 def test_what_a_format_must_be_told_is_asked_for_at_once(
-    result: RunResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    result: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert export(result, tmp_path, "every-eval-ever") == 2
     assert "--subject AGENT" in capsys.readouterr().err
@@ -110,7 +110,7 @@ def test_what_a_format_must_be_told_is_asked_for_at_once(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_entry_of_the_hub_has_n_and_the_agents_in_its_notes(result: RunResult, tmp_path: Path) -> None:
+def test_an_entry_of_the_hub_has_n_and_the_agents_in_its_notes(result: FinishedRun, tmp_path: Path) -> None:
     words = ("--subject", "verifier", "--hf-dataset", "acme/claims", "--task-id", "claims")
     assert export(result, tmp_path, "hf-eval-results", *words) == 0
     (path,) = (tmp_path / ".eval_results").iterdir()
@@ -122,7 +122,7 @@ def test_an_entry_of_the_hub_has_n_and_the_agents_in_its_notes(result: RunResult
     assert "prover: dummy" in entry["notes"]
 
 
-def test_a_log_of_inspect_has_a_sample_for_each_rollout(result: RunResult, tmp_path: Path) -> None:
+def test_a_log_of_inspect_has_a_sample_for_each_rollout(result: FinishedRun, tmp_path: Path) -> None:
     assert export(result, tmp_path, "inspect") == 0
     with zipfile.ZipFile(tmp_path / f"{result.run_id}.eval") as log:
         header = json.loads(log.read("header.json"))
@@ -137,7 +137,7 @@ def test_a_log_of_inspect_has_a_sample_for_each_rollout(result: RunResult, tmp_p
     assert used == result.manifest.completion_tokens
 
 
-def test_a_sample_of_inspect_has_prompts_the_task_and_times(result: RunResult, tmp_path: Path) -> None:
+def test_a_sample_of_inspect_has_prompts_the_task_and_times(result: FinishedRun, tmp_path: Path) -> None:
     assert export(result, tmp_path, "inspect") == 0
     (path,) = tmp_path.glob("*.eval")
     with zipfile.ZipFile(path) as archive:
@@ -159,7 +159,7 @@ def test_a_sample_of_inspect_has_prompts_the_task_and_times(result: RunResult, t
         assert started <= datetime.fromisoformat(sample["started_at"]) <= datetime.fromisoformat(sample["completed_at"])
 
 
-def test_scout_gets_each_agents_chat_and_the_whole_game(result: RunResult, tmp_path: Path) -> None:
+def test_scout_gets_each_agents_chat_and_the_whole_game(result: FinishedRun, tmp_path: Path) -> None:
     assert export(result, tmp_path, "scout") == 0
     rows = parquet_rows(tmp_path / f"{result.run_id}.parquet")
     assert {row["agent"] for row in rows} == {"all agents", "prover", "verifier"}
@@ -178,7 +178,7 @@ def test_runs_without_games_of_their_own_are_refused(tmp_path: Path, capsys: pyt
 
 
 def test_d_prime_is_not_exported_as_sensitivity_which_is_another_number_elsewhere(
-    result: RunResult, tmp_path: Path
+    result: FinishedRun, tmp_path: Path
 ) -> None:
     expected = metric(result, "sensitivity")["value"]
     assert export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *WHO) == 0
@@ -188,7 +188,7 @@ def test_d_prime_is_not_exported_as_sensitivity_which_is_another_number_elsewher
     (path,) = tmp_path.glob("*.eval")
     with zipfile.ZipFile(path) as archive:
         metrics = json.loads(archive.read("header.json"))["results"]["scores"][0]["metrics"]
-    with Games(RunFolder(result.path), journal=False) as games:
+    with MlflowGames(RunFolder(result.path), journal=False) as games:
         sent = {point.key: point.value for point in games.record().metrics}
     assert scores["d_prime"] == metrics["d_prime"]["value"] == sent["d_prime"] == expected
     assert "sensitivity" not in {*scores, *metrics, *sent}

@@ -17,14 +17,14 @@ from runner.base.redaction import REMOVED, Redactor
 from runner.cli.main import main
 from runner.exports.mlflow import limits
 from runner.exports.mlflow.curve import is_step
-from runner.exports.mlflow.games import Games
+from runner.exports.mlflow.games import MlflowGames
 from runner.exports.mlflow.limits import Fitted, batches, sent_bytes
-from runner.exports.mlflow.record import MlflowRun, Point
+from runner.exports.mlflow.record import MetricPoint, MlflowRun
 from runner.exports.mlflow.sender import _spans
 from runner.exports.mlflow.training import training_record
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played
@@ -36,7 +36,7 @@ SECRET = "correct-horse-battery-staple"
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+def result(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     results = tmp_path_factory.mktemp("results")
     return played(ROOT / "specs" / "quickstart.yaml", results, "dataset.limit=6", "rollouts.per_datapoint=2")
 
@@ -49,16 +49,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def record_of(path: Path) -> MlflowRun:
-    with Games(RunFolder(path), journal=False) as games:
+    with MlflowGames(RunFolder(path), journal=False) as games:
         return games.record()
 
 
-def curve(points: list[Point]) -> list[tuple[int, float]]:
+def curve(points: list[MetricPoint]) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in points if point.key == "accuracy"]
 
 
 @pytest.mark.full
-def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_the_last(result: RunResult) -> None:
+def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_the_last(result: FinishedRun) -> None:
     record = record_of(result.path)
     steps = curve(list(record.metrics))
     assert [step for step, _ in steps] == list(range(1, 13))
@@ -72,13 +72,13 @@ def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_
 
 
 @pytest.mark.full
-def test_each_point_stands_once(result: RunResult, trained: RunFolder) -> None:
+def test_each_point_stands_once(result: FinishedRun, trained: RunFolder) -> None:
     for record in (record_of(result.path), training_record(trained, journal=False)):
         counts = Counter((point.key, point.step) for point in record.metrics)
         assert max(counts.values()) == 1
 
 
-def test_what_a_killed_run_has_is_the_beginning_of_what_it_has_in_the_end(result: RunResult, tmp_path: Path) -> None:
+def test_what_a_killed_run_has_is_the_beginning_of_what_it_has_in_the_end(result: FinishedRun, tmp_path: Path) -> None:
     """Whoever answered first: a point that was sent of a run that plays is a point of the finished run."""
     whole = record_of(result.path)
     killed = tmp_path / "runs" / result.run_id
@@ -127,7 +127,7 @@ def test_a_training_run_names_every_dataset_that_was_learnt_from(trained: RunFol
 
 
 def test_a_secret_of_this_machine_is_in_nothing_that_is_sent(
-    result: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    result: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
@@ -167,7 +167,7 @@ def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighb
     ],
 )
 def test_a_run_whose_files_hold_what_they_should_not_is_refused_in_words(
-    result: RunResult, tmp_path: Path, file: str, key: str, value: Any, said: str
+    result: FinishedRun, tmp_path: Path, file: str, key: str, value: Any, said: str
 ) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
@@ -215,7 +215,7 @@ def test_a_curve_of_many_games_has_few_points() -> None:
     ],
 )
 def test_what_cannot_be_sent_to_is_refused_before_anything_is_sent(
-    result: RunResult,
+    result: FinishedRun,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
@@ -232,7 +232,7 @@ def test_what_cannot_be_sent_to_is_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize("words", [("--follow",), ("--experiment", "x"), ("last",)])
 def test_what_is_for_a_server_is_for_no_file(
-    result: RunResult, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+    result: FinishedRun, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     results = str(result.path.parent.parent)
     assert main(["export", result.run_id, *words, "--format", "inspect", "--results", results]) == 2
@@ -254,7 +254,7 @@ CREATED_MS = 1_790_000_000_000
 
 def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_path: Path) -> None:
     folder = live_run(tmp_path)
-    with Games(folder, journal=False) as games:
+    with MlflowGames(folder, journal=False) as games:
         record = games.record()
         traces = list(record.traces())
         assert [trace.key for trace in games.record().traces()] == [trace.key for trace in traces]
@@ -271,8 +271,8 @@ def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_
     assert {point.time_ms for point in record.metrics if point.step == 1} == {CREATED_MS}
 
 
-def test_spans_are_below_their_game_and_within_its_time(result: RunResult) -> None:
-    with Games(RunFolder(result.path), journal=False) as games:
+def test_spans_are_below_their_game_and_within_its_time(result: FinishedRun) -> None:
+    with MlflowGames(RunFolder(result.path), journal=False) as games:
         record = games.record()
         trace = next(iter(record.traces()))
     game, *turns = _spans(trace, record.started_ms)
@@ -283,7 +283,7 @@ def test_spans_are_below_their_game_and_within_its_time(result: RunResult) -> No
     assert all(turn["end_time_unix_nano"] <= game["end_time_unix_nano"] for turn in turns)
 
 
-def test_a_run_that_can_go_on_has_no_traces_yet(result: RunResult, tmp_path: Path) -> None:
+def test_a_run_that_can_go_on_has_no_traces_yet(result: FinishedRun, tmp_path: Path) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
     manifest = json.loads((path / "manifest.json").read_text())
@@ -295,13 +295,13 @@ def test_a_secret_of_this_machine_is_in_no_trace(tmp_path: Path, monkeypatch: py
     folder = live_run(tmp_path)
     text = next(row["raw_message"] for row in parquet_rows(folder.table("completions")))
     monkeypatch.setenv("ACME_API_KEY", text[:30])
-    with Games(folder, journal=False) as games:
+    with MlflowGames(folder, journal=False) as games:
         traces = list(games.record().traces())
     assert text[:30] not in repr(traces)
     assert REMOVED in repr(traces)
 
 
-def test_a_dataset_has_the_path_and_split_that_the_run_was_played_with(result: RunResult) -> None:
+def test_a_dataset_has_the_path_and_split_that_the_run_was_played_with(result: FinishedRun) -> None:
     (data,) = record_of(result.path).inputs
     assert data.facts["path"].endswith("specs/data/code_validation.jsonl")
     assert data.facts["split"] == "test"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner.cli.main import main
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.runs import played, table
@@ -22,7 +22,7 @@ HUB = ("--hf-dataset", "acme/claims", "--task-id", "claims")
 ONE_MODEL = {"every-eval-ever": WHO, "hf-eval-results": HUB, "inspect": ()}
 
 
-def export(result: RunResult, target: Path, name: str, *words: str) -> int:
+def export(result: FinishedRun, target: Path, name: str, *words: str) -> int:
     results = str(result.path.parent.parent)
     return main(["export", result.run_id, "--format", name, "--out", str(target), "--results", results, *words])
 
@@ -39,7 +39,7 @@ def header(path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def blocks(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Two datapoints, each played with both stances and with the provers' models both ways."""
     folder = tmp_path_factory.mktemp("blocks")
     seated = {"prover0": "dear", "prover1": "cheap", "verifier": "cheap"}
@@ -55,7 +55,7 @@ def blocks(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 
 @pytest.mark.full
-def test_the_model_that_played_stands_in_each_row(blocks: RunResult, tmp_path: Path) -> None:
+def test_the_model_that_played_stands_in_each_row(blocks: FinishedRun, tmp_path: Path) -> None:
     answered = {(r["rollout_id"], r["agent"]): r["model"] for r in table(blocks.path, "completions")}
     assert export(blocks, tmp_path, "scout") == 0
     rows = [r for r in parquet_rows(tmp_path / f"{blocks.run_id}.parquet") if r["role"] is not None]
@@ -65,7 +65,7 @@ def test_the_model_that_played_stands_in_each_row(blocks: RunResult, tmp_path: P
         assert {m["model"] for m in json.loads(row["messages"]) if m["role"] == "assistant"} == {row["model"]}
 
 
-def test_a_log_names_who_played_and_counts_by_model(blocks: RunResult, tmp_path: Path) -> None:
+def test_a_log_names_who_played_and_counts_by_model(blocks: FinishedRun, tmp_path: Path) -> None:
     assert export(blocks, tmp_path, "inspect") == 0
     path = tmp_path / f"{blocks.run_id}.eval"
     calls = table(blocks.path, "completions")
@@ -82,14 +82,14 @@ def test_a_log_names_who_played_and_counts_by_model(blocks: RunResult, tmp_path:
 
 @pytest.mark.parametrize("name", ONE_MODEL)
 def test_a_swapped_seat_has_no_record_of_one_model(
-    blocks: RunResult, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    blocks: FinishedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert export(blocks, tmp_path, name, "--subject", "prover1", *ONE_MODEL[name]) == 2
     assert "prover0 and prover1 have exchanged their models (dear and cheap" in capsys.readouterr().err
     assert export(blocks, tmp_path, name, "--subject", "verifier", *ONE_MODEL[name]) == 0
 
 
-def test_each_play_of_a_block_is_a_sample_of_its_own(blocks: RunResult, tmp_path: Path) -> None:
+def test_each_play_of_a_block_is_a_sample_of_its_own(blocks: FinishedRun, tmp_path: Path) -> None:
     assert export(blocks, tmp_path, "inspect") == 0
     path = tmp_path / f"{blocks.run_id}.eval"
     rollouts = {r["rollout_id"] for r in table(blocks.path, "rollouts")}
@@ -104,7 +104,7 @@ def record(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return json.loads(whole.read_text()), rows
 
 
-def test_plays_of_a_block_can_be_told_apart_in_each_format(blocks: RunResult, tmp_path: Path) -> None:
+def test_plays_of_a_block_can_be_told_apart_in_each_format(blocks: FinishedRun, tmp_path: Path) -> None:
     export(blocks, tmp_path, "every-eval-ever", "--subject", "verifier", *WHO)
     export(blocks, tmp_path, "scout")
     export(blocks, tmp_path, "inspect")

@@ -33,7 +33,7 @@ from runner.models.prices import ListedPrice, list_version, price_of
 from runner.models.providers import openai
 from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings, Price
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.runs.finished.problems import troubles_of
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import journal_records, played, table
@@ -340,7 +340,7 @@ def test_an_error_inside_an_answer_that_counts_tokens_costs_its_worst_case() -> 
     """A router that fails halfway answers with status 200, and bills what was generated until then."""
     settings = ModelSettings(model="m", price=Price(input=10.0, output=400.0))
     error = {"message": "upstream failed", "code": 502}
-    most = Tally(completions=1, tokens=5_000, usd=1.5)
+    most = UsageTotals(completions=1, tokens=5_000, usd=1.5)
     request = Request("m", (), SampleKey("d", 0, 0, "prover", 0))
     for body in ({"choices": [{"error": error}]}, {"error": error}):
         for fields in (usage(300, 900), {}):

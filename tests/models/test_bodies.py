@@ -21,8 +21,8 @@ from runner.models.providers.body_limits import (
     PLACES,
     STEP,
     BodyError,
+    BodySlots,
     OnePlace,
-    Places,
     TooLongError,
     Unpacker,
     read_body,
@@ -45,7 +45,7 @@ async def pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
 
 def read(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -> bytes:
     async def read() -> bytes:
-        with Places().one() as place:
+        with BodySlots().one() as place:
             return await read_body(pieces(data, size), encoding, limit, place)
 
     return asyncio.run(read())
@@ -122,7 +122,7 @@ def test_a_file_goes_to_its_sink_up_to_its_limit() -> None:
 
 def test_long_bodies_share_a_few_places_and_short_ones_need_none() -> None:
     async def play() -> tuple[int, int]:
-        places, go_on = Places(), asyncio.Event()
+        places, go_on = BodySlots(), asyncio.Event()
         held = most = 0
 
         async def long_body() -> AsyncIterator[bytes]:
@@ -153,7 +153,7 @@ def test_long_bodies_share_a_few_places_and_short_ones_need_none() -> None:
 
 def test_a_place_is_free_again_after_a_failure_and_a_time_out() -> None:
     async def play() -> None:
-        places = Places()
+        places = BodySlots()
 
         async def silent() -> AsyncIterator[bytes]:
             yield bytes(FREE_BYTES + 1)
@@ -177,7 +177,7 @@ def test_a_place_is_free_again_after_a_failure_and_a_time_out() -> None:
 
 @pytest.mark.parametrize(("bodies", "free"), [(1, FREE_BYTES), (128, FREE_BYTES), (1024, 32 << 10), (10**6, 16 << 10)])
 def test_the_more_bodies_the_less_each_has_without_a_place(bodies: int, free: int) -> None:
-    assert Places(bodies).free_bytes == free
+    assert BodySlots(bodies).free_bytes == free
 
 
 def long_answer(text: str) -> bytes:
@@ -205,7 +205,7 @@ async def server_of(data: bytes) -> AsyncIterator[str]:
 
 
 def test_a_place_is_held_until_its_answer_is_parsed() -> None:
-    class Watched(Places):
+    class Watched(BodySlots):
         """Whether a place was taken when a call ended."""
 
         taken: bool | None = None

@@ -24,7 +24,7 @@ from runner.models.interface import Choice, Completion, Request, SampleKey, Usag
 from runner.models.layers.budget import Budget, BudgetSettings, within_budget
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.spec.loader import load_spec
 from tests.cli.test_cli import called
 from tests.support.calls import answer_to
@@ -214,13 +214,13 @@ def test_the_points_of_a_sweep_may_each_wait_for_room_in_the_budget(tmp_path: Pa
 
 def test_one_budget_serves_one_event_loop_after_another() -> None:
     budget = Budget(BudgetSettings(completions=100, usd=1.0))
-    big = Tally(0.8, 0, 1)
+    big = UsageTotals(0.8, 0, 1)
 
     async def two_at_once() -> None:
         async def one() -> None:
             await budget.reserve(big)
             await asyncio.sleep(0)
-            budget.settle(big, Tally(0.01, 0, 1))
+            budget.settle(big, UsageTotals(0.01, 0, 1))
 
         await asyncio.gather(one(), one())
 
@@ -286,7 +286,7 @@ SETTINGS = ModelSettings(
 REQUEST = Request("m", ({"role": "user", "content": "Ünïcode"},), SampleKey("p", 0, 0, "verifier", 0))
 
 
-def worst_case(request: Request, settings: ModelSettings = SETTINGS) -> Tally:
+def worst_case(request: Request, settings: ModelSettings = SETTINGS) -> UsageTotals:
     return CallCosts({"m": settings}).worst_case(request)
 
 
@@ -327,7 +327,7 @@ def paid(budget: Budget, outcome: Completion | Exception) -> None:
 def test_a_call_is_settled_at_what_the_server_counted() -> None:
     budget = Budget(BudgetSettings(usd=1.0))
     paid(budget, Completion((Choice("x", "stop"),), "tiny", Usage(10, 5)))
-    assert budget.spent == Tally(20e-6, 15, 1, prompt_tokens=10, completion_tokens=5)
+    assert budget.spent == UsageTotals(20e-6, 15, 1, prompt_tokens=10, completion_tokens=5)
 
 
 def test_a_call_without_an_answer_is_settled_at_its_worst_case() -> None:
@@ -355,7 +355,7 @@ def test_a_call_that_failed_while_the_server_may_have_worked_on_it_is_settled_at
 def test_a_call_that_the_server_clearly_refused_costs_no_money(error: CallError) -> None:
     budget = Budget(BudgetSettings(usd=1.0))
     paid(budget, error)
-    assert budget.spent == Tally(0.0, 0, 1)
+    assert budget.spent == UsageTotals(0.0, 0, 1)
 
 
 def test_a_call_that_was_given_up_is_settled_and_leaves_no_reserve() -> None:
@@ -372,10 +372,10 @@ def test_a_call_that_was_given_up_is_settled_and_leaves_no_reserve() -> None:
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await budget.reserve(Tally(0.0, 0, 1))
+        await budget.reserve(UsageTotals(0.0, 0, 1))
         with pytest.raises(BudgetExhausted):
-            budget.settle(Tally(0.0, 0, 1), Tally(0.0, 0, 1))
-            await budget.reserve(Tally(0.0, 0, 1))
+            budget.settle(UsageTotals(0.0, 0, 1), UsageTotals(0.0, 0, 1))
+            await budget.reserve(UsageTotals(0.0, 0, 1))
 
     asyncio.run(given_up())
 
@@ -389,17 +389,17 @@ def test_money_set_aside_is_never_more_than_the_budget_whatever_the_order() -> N
 
         async def one(index: int) -> None:
             nonlocal highest
-            most = Tally(rng.uniform(0.01, 0.3), 0, 1)
+            most = UsageTotals(rng.uniform(0.01, 0.3), 0, 1)
             await budget.reserve(most)
             open_.add(index)
             highest = max(highest, budget.spent.usd + budget._reserved.usd)
             await steps(rng.randrange(40))
             open_.discard(index)
-            budget.settle(most, Tally(most.usd * rng.random() * 0.1, 0, 1))
+            budget.settle(most, UsageTotals(most.usd * rng.random() * 0.1, 0, 1))
 
         found = await asyncio.gather(*(one(i) for i in range(200)), return_exceptions=True)
         assert all(e is None or isinstance(e, BudgetExhausted) for e in found)
-        assert budget._reserved == Tally()
+        assert budget._reserved == UsageTotals()
         return highest
 
     assert asyncio.run(many()) <= 1.0 + 1e-9

@@ -15,7 +15,7 @@ from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.retry_policy import Retry, TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.models.shared_servers import Servers
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from tests.support.calls import answer_to
 
 URL = "http://127.0.0.1:9/v1"
@@ -152,4 +152,4 @@ def test_each_attempt_of_a_call_is_counted_and_allowed_by_the_budget() -> None:
     asyncio.run(answer_to(connection.complete(request("live"))))
     assert [spent.completions for spent in before] == [0, 1]
     assert budget.spent.completions == 2
-    assert budget._reserved == Tally()
+    assert budget._reserved == UsageTotals()

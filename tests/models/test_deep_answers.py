@@ -12,7 +12,7 @@ from runner.base.errors import TransientError
 from runner.base.redaction import REMOVED, current_redactor
 from runner.base.storage.log_lines import decode, encode
 from runner.models.interface import Choice, Completion, Request
-from runner.models.journal_records import Asked, CallRecord, parse_record
+from runner.models.journal_records import CallRecord, RequestRecord, parse_record
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
 from runner.models.providers.openai_http import without_secrets
 from runner.models.providers.openai_wire import read_completion
@@ -64,7 +64,7 @@ def test_a_deep_answer_is_kept_in_the_journal_without_the_key(kind: str, depth: 
         assert KEY not in str(raised.value)
         return
     completion = read(body(spelled, depth))
-    line = encode(1, CallRecord(SAMPLE, Asked("model", "messages"), completion).to_json())
+    line = encode(1, CallRecord(SAMPLE, RequestRecord("model", "messages"), completion).to_json())
     assert decode(line, 1) is not None
     assert KEY.encode() not in line
     assert (completion.choices[0].text, completion.altered) == (text, altered)
@@ -73,7 +73,7 @@ def test_a_deep_answer_is_kept_in_the_journal_without_the_key(kind: str, depth: 
     assert kept == {"more": nested(depth), "choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
     again = decode(line, 1)
     assert again is not None
-    assert parse_record(again) == CallRecord(SAMPLE, Asked("model", "messages"), completion)
+    assert parse_record(again) == CallRecord(SAMPLE, RequestRecord("model", "messages"), completion)
 
 
 @pytest.mark.parametrize("depth", [200, 254, 300, 900])

@@ -13,7 +13,7 @@ from runner.base.storage.log_lines import read_journal
 from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex
-from runner.models.journal_records import Asked, CallRecord, Entry, messages_hash
+from runner.models.journal_records import CallRecord, IndexedRecord, RequestRecord, messages_hash
 from runner.models.layers.journal import JournaledCompleter
 
 SAMPLE = SampleKey("p", 0, 0, "verifier", 0)
@@ -21,7 +21,7 @@ REQUEST = Request("m", ({"role": "user", "content": "is it right?"},), SAMPLE)
 ANSWER = Completion((Choice("yes", "stop"),), "tiny")
 
 
-def asked_again(folder: Path, recorded: Asked) -> Completion:
+def asked_again(folder: Path, recorded: RequestRecord) -> Completion:
     """The answer to `REQUEST` where the journal holds one to what `recorded` says."""
 
     async def nobody(_: Request) -> Completion:
@@ -30,7 +30,7 @@ def asked_again(folder: Path, recorded: Asked) -> Completion:
     async def ask() -> Completion:
         record = CallRecord(SAMPLE, recorded, ANSWER)
         journal = Journal(folder / JOURNAL)
-        index = JournalIndex(lambda _: record.to_json(), [Entry(0, 0, record)])
+        index = JournalIndex(lambda _: record.to_json(), [IndexedRecord(0, 0, record)])
         try:
             return await JournaledCompleter(nobody, journal, index, {"m": "parameters"}).complete(REQUEST)
         finally:
@@ -40,14 +40,15 @@ def asked_again(folder: Path, recorded: Asked) -> Completion:
 
 
 def test_a_recorded_answer_is_given_without_a_call(tmp_path: Path) -> None:
-    recorded = asked_again(tmp_path, Asked("parameters", messages_hash(REQUEST.messages)))
+    recorded = asked_again(tmp_path, RequestRecord("parameters", messages_hash(REQUEST.messages)))
     assert recorded.choices == ANSWER.choices
 
 
 @pytest.mark.parametrize(
-    "recorded", [Asked("others", messages_hash(REQUEST.messages)), Asked("parameters", messages_hash(()))]
+    "recorded",
+    [RequestRecord("others", messages_hash(REQUEST.messages)), RequestRecord("parameters", messages_hash(()))],
 )
-def test_an_answer_to_another_request_is_never_given(tmp_path: Path, recorded: Asked) -> None:
+def test_an_answer_to_another_request_is_never_given(tmp_path: Path, recorded: RequestRecord) -> None:
     with pytest.raises(JournalError, match="to another request than this run makes"):
         asked_again(tmp_path, recorded)
 

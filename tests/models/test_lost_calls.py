@@ -14,9 +14,16 @@ import pytest
 from runner.base.errors import BudgetExhausted, CallError, ContextExceededError, RunError, TransientError
 from runner.base.storage.journal import Journal
 from runner.models.interface import Choice, Completion, SampleKey
-from runner.models.journal_records import Asked, CallRecord, EndedRecord, FailureRecord, LostRecord, read_records
+from runner.models.journal_records import (
+    CallRecord,
+    EndedRecord,
+    FailureRecord,
+    LostRecord,
+    RequestRecord,
+    read_records,
+)
 from runner.models.layers.lost_calls import AbandonedCalls, InFlight
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import spending
@@ -51,7 +58,7 @@ def killed_in_flight(folder: Path, provider: Provider, answered: int = 0) -> Non
     until(lambda: provider.stats()["open"] == 0)
 
 
-def spent(folder: Path) -> Tally:
+def spent(folder: Path) -> UsageTotals:
     plan = Plan(load_spec(folder / "spec.yaml"))
     return spending(plan, RunFolder(only_run(folder / "results")))
 
@@ -181,7 +188,7 @@ def test_calls_that_the_provider_refused_are_not_counted(tmp_path: Path, kind: s
             done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
             assert done.returncode == 4
             assert "in flight" not in done.stderr
-    assert spent(tmp_path) == Tally()
+    assert spent(tmp_path) == UsageTotals()
 
 
 @pytest.mark.full
@@ -193,7 +200,7 @@ def test_a_batch_that_is_found_again_is_not_counted_as_lost(tmp_path: Path) -> N
         until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
         process.wait()
-        assert spent(tmp_path) == Tally()
+        assert spent(tmp_path) == UsageTotals()
         provider.change(delay=0.0)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
         assert spent(tmp_path).usd == pytest.approx(provider.billed_usd(IN, OUT))
@@ -255,14 +262,14 @@ def test_a_call_that_could_not_be_counted_is_not_sent(tmp_path: Path) -> None:
 # The parts
 
 
-MOST = Tally(0.25, 100, 1)
+MOST = UsageTotals(0.25, 100, 1)
 
 
 def sample(index: int) -> SampleKey:
     return SampleKey(f"p{index}", 0, 0, "verifier", 0)
 
 
-ASKED = Asked("p", "m")
+ASKED = RequestRecord("p", "m")
 
 
 def answer(index: int) -> CallRecord:
@@ -318,7 +325,7 @@ def test_the_record_of_an_earlier_attempt_settles_no_attempt_in_flight(tmp_path:
     failed = FailureRecord(sample(0), 1, "cut", 0.1)
     in_flight.sent(sample(0), MOST, 1)
     assert left_after(tmp_path, [failed]).most == MOST
-    assert left_after(tmp_path, [failed]).most == Tally()  # and now there is one of the second
+    assert left_after(tmp_path, [failed]).most == UsageTotals()  # and now there is one of the second
 
 
 @pytest.mark.parametrize("other_first", [True, False])
@@ -340,7 +347,7 @@ def test_a_call_that_ended_its_game_is_settled_by_that_record(
     tmp_path: Path, in_flight: InFlight, error: CallError
 ) -> None:
     in_flight.sent(sample(0), MOST, 0)
-    assert left_after(tmp_path, [EndedRecord.of(sample(0), ASKED, error)]).most == Tally()
+    assert left_after(tmp_path, [EndedRecord.of(sample(0), ASKED, error)]).most == UsageTotals()
 
 
 def test_a_kill_between_record_and_removal_counts_what_was_lost_once(tmp_path: Path, in_flight: InFlight) -> None:
@@ -348,8 +355,8 @@ def test_a_kill_between_record_and_removal_counts_what_was_lost_once(tmp_path: P
     for index in range(3):
         in_flight.sent(sample(index), MOST, 7)
     lost = AbandonedCalls(tmp_path / "in_flight").lost()
-    assert lost.charged == Tally(0.75, 300, 3)
-    assert left_after(tmp_path, [answer(8), lost]).most == Tally()
+    assert lost.charged == UsageTotals(0.75, 300, 3)
+    assert left_after(tmp_path, [answer(8), lost]).most == UsageTotals()
     other = InFlight(tmp_path / "other")
     other.sent(sample(0), MOST, 0)
     (tmp_path / "other").replace(tmp_path / "in_flight")
@@ -364,7 +371,7 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_fl
         (tmp_path / "in_flight").write_bytes(data[:length])
         assert AbandonedCalls(tmp_path / "in_flight").most.completions <= 3
     (tmp_path / "in_flight").unlink()
-    assert AbandonedCalls(tmp_path / "in_flight").most == Tally()
+    assert AbandonedCalls(tmp_path / "in_flight").most == UsageTotals()
 
 
 def test_the_file_goes_with_the_last_call_and_stays_with_one_that_is_left(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from runner.base.storage.log_lines import JournalReader, encode
 from runner.models.interface import Choice, Completion, SampleKey, Usage
 from runner.models.journal_index import JournalIndex
 from runner.models.journal_records import (
-    Asked,
     BatchRecord,
     CallRecord,
     EndedRecord,
@@ -21,13 +20,14 @@ from runner.models.journal_records import (
     LostRecord,
     OtherRecord,
     Record,
+    RequestRecord,
     parse_record,
     read_records,
 )
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 
 SAMPLE = SampleKey("p0", 2, 1, "prover", 0)
-ASKED = Asked("p", "m")
+ASKED = RequestRecord("p", "m")
 TWO = Completion(
     (Choice('Ünï \n"x"', "stop"), Choice(None, "length", "no")),
     "tiny", Usage(10, 5, 4), 12.346, other={"id": "c-1", "created": 3},
@@ -52,7 +52,7 @@ LINES: list[tuple[Record, str]] = [
         ),
     ),
     (
-        CallRecord(SAMPLE, ASKED, UNCOUNTED, Tally(0.25, 100, 1)),
+        CallRecord(SAMPLE, ASKED, UNCOUNTED, UsageTotals(0.25, 100, 1)),
         (
             '{"asked":["p","m"],"cache":false,"charged":[0.25,100,1],"choices":[["x","stop",null]],"kind":"call",'
             '"model":"tiny","ms":0.0,"other":{},"sample":["p0",2,1,"prover",0],"seq":7,"usage":[3,1,0,true]}'
@@ -66,7 +66,7 @@ LINES: list[tuple[Record, str]] = [
         ),
     ),
     (
-        FailureRecord(SAMPLE, 1, "cut", 0.5, Tally(0.25, 100, 1)),
+        FailureRecord(SAMPLE, 1, "cut", 0.5, UsageTotals(0.25, 100, 1)),
         (
             '{"attempt":1,"charged":[0.25,100,1],"error":"cut","kind":"failure","sample":["p0",2,1,"prover",0],"seq":7,'
             '"wait":0.5}'
@@ -87,7 +87,7 @@ LINES: list[tuple[Record, str]] = [
         BatchRecord("g", "i", ("a", "b"), "b-1"),
         '{"batch":"b-1","group":"g","intent":"i","kind":"batch","lines":["a","b"],"seq":7}',
     ),
-    (LostRecord("00ff", Tally(0.75, 300, 3)), '{"charged":[0.75,300,3],"kind":"lost","of":"00ff","seq":7}'),
+    (LostRecord("00ff", UsageTotals(0.75, 300, 3)), '{"charged":[0.75,300,3],"kind":"lost","of":"00ff","seq":7}'),
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from runner.base.errors import RunError, UsageError
 from runner.rollouts.plan import Plan
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from tests.support.hang_guard import HANG_SECONDS
@@ -25,7 +25,7 @@ from tests.support.specs import spec_file
 FILES = ("rollouts.parquet", "messages.parquet", "completions.parquet", "metrics.json")
 
 
-def replayed(spec: Path, run: Path, results: Path, *overrides: str, until_round: int | None = None) -> RunResult:
+def replayed(spec: Path, run: Path, results: Path, *overrides: str, until_round: int | None = None) -> FinishedRun:
     return played(spec, results, *overrides, replay=ReplayOf(run, until_round))
 
 

@@ -14,8 +14,8 @@ from runner.models.call_events import NO_EVENTS
 from runner.models.interface import Choice, Complete, Completion, Request, SampleKey
 from runner.models.layers.breaker import Breaker
 from runner.models.layers.placement import Placement
-from runner.models.layers.server_health import ServerRefusal, Standing
-from runner.models.layers.server_pool import Server, SeveralServers
+from runner.models.layers.server_health import ServerHealth, ServerRefusal
+from runner.models.layers.server_pool import PooledServer, SeveralServers
 from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
@@ -54,10 +54,10 @@ class Three:
             for name in NAMES
         ]
         self.standings = [
-            Standing(name, "m", failures, waits, tell=self.left.append, clock=lambda: self.now) for name in NAMES
+            ServerHealth(name, "m", failures, waits, tell=self.left.append, clock=lambda: self.now) for name in NAMES
         ]
         servers = [
-            Server(breaker, standing, self._of(at))
+            PooledServer(breaker, standing, self._of(at))
             for at, (breaker, standing) in enumerate(zip(self.breakers, self.standings, strict=True))
         ]
         self.placement = Placement(NAMES)

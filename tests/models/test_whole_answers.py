@@ -18,7 +18,7 @@ from runner.base.storage.log_lines import decode, encode
 from runner.models.answers import split
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.journal_index import open_index
-from runner.models.journal_records import Asked, CallRecord, parse_record
+from runner.models.journal_records import CallRecord, RequestRecord, parse_record
 from runner.models.layers.cache import Cache, asked_fields
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_http import without_secrets
@@ -197,7 +197,7 @@ def test_a_key_comes_back_from_no_place_of_an_answer(spelled: str, monkeypatch: 
 def test_a_body_in_many_lines_is_one_line(line_end: str) -> None:
     text = json.dumps(vllm_body(), indent=2, ensure_ascii=False).replace("\n", line_end)
     completion = read(f"{line_end}{text}{line_end}".encode())
-    line = encode(3, CallRecord(SAMPLE, Asked("0" * 64, "m"), completion).to_json())
+    line = encode(3, CallRecord(SAMPLE, RequestRecord("0" * 64, "m"), completion).to_json())
     assert line.count(b"\n") == 1
     assert len(line) < len(text)
     assert json.loads(line[9:])["answer"] == vllm_body()
@@ -206,7 +206,7 @@ def test_a_body_in_many_lines_is_one_line(line_end: str) -> None:
 def test_what_a_body_does_not_say_its_record_does() -> None:
     body = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "more": {"model": "x"}}
     completion = read(json.dumps(body).encode())
-    record = CallRecord(SAMPLE, Asked("p", "m"), completion)
+    record = CallRecord(SAMPLE, RequestRecord("p", "m"), completion)
     again = decode(encode(3, record.to_json()), 3)
     assert again is not None
     assert parse_record(again) == record
@@ -223,7 +223,7 @@ def test_an_answer_of_many_megabytes_comes_back_from_a_journal_and_a_cache(tmp_p
         journal = Journal(tmp_path / JOURNAL, durable=False)
         for text in ("short", "long"):
             kept = completion if text == "long" else read(json.dumps(openai_body()).encode())
-            await journal.append(CallRecord(SAMPLE._replace(agent=text), Asked("p", "m"), kept).to_json())
+            await journal.append(CallRecord(SAMPLE._replace(agent=text), RequestRecord("p", "m"), kept).to_json())
         await journal.close()
 
     asyncio.run(write())

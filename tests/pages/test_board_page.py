@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.cli.main import main
-from runner.pages.boards.lists import Board, local_board
+from runner.pages.boards.lists import BoardPage, local_board
 from runner.pages.boards.marks import OTHER, mark_of
 from runner.pages.boards.page import FIRST
 from runner.pages.sweeps import short_names
@@ -39,7 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results(folder / "results")
 
 
-def lists(board: Board) -> list[list[str]]:
+def lists(board: BoardPage) -> list[list[str]]:
     return [[row.values["run"] for row in listed.rows] for listed in board.lists]
 
 

@@ -15,12 +15,12 @@ from markupsafe import Markup
 from runner.game.protocols.loader import load_protocol
 from runner.pages.charts.bars import Stack, bars, columns, stacked
 from runner.pages.charts.curve import Series, curve
-from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.forest import forest
 from runner.pages.charts.heatmap import heat
 from runner.pages.charts.labels import broken, fitted, visible, width_of
 from runner.pages.charts.protocol import protocol_picture
-from runner.pages.charts.reliability import Calibration, reliability
+from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.scales import Scale, decades, extent
 from runner.pages.charts.styles import COLOURS, COLUMN, FULL, PAGE, Look
 from runner.pages.html import style
@@ -36,20 +36,24 @@ def bins(n: float | None) -> list[dict[str, float | None]]:
 
 
 CHARTS: dict[str, Chart] = {
-    "forest": lambda name, value, look: forest([Estimate(name, value, value, 0.9)], title=name, look=look),
+    "forest": lambda name, value, look: forest([ChartEstimate(name, value, value, 0.9)], title=name, look=look),
     "forest of groups": lambda name, value, look: forest(
-        [Estimate(name, value, group=name), Estimate("b", 0.2, 0.1, None)], title=name, look=look, reference=value
+        [ChartEstimate(name, value, group=name), ChartEstimate("b", 0.2, 0.1, None)],
+        title=name, look=look, reference=value
     ),
     "bars": lambda name, value, look: bars(
-        [Estimate(name, value, 0.1, value)], title=name, look=look, baseline=Estimate(name, value, 0.2, 0.4)
+        [ChartEstimate(name, value, 0.1, value)], title=name, look=look, baseline=ChartEstimate(name, value, 0.2, 0.4)
     ),
     "stacked": lambda name, value, look: stacked([Stack(name, [value, 3])], [name, "b"], title=name, look=look),
     "columns": lambda name, value, look: columns([(1, value), (2, 3.0)], title=name, look=look, x=name, y=name),
     "curve": lambda name, value, look: curve(
-        [Series(name, [(0, Estimate("", 0.5, 0.4, 0.6)), (1, Estimate("", value, 0.1, value))]), Series("b", [])],
+        [
+            Series(name, [(0, ChartEstimate("", 0.5, 0.4, 0.6)), (1, ChartEstimate("", value, 0.1, value))]),
+            Series("b", []),
+        ],
         title=name, look=look, x=name, y=name,
     ),
-    "reliability": lambda name, value, look: reliability([Calibration(name, bins(value))], title=name, look=look),
+    "reliability": lambda name, value, look: reliability([ReliabilityBins(name, bins(value))], title=name, look=look),
     "heat": lambda name, value, look: heat(
         [name, "b"], [name], [[value], [0.5]], title=name, look=look, row_name=name, column_name=name
     ),
@@ -106,14 +110,14 @@ def test_a_chart_has_the_same_bytes_each_time_and_ids_of_its_own(name: str) -> N
 
 
 def test_a_key_tells_two_charts_of_the_same_numbers_apart() -> None:
-    charts = [forest([Estimate("a", 0.5)], title="t", key=key) for key in ("one", "two")]
+    charts = [forest([ChartEstimate("a", 0.5)], title="t", key=key) for key in ("one", "two")]
     assert charts[0] != charts[1]
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("count", [0, 1, 200])
 def test_no_point_one_and_two_hundred_make_sense(count: int) -> None:
-    estimates = [Estimate(f"system {at}", at / 200, at / 200 - 0.01, at / 200 + 0.01) for at in range(count)]
+    estimates = [ChartEstimate(f"system {at}", at / 200, at / 200 - 0.01, at / 200 + 0.01) for at in range(count)]
     for chart in (
         forest(estimates, title="t"),
         bars(estimates, title="t"),
@@ -129,7 +133,7 @@ def test_no_point_one_and_two_hundred_make_sense(count: int) -> None:
 
 
 def test_a_value_stands_where_the_scale_says() -> None:
-    chart = parsed(forest([Estimate("a", 0.25, 0.0, 0.5)], title="t", domain=(0.0, 1.0)))
+    chart = parsed(forest([ChartEstimate("a", 0.25, 0.0, 0.5)], title="t", domain=(0.0, 1.0)))
     [mark] = chart.iter(f"{SVG}circle")
     left, right = PAGE.size * 0.6, PAGE.width - PAGE.size * 0.6
     assert float(mark.get("cx") or 0) == pytest.approx(left + 0.25 * (right - left), abs=0.01)
@@ -139,20 +143,20 @@ def test_a_value_stands_where_the_scale_says() -> None:
 
 
 def test_bars_of_a_share_are_as_long_as_it_is() -> None:
-    chart = parsed(bars([Estimate("a", 0.5), Estimate("b", 0.25)], title="t", domain=(0.0, 1.0)))
+    chart = parsed(bars([ChartEstimate("a", 0.5), ChartEstimate("b", 0.25)], title="t", domain=(0.0, 1.0)))
     wide = [float(one.get("width") or 0) for one in chart.iter(f"{SVG}rect") if one.get("class") == "c-bar c-s0"]
     assert wide[0] == pytest.approx(2 * wide[1], abs=0.02)
 
 
 def test_a_missing_value_breaks_the_line_and_not_the_chart() -> None:
-    points = [(at, Estimate("", None if at == 2 else 0.5 + at / 100)) for at in range(5)]
+    points = [(at, ChartEstimate("", None if at == 2 else 0.5 + at / 100)) for at in range(5)]
     chart = parsed(curve([Series("s", points)], title="t"))
     assert len(list(chart.iter(f"{SVG}polyline"))) == 2
     assert len([one for one in chart.iter(f"{SVG}circle") if one.get("class") == "c-mark c-s0"]) == 4
 
 
 def test_an_open_end_has_an_arrow_and_the_sign_of_infinity() -> None:
-    chart = forest([Estimate("d'", 1.5, 0.5, None)], title="t")
+    chart = forest([ChartEstimate("d'", 1.5, 0.5, None)], title="t")
     assert "1.500 [0.500, not estimable]" in texts(chart)
     assert len(list(parsed(chart).iter(f"{SVG}polyline"))) == 1
 
@@ -191,7 +195,7 @@ def test_a_chart_on_paper_needs_nothing_else_and_has_the_width_of_a_column() -> 
 
 
 def test_series_differ_without_their_colours() -> None:
-    points = [(at, Estimate("", at / 10)) for at in range(3)]
+    points = [(at, ChartEstimate("", at / 10)) for at in range(3)]
     chart = parsed(curve([Series(str(n), points) for n in range(6)], title="t", look=COLUMN))
     lines = {one.get("stroke-dasharray") for one in chart.iter(f"{SVG}polyline")}
     assert len(lines) == 6

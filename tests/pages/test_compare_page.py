@@ -14,7 +14,7 @@ from runner.pages.report.comparison import METRICS, compares, couples, crossed
 from runner.pages.report.run_site import runs_site
 from runner.results.comparison.comparison import by_metrics, compare_systems
 from runner.results.comparison.game_pairs import game_pairs
-from runner.results.comparison.systems import Reading, system_of
+from runner.results.comparison.systems import SystemReader, system_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.spec.loader import load_spec
@@ -52,7 +52,7 @@ def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[Ru
     made, data = pieces(runs[:2])
     columns = data[made.about[0]["pairs"]]["columns"]
     one, two = (system_of([folder.path], Results.of(folder)) for folder in runs[:2])
-    found = list(game_pairs(one, two, Reading()))
+    found = list(game_pairs(one, two, SystemReader()))
     assert len(columns["datapoint"]) == len(found) == 12
     assert sorted(columns["datapoint"]) == sorted({one.datapoint for one in found})
     same = [one == two for one, two in zip(columns["base_right"], columns["other_right"], strict=True)]
@@ -99,7 +99,7 @@ def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFo
 
 @pytest.mark.full
 def test_every_metric_of_the_page_is_what_compare_says_of_it_alone(runs: list[RunFolder]) -> None:
-    reading = Reading(metrics=METRICS)
+    reading = SystemReader(metrics=METRICS)
     base, other = map(reading.system, runs[:2])
     found = by_metrics(base, other, METRICS, reading)
     names = [[one.path] for one in runs[:2]]

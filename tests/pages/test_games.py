@@ -12,7 +12,7 @@ import pytest
 
 from runner.api import run
 from runner.pages.packing import PIECE_BYTES, read
-from runner.pages.report.games import ROWS, Game, GamesData, games_of, row_of
+from runner.pages.report.games import ROWS, GamePage, GamesData, games_of, row_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
@@ -41,7 +41,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return found
 
 
-def kept(games: Iterator[Game]) -> tuple[dict[str, Any], dict[str, Any]]:
+def kept(games: Iterator[GamePage]) -> tuple[dict[str, Any], dict[str, Any]]:
     pieces: dict[str, bytes] = {}
     data = GamesData("r0", pieces.__setitem__)
     for game in games:

@@ -15,7 +15,7 @@ from runner.documents.dataclass_schema import from_plain
 from runner.game.prompts.templates import LAST_ROUND, PromptSet, template_names
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.rounds import Played, Turn, play
+from runner.game.protocols.rounds import FinishedGame, PendingTurn, play
 from runner.game.protocols.schema import Parameters
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import Choice, Completion, Request
@@ -143,7 +143,9 @@ class Script:
             return Completion((Choice(attempt["text"], attempt["finish_reason"]),), "scripted")
 
 
-def scripted_game(case: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[Played, Script, list[dict[str, Any]]]:
+def scripted_game(
+    case: Mapping[str, Any], config: Mapping[str, Any]
+) -> tuple[FinishedGame, Script, list[dict[str, Any]]]:
     """Play a case's game with the real agents, speaker by speaker; also each round's prompts."""
     import asyncio
 
@@ -152,7 +154,7 @@ def scripted_game(case: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[P
     prompts: list[dict[str, Any]] = []
     game = play(protocol, seed=case["seed"], label=point["y"], prover_stance=point["prover_stance"])
 
-    async def reply(turn: Turn) -> dict[str, Any]:
+    async def reply(turn: PendingTurn) -> dict[str, Any]:
         replies, chats = {}, {}
         for name in protocol.agent_names:
             if name not in turn.speakers:

@@ -9,7 +9,7 @@ import pytest
 
 from runner.game.protocols.tree_shape import TreeShape
 from runner.results.metrics import Metrics
-from runner.rollouts.trees import Node, TreeStatistics, build_tree, contrasts, is_positive
+from runner.rollouts.trees import TreeNode, TreeStatistics, build_tree, contrasts, is_positive
 from tests.reference.adapter import cases, name_of, protocol_of, scripted_tree
 from tests.reference.test_reference import each, nan_equal
 
@@ -54,7 +54,7 @@ def test_pairs_are_the_originals_and_those_of_the_first_round(case: dict[str, An
     assert all(len(child.path) == 1 for contrast in at_root for child in (*contrast.positive, *contrast.negative))
 
 
-def _as_records(found: list[Any], root: Node) -> Iterator[tuple[str, str, list[str], list[str]]]:
+def _as_records(found: list[Any], root: TreeNode) -> Iterator[tuple[str, str, list[str], list[str]]]:
     for contrast in found:
         if contrast.node is not root:
             good, bad = (

@@ -15,10 +15,10 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.board.board import RegistryBoard
 from runner.registry.lineage.links import links_of, trained_facts
-from runner.registry.lineage.sessions import Session, content_hashes, session_of_release
+from runner.registry.lineage.sessions import LineageSession, content_hashes, session_of_release
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.interface import Stored
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.tables import COLUMNS
@@ -47,10 +47,10 @@ def group(
 
 def session(
     run: str, *groups: Mapping[str, Any], owner: str = "acme", yanked: str | None = None, **changes: Any
-) -> Session:
+) -> LineageSession:
     """A published run, through the bytes of its manifest."""
     release = run_release(run, *groups, owner=owner, **changes)
-    return session_of_release(Entry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
+    return session_of_release(ReleaseEntry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
 
 
 def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **changes: Any) -> Release:
@@ -61,19 +61,19 @@ def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **cha
     return Release.from_bytes(Bundle.of(Release(**said), {}).manifest)
 
 
-def training(run: str, model: str, before: str, *lineage: Mapping[str, Any], **changes: Any) -> Session:
+def training(run: str, model: str, before: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageSession:
     """A training run of one iteration, which made `model` from `before`."""
     made = step(run, model, before, **changes.pop("made", {}))
     return session(run, group(before, *lineage, made=[made], **changes.pop("group", {})), **changes)
 
 
-def games_of(parent: Session, *datapoints: str, **changes: Any) -> Session:
+def games_of(parent: LineageSession, *datapoints: str, **changes: Any) -> LineageSession:
     """The games of the first iteration of a training run."""
     facts = {"parent_run_id": parent.run_id, "kind": "training", "datapoints_sha256": list(datapoints)}
     return session(f"{parent.run_id}-i0", group("any"), facts=facts, **changes)
 
 
-def measured(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> Session:
+def measured(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageSession:
     """A benchmark run of one model."""
     return session(run, group(model, *lineage, **changes.pop("group", {})), **changes)
 

@@ -246,14 +246,14 @@ def test_a_run_at_several_servers_leaves_none_of_their_addresses_and_says_so(tmp
 
 @pytest.mark.full
 def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
-    from runner.documents.releases.manifest import Source
+    from runner.documents.releases.manifest import FileSource
 
     result = played(spec_file(tmp_path, size=4), tmp_path / "results")
     raw = draft_by_hand(result.folder.path)
     sources = {
-        "spec": Source(repository="https://me:word@git.example.org/a/b", commit="1" * 40, path="s", clean=True),
-        "dataset": Source(repository="/srv/git/b.git", commit="1" * 40, path="d", clean=True),
-        "prompts": Source(repository="git@github.com:acme/b.git", commit="1" * 40, path="p", clean=True),
+        "spec": FileSource(repository="https://me:word@git.example.org/a/b", commit="1" * 40, path="s", clean=True),
+        "dataset": FileSource(repository="/srv/git/b.git", commit="1" * 40, path="d", clean=True),
+        "prompts": FileSource(repository="git@github.com:acme/b.git", commit="1" * 40, path="p", clean=True),
     }
     (draft,) = clean([replace(raw, release=replace(raw.release, sources=sources))], tmp_path / "work")
     found = draft.release.sources
@@ -334,18 +334,18 @@ NO_PLACES = (
 
 @pytest.mark.parametrize("said", PLACES)
 def test_a_place_leaves_no_value_in_whatever_word_it_stands(said: str) -> None:
-    from runner.registry.cleaning.place_patterns import Reading, without_places
+    from runner.registry.cleaning.place_patterns import Strictness, without_places
 
-    for reading in Reading:
+    for reading in Strictness:
         assert without_places(said, lambda _: None, reading) == PLACES[said], reading
         assert without_places(PLACES[said], lambda _: None, reading) == PLACES[said]
     assert Rules({}, ()).value({"extra_body": {"x": f"see {said}"}}) == {"extra_body": {"x": f"see {PLACES[said]}"}}
 
 
 def test_what_is_no_place_stays_in_a_value() -> None:
-    from runner.registry.cleaning.place_patterns import Reading, without_places
+    from runner.registry.cleaning.place_patterns import Strictness, without_places
 
-    read = {said: without_places(said, lambda _: None, Reading.NAMES) for said in NO_PLACES if said != "a@b"}
+    read = {said: without_places(said, lambda _: None, Strictness.NAMES) for said in NO_PLACES if said != "a@b"}
     assert [said for said, left in read.items() if left != said] == []
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.registry.lineage.contamination import proof_in_words
 from runner.registry.lineage.history import history_of, whole_history
-from runner.registry.lineage.sessions import Session
+from runner.registry.lineage.sessions import LineageSession
 from runner.registry.sent_releases import record, sent_as
 from runner.results.folder import RunFolder
 from tests.registry.planted import measured, step, training
@@ -19,9 +19,9 @@ from tests.registry.planted import measured, step, training
 BASE, ONE = "base", "ft:one"
 
 
-def again(run: str, of: Session, *, replay: bool, owner: str = "acme") -> Session:
+def again(run: str, of: LineageSession, *, replay: bool, owner: str = "acme") -> LineageSession:
     """A run that plays a published one again: from its transcripts, or anew."""
-    link = Link(role="reproduces", release=of.key, sha256=of.sha256)
+    link = ReleaseLink(role="reproduces", release=of.key, sha256=of.sha256)
     return measured(run, BASE, owner=owner, links=(link,), facts={"replay_of": [of.run_id, None] if replay else None})
 
 

@@ -13,9 +13,9 @@ import pytest
 from runner.base import package_data
 from runner.base.errors import ReleaseError, TakenError
 from runner.documents.releases.bundle import Bundle
-from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
-from runner.registry.components.lockfile import LOCK, Lock, Pin
+from runner.registry.components.lockfile import LOCK, Lock, LockedPin
 from runner.registry.transports.locations import connect
 from tests.support.components import Project, naming, published
 from tests.support.processes import command, environment, nip_run_here
@@ -97,9 +97,9 @@ def test_a_damaged_release_is_not_installed_and_its_file_is_named(project: Proje
 
 
 def test_what_a_release_needs_is_installed_with_it(project: Project, registry: Path) -> None:
-    link = Link(role="prompts", release=str(TERSE))
+    link = ReleaseLink(role="prompts", release=str(TERSE))
     whole = Release(kind=Kind.SPEC, owner="acme", name="whole", version="1", links=(link,))
-    lacking = replace(whole, name="lacking", links=(Link(role="dataset", release="dataset/acme/none@3"),))
+    lacking = replace(whole, name="lacking", links=(ReleaseLink(role="dataset", release="dataset/acme/none@3"),))
     with connect(str(registry)) as there:
         there.publish([Bundle.of(one, {"spec.yaml": b"seed: 1\n"}) for one in (whole, lacking)], "a test")
     project.installs("spec/acme/whole")
@@ -166,7 +166,7 @@ def test_search_shows_the_newest_of_each_and_fits_a_terminal(project: Project, r
 
 
 def test_a_lock_that_is_damaged_is_refused_with_its_line(tmp_path: Path) -> None:
-    good = Lock(tmp_path / LOCK).add({TERSE: Pin("0" * 64, "file:/r")})
+    good = Lock(tmp_path / LOCK).add({TERSE: LockedPin("0" * 64, "file:/r")})
     text = good.path.read_text("utf-8")
     bad = {
         "a merge left both sides here": text.replace("\n  ", "\n<<<<<<< ours\n  "),
@@ -185,16 +185,16 @@ def test_a_lock_that_is_damaged_is_refused_with_its_line(tmp_path: Path) -> None
 
 
 def test_a_pin_is_never_changed_silently(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / LOCK).add({TERSE: Pin("0" * 64, "file:/r")})
+    lock = Lock(tmp_path / LOCK).add({TERSE: LockedPin("0" * 64, "file:/r")})
     with pytest.raises(TakenError, match=r"pinned to sha256:000000000000 from file:/r, and git:other has sha256:1111"):
-        lock.add({TERSE: Pin("1" * 64, "git:other")})
+        lock.add({TERSE: LockedPin("1" * 64, "git:other")})
     assert Lock.read(lock.path) == lock
 
 
 def test_a_registry_in_the_project_is_named_from_there(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "a" / LOCK)
     lock.path.parent.mkdir()
-    lock.add({TERSE: Pin("0" * 64, f"file:{tmp_path / 'a' / 'registry'}")})
+    lock.add({TERSE: LockedPin("0" * 64, f"file:{tmp_path / 'a' / 'registry'}")})
     assert str(tmp_path) not in lock.path.read_text("utf-8")
     (tmp_path / "a").rename(tmp_path / "b")
     assert Lock.read(tmp_path / "b" / LOCK).where(TERSE) == f"file:{tmp_path / 'b' / 'registry'}"
@@ -202,11 +202,11 @@ def test_a_registry_in_the_project_is_named_from_there(tmp_path: Path) -> None:
 
 def test_processes_that_pin_at_once_lose_no_pin(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom runner.registry.components.lockfile import Lock, Pin\n"
+        "import sys\nfrom pathlib import Path\nfrom runner.registry.components.lockfile import Lock, LockedPin\n"
         "from runner.documents.releases.reference import Kind, Reference\n"
         "for n in range(10):\n"
         "    name = Reference(Kind.PROMPTS, 'acme', f'p{sys.argv[2]}-{n}', '1')\n"
-        "    Lock(Path(sys.argv[1])).add({name: Pin('0' * 64, 'file:/r')})\n"
+        "    Lock(Path(sys.argv[1])).add({name: LockedPin('0' * 64, 'file:/r')})\n"
     )
     python = command()[0]
     words = [[python, "-c", code, str(tmp_path / LOCK), str(which)] for which in range(3)]

@@ -14,16 +14,16 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import FileEntry, Release, digest
 from runner.documents.releases.reference import Kind
 from runner.registry.cleaning.machine_names import Names
-from runner.registry.differences import Note
+from runner.registry.differences import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.contamination import effort_in_words, marks_of
 from runner.registry.lineage.edges import Edge, Proof
 from runner.registry.lineage.history import history_of
 from runner.registry.lineage.lineage import Lineage
-from runner.registry.lineage.sessions import Session, session_of_release
+from runner.registry.lineage.sessions import LineageSession, session_of_release
 from runner.registry.publishing.checks import CHECKS, Subject
 from runner.registry.transports.locations import connect
-from runner.registry.transports.registry import Entry
+from runner.registry.transports.registry import ReleaseEntry
 from tests.registry.planted import EFFORT, games_of, group, measured, run_release, session, step, training
 
 BASE, ONE, TWO, THREE = "base", "ft:one", "ft:two", "ft:three"
@@ -31,19 +31,19 @@ FIRST = training("first", ONE, BASE)
 SECOND = training("second", TWO, ONE, step("first", ONE, BASE))
 
 
-def edge_of(subject: Session, *others: Session) -> Edge | None:
+def edge_of(subject: LineageSession, *others: LineageSession) -> Edge | None:
     """Where the model of a run with one group came from."""
     found = Lineage([subject, *others]).ancestry(subject).edges
     return found[0] if found else None
 
 
-def rollouts_behind(subject: Session, *others: Session) -> tuple[int, bool]:
+def rollouts_behind(subject: LineageSession, *others: LineageSession) -> tuple[int, bool]:
     """How many games are behind a run's models, and whether there may be more."""
     total = Lineage([subject, *others]).ancestry(subject).total
     return total.effort.rollouts or 0, not total.is_known
 
 
-def marks(subject: Session, *others: Session) -> list[str]:
+def marks(subject: LineageSession, *others: LineageSession) -> list[str]:
     lineage = Lineage([subject, *others])
     ancestry = lineage.ancestry(subject)
     return marks_of(subject, ancestry, lineage.contact(subject, ancestry))
@@ -149,7 +149,7 @@ def test_weights_taken_from_a_run_are_known_whatever_they_are_called_and_whoever
     assert rollouts_behind(taken, sent) == (10, False)
 
 
-def published_weights(run: str, made_by: Session, content: bytes, **said: Any) -> Session:
+def published_weights(run: str, made_by: LineageSession, content: bytes, **said: Any) -> LineageSession:
     """A model's release with a file of weights, in which a run says that it made them."""
     file = FileEntry(
         path="weights/model.bin", size=len(content), sha256=digest(content), media_type="application/octet-stream"
@@ -160,7 +160,7 @@ def published_weights(run: str, made_by: Session, content: bytes, **said: Any) -
         kind=Kind.MODEL, owner=made_by.owner or "", name=run, version="1", files=(file,),
         identity={"weights": made["weights_sha256"]}, facts={"run_id": run, "trained": [group(BASE, made=[made])]},
     )  # fmt: skip
-    return session_of_release(Entry(release.reference, "0" * 64), release)
+    return session_of_release(ReleaseEntry(release.reference, "0" * 64), release)
 
 
 def test_a_stranger_who_says_to_have_made_ones_weights_adds_nothing_but_the_claim() -> None:
@@ -289,7 +289,7 @@ def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
         said = list(CHECKS["references"](subject))
     egg = "run/mallory/egg@1" if refused is None else "run/acme/egg@1"
     chain = f"run/acme/chicken@1, whose model comes from {egg}, whose model comes from run/acme/chicken@1"
-    assert [(chain in line, isinstance(line, Note)) for line in said] == [(True, refused is None)] * (
+    assert [(chain in line, isinstance(line, CheckNote)) for line in said] == [(True, refused is None)] * (
         refused is not False
     )
 

@@ -12,7 +12,7 @@ import pytest
 
 from runner.base.redaction import Redactor
 from runner.documents.releases.bundle import Content
-from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.cleaning.byte_search import BLOCK, REACH, Finder, group_by_cause, search
 from runner.registry.cleaning.machine_names import Names
@@ -20,8 +20,8 @@ from runner.registry.cleaning.private_data import private_in
 from runner.registry.cleaning.secret_keys import secret_values
 from runner.registry.cleaning.secrets import HeldSecrets, known_forms
 from runner.registry.draft import Draft
-from runner.registry.publishing.checks import Outcome
-from runner.registry.publishing.publish import Ready, failures
+from runner.registry.publishing.checks import CheckOutcome
+from runner.registry.publishing.publish import ReadyRelease, failures
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
 HELD = "a-secret+of/our own~42"
@@ -144,7 +144,7 @@ def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
      ("ssh://carol@git.example.org/x", False), ("carol@gitbox:x.git", False), ("https://git/carol", False)],
 )  # fmt: skip
 def test_only_words_of_an_address_that_anybody_knows_are_spared(repository: str, is_spared: bool) -> None:
-    sources = {"spec": Source(repository=repository, commit="1" * 40, path="s", clean=True)}
+    sources = {"spec": FileSource(repository=repository, commit="1" * 40, path="s", clean=True)}
     release = Release(kind=Kind.PROMPTS, owner="acme", name="x", version="1", sources=sources)
     said = list(private_in(release, {"x": b"by carol"}, Draft(release, {}), NAMES))
     assert any(line.startswith("'carol' (your user name): ") for line in said) is not is_spared
@@ -204,10 +204,10 @@ def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_firs
 def test_one_cause_in_several_releases_is_one_problem() -> None:
     releases = [Release(kind=Kind.PROMPTS, owner="acme", name=name, version="1") for name in ("one", "two")]
     outcomes = [
-        Outcome("nothing private", tuple(group_by_cause(search({"x": b"carol"}, [NAMES])))),
-        Outcome("terms", ("no licence",)),
+        CheckOutcome("nothing private", tuple(group_by_cause(search({"x": b"carol"}, [NAMES])))),
+        CheckOutcome("terms", ("no licence",)),
     ]
-    made = [Ready(Draft(release, {}), outcomes, None) for release in releases]
+    made = [ReadyRelease(Draft(release, {}), outcomes, None) for release in releases]
     private, terms = failures(made)
     assert private == (
         "nothing private: 'carol' (your user name): 2 occurrences in 2 files: prompts/acme/one@1:x:1, "

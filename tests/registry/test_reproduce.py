@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from runner.base.errors import Interrupted, ReleaseError, UsageError
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import parse
-from runner.registry.fetched_release import Got, get, opened
+from runner.registry.fetched_release import FetchedRelease, get, opened
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.interface import Stored
 from runner.registry.transports.locations import connect
@@ -27,7 +27,7 @@ from runner.registry.verification.reproducible import got_for
 from runner.registry.verification.training_chain import chain_of, different_models
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.saved_spec import as_published
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
@@ -41,7 +41,7 @@ from tests.support.specs import spec_file
 from tests.support.training import trained, training_spec
 
 
-def got_of(run: Path, folder: Path) -> Got:
+def got_of(run: Path, folder: Path) -> FetchedRelease:
     """A run, published as it is and got again."""
     reference = publish(folder / "registry", bundle_of(run))
     with connect(str(folder / "registry")) as registry:
@@ -55,7 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def unedited(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Got:
+def unedited(run: Path, tmp_path_factory: pytest.TempPathFactory) -> FetchedRelease:
     """The run, published and got, for tests that write nothing there."""
     return got_of(run, tmp_path_factory.mktemp("unedited"))
 
@@ -66,7 +66,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.full
-def test_what_was_published_follows_from_its_transcripts(run: Path, unedited: Got, tmp_path: Path) -> None:
+def test_what_was_published_follows_from_its_transcripts(run: Path, unedited: FetchedRelease, tmp_path: Path) -> None:
     done = nip_run_here("reproduce", unedited.folder, cwd=tmp_path)
     assert (done.returncode, "follows from the transcripts" in done.stdout) == (0, True), done.stdout + done.stderr
     found = Results(tmp_path / "results").find(f"{run.name}-reproduced").manifest()
@@ -222,7 +222,7 @@ def training_release(folder: Path, **changes: Any) -> tuple[Path, str]:
     result = trained(training_spec(folder, training={"iterations": 1}), folder / "results")
     parts = Results(folder / "results").parts_of(result.run_id)
     bundles = [bundle_of(part.path) for part in parts]
-    links = tuple(Link(role="part", release=str(one.release.reference), sha256=one.sha256) for one in bundles)
+    links = tuple(ReleaseLink(role="part", release=str(one.release.reference), sha256=one.sha256) for one in bundles)
     return folder / "registry", publish(folder / "registry", *bundles, bundle_of(result.path, links=links, **changes))
 
 
@@ -336,7 +336,7 @@ def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_m
     got = opened(seer[0])
     results = Results(tmp_path / "results")
     (folder,) = results.runs()
-    narrower = compared(got, RunResult(folder, folder.manifest(), {}), results, "accuracy", 0.01)
+    narrower = compared(got, FinishedRun(folder, folder.manifest(), {}), results, "accuracy", 0.01)
     assert narrower.outcome == "undecided"
     assert "cannot be told: it lies between " in narrower.verdict
     assert narrower.verdict.endswith("and within 1 point would be reproduced")
@@ -358,7 +358,9 @@ def test_a_got_run_played_unedited_has_the_identity_of_the_published_one_and_edi
 
 
 @pytest.mark.full
-def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(unedited: Got, tmp_path: Path) -> None:
+def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(
+    unedited: FetchedRelease, tmp_path: Path
+) -> None:
     """Four datapoints, and the very same answers again."""
     done = nip_run_here("reproduce", unedited.folder, "--fresh", cwd=tmp_path)
     assert (done.returncode, "cannot be told" in done.stdout, "reproduced" in done.stdout) == (5, True, False), done
@@ -395,14 +397,14 @@ def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, f
     ["seed=8", "models.m.model=other", "votes=3", "protocol.max_message_rounds=3", "prompts=mine", "sweep={seed: [1]}",
      "models={m: {provider: dummy}}", "agents.verifier.max_response_words=3", "dataset.path=mine.jsonl"],
 )  # fmt: skip
-def test_what_would_play_another_game_cannot_be_set(word: str, unedited: Got) -> None:
+def test_what_would_play_another_game_cannot_be_set(word: str, unedited: FetchedRelease) -> None:
     with pytest.raises(UsageError, match=rf"--set {word.partition('=')[0]}: this would play another game"):
         fresh_plan(unedited, [word])
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("word", ["models.m.base_url=http://127.0.0.1:1/v1", "budget.usd=1", "rollouts.concurrency=2"])
-def test_what_changes_no_game_can_be_set(word: str, unedited: Got, tmp_path: Path) -> None:
+def test_what_changes_no_game_can_be_set(word: str, unedited: FetchedRelease, tmp_path: Path) -> None:
     assert fresh_plan(unedited, [word]).games.game_hash == fresh_plan(unedited, []).games.game_hash
     done = nip_run_here("reproduce", unedited.folder, "--set", word, cwd=tmp_path)
     assert (done.returncode, "--set is for --fresh" in done.stderr) == (2, True)

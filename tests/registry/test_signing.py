@@ -14,10 +14,10 @@ from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
-from runner.registry.differences import Note
+from runner.registry.differences import CheckNote
 from runner.registry.signing import SIGNATURE_FILE, check, check_release, sign, sign_release
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.verify import wrong_in_release
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
@@ -63,7 +63,7 @@ def model_signing(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def only(registry: Registry) -> Entry:
+def only(registry: Registry) -> ReleaseEntry:
     registry._listing.forget()
     (entry,) = registry.entries()
     return entry
@@ -155,7 +155,7 @@ def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Regist
 
 
 def wrong(registry: Registry, public: Path) -> list[str]:
-    return [line for line in wrong_in_release(registry, only(registry), public) if not isinstance(line, Note)]
+    return [line for line in wrong_in_release(registry, only(registry), public) if not isinstance(line, CheckNote)]
 
 
 @pytest.mark.full
@@ -182,7 +182,7 @@ def test_where_no_key_is_given_a_signature_is_told_and_where_one_is_given_there_
     registry.add_signature(only(registry), [(SIGNATURE_FILE, b"{}")])
     note = check_release(registry, only(registry), None)
     assert note == "run/acme/signed@1 is signed, and that was not checked; give --signer-key"
-    assert note in [line for line in wrong_in_release(registry, only(registry)) if isinstance(line, Note)]
+    assert note in [line for line in wrong_in_release(registry, only(registry)) if isinstance(line, CheckNote)]
 
 
 def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, tmp_path: Path) -> None:

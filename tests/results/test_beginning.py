@@ -19,7 +19,7 @@ from runner.results.provenance.file_pins import CHANGED, NO_REMOTE
 from runner.results.provenance.packages import environment
 from runner.results.provenance.sources_snapshot import MAX_WRITTEN, written_files
 from runner.runs.finished.selection import ReplayOf
-from runner.spec.source_files import Written
+from runner.spec.source_files import SpecSources
 from runner.version import __version__
 from tests.support.processes import python
 from tests.support.repositories import committed, pushed
@@ -174,17 +174,17 @@ def test_a_replay_has_its_own_beginning(tmp_path: Path) -> None:
 )
 def test_whatever_a_file_is_called_it_is_kept_under_a_name_of_a_release(name: str) -> None:
     files = tuple(FileRead(Path(f"/p{number}/{name}"), b"%d" % number) for number in range(3))
-    found = written_files(Written(files))
+    found = written_files(SpecSources(files))
     assert len(found) == 5
     assert [found[one] for one in found if one not in ("overrides.txt", "files.json")] == [b"0", b"1", b"2"]
     assert [wrong_path(f"written/{one}") for one in found] == [None] * 5
     assert len({one.lower() for one in found}) == 5
-    assert found == written_files(Written(files))
+    assert found == written_files(SpecSources(files))
 
 
 def test_what_is_kept_is_bounded_and_what_is_left_out_is_named() -> None:
     files = tuple(FileRead(Path(f"/p/{number}.yaml"), bytes(MAX_WRITTEN // 4)) for number in range(6))
-    found = written_files(Written(files))
+    found = written_files(SpecSources(files))
     index = {one["file"]: one["kept"] for one in json.loads(found["files.json"])["files"]}
     assert [index[f"{number}.yaml"] for number in range(6)] == [True] * 4 + [False] * 2
     assert sum(map(len, found.values())) < MAX_WRITTEN + 10_000

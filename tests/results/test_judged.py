@@ -18,7 +18,7 @@ from runner.results.metrics import Metrics
 from runner.rollouts.confidence import BY_LOGPROBS
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.spec.datasets.loader import Datapoint
 
 
@@ -183,7 +183,7 @@ def test_what_is_shown_says_which_way_the_judge_leans_and_what_is_missing() -> N
 
 def test_an_end_that_is_open_is_infinite_in_python() -> None:
     shown = summary(game(i, 1 if i % 2 or i % 8 == 4 else 0) for i in range(120))
-    run = RunResult(None, None, shown)  # type: ignore[arg-type]
+    run = FinishedRun(None, None, shown)  # type: ignore[arg-type]
     for name in ("sensitivity", "criterion"):
         found = run.metric(name)
         row = rows(shown)[None, name]

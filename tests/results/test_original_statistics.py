@@ -11,7 +11,7 @@ import pytest
 
 from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.rounds import Played, Reply, play
+from runner.game.protocols.rounds import FinishedGame, Reply, play
 from runner.models.interface import Choice, Completion, Request
 from runner.results.metrics import Metrics
 from runner.rollouts.agents.arrays import timesteps
@@ -23,7 +23,7 @@ from tests.support.games import bare_agent
 GAMES = 30
 
 
-def random_game(protocol: Protocol, chance: random.Random) -> tuple[Played, list[tuple[str, Reply]]]:
+def random_game(protocol: Protocol, chance: random.Random) -> tuple[FinishedGame, list[tuple[str, Reply]]]:
     """A game of random replies, and those replies; of some speakers the attempts ran out."""
     said: list[tuple[str, Reply]] = []
 
@@ -46,7 +46,7 @@ def random_game(protocol: Protocol, chance: random.Random) -> tuple[Played, list
         return end.value, said
 
 
-def rollout(index: int, played: Played) -> Rollout:
+def rollout(index: int, played: FinishedGame) -> Rollout:
     outcome = Outcome.DECIDED if played.decided else Outcome.NO_DECISION
     job = Job(index, str(index), Datapoint(f"p{index % 7}", index % 2, {}), 0, 0)
     return Rollout(job, played.rounds, played.decision, outcome, None, {})

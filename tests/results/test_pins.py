@@ -12,15 +12,15 @@ import pytest
 from runner.base import package_data
 from runner.documents.fetched_files import MARKER, marker
 from runner.documents.releases.bundle import Bundle
-from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.results.provenance import file_pins
-from runner.results.provenance.file_pins import Part, of_hub, public_url, sources
+from runner.results.provenance.file_pins import PinnedFiles, of_hub, public_url, sources
 from tests.support.repositories import ADDRESS, committed, git, pushed
 
 
-def source(path: Path, *files: Path) -> Source:
-    return sources({"part": Part(path, files or (path,))})["part"]
+def source(path: Path, *files: Path) -> FileSource:
+    return sources({"part": PinnedFiles(path, files or (path,))})["part"]
 
 
 def laid_out(folder: Path) -> Path:
@@ -36,7 +36,7 @@ def test_a_file_that_was_pushed_is_pinned_by_its_repository_commit_and_path(tmp_
     spec = laid_out(tmp_path)
     commit = pushed(tmp_path, url="https://someone:secret@example.org:8443/acme/games.git?token=secret")
     address = "https://example.org:8443/acme/games.git"
-    assert source(spec) == Source(repository=address, commit=commit, path="specs/mine.yaml", clean=True)
+    assert source(spec) == FileSource(repository=address, commit=commit, path="specs/mine.yaml", clean=True)
 
 
 def test_the_repository_is_the_files_own_and_not_that_of_the_working_folder(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_repository_is_the_files_own_and_not_that_of_the_working_folder(tmp_
     inner = pushed(tmp_path / "ours" / "modules" / "theirs", url="https://example.org/theirs.git")
     (tmp_path / "ours" / ".gitignore").write_text("modules\n")
     outer = pushed(tmp_path / "ours")
-    found = sources({"ours": Part(ours, (ours,)), "theirs": Part(theirs, (theirs,))})
+    found = sources({"ours": PinnedFiles(ours, (ours,)), "theirs": PinnedFiles(theirs, (theirs,))})
     assert (found["ours"].repository, found["ours"].commit) == (ADDRESS, outer)
     assert (found["theirs"].repository, found["theirs"].commit) == ("https://example.org/theirs.git", inner)
     link = tmp_path / "link.yaml"
@@ -195,7 +195,9 @@ def test_a_repository_is_asked_as_often_for_many_files_as_for_one(
     (tmp_path / "git").write_text(f'#!/bin/sh\necho >> {tmp_path}/asked\nexec {real} "$@"\n')
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert all(one.clean for one in sources({file.name: Part(file, (file,)) for file in [spec, *files]}).values())
+    assert all(
+        one.clean for one in sources({file.name: PinnedFiles(file, (file,)) for file in [spec, *files]}).values()
+    )
     assert len((tmp_path / "asked").read_text().splitlines()) == 4
 
 
@@ -257,7 +259,7 @@ def test_what_came_with_a_release_is_pinned_by_it(
     if change is not None:
         with (tmp_path / change).open("a") as file:
             file.write("\n")
-    found = sources({part: Part(rows, (rows,))})[part]
+    found = sources({part: PinnedFiles(rows, (rows,))})[part]
     assert (found.clean, found.why) == (clean, why)
     if clean:
         assert (found.repository, found.commit) == ("release:run/acme/x@1", bundle.sha256)

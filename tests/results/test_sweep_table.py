@@ -17,7 +17,7 @@ from runner.base.errors import UsageError
 from runner.results.leaderboard.pooled_numbers import pooled_numbers
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.spec.loader import load_specs
 from runner.statistics.seeds import pooled
 from tests.support.processes import nip_run_here
@@ -28,13 +28,13 @@ SWEEP = {"protocol.max_message_rounds": [4, 6], "seed": [1, 2, 3]}
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> list[RunResult]:
+def swept(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     folder = tmp_path_factory.mktemp("swept")
     return list(run_sweep(load_specs(spec_file(folder, size=10, sweep=SWEEP, fine_tune=None)), folder / "results"))
 
 
 @pytest.mark.full
-def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swept: list[RunResult]) -> None:
+def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swept: list[FinishedRun]) -> None:
     rows = sweep_table(swept, ["accuracy", "recall"])
     assert [dict(row.point) for row in rows] == [{"protocol.max_message_rounds": rounds} for rounds in (4, 6)]
     for row, runs in zip(rows, (swept[:3], swept[3:]), strict=True):
@@ -57,7 +57,7 @@ def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swep
 
 
 @pytest.mark.full
-def test_the_verdicts_of_all_seeds_come_to_one_number_with_its_interval(swept: list[RunResult]) -> None:
+def test_the_verdicts_of_all_seeds_come_to_one_number_with_its_interval(swept: list[FinishedRun]) -> None:
     results = Results(swept[0].path.parents[1])
     for run in swept[:2]:  # what is pooled of one run is what the run itself has measured
         alone = pooled_numbers(results, [run.run_id])
@@ -82,14 +82,14 @@ def test_the_verdicts_of_all_seeds_come_to_one_number_with_its_interval(swept: l
 
 
 @pytest.mark.full
-def test_finished_points_that_the_board_lacks_are_put_on_it(swept: list[RunResult]) -> None:
+def test_finished_points_that_the_board_lacks_are_put_on_it(swept: list[FinishedRun]) -> None:
     before = sweep_table(swept)
     Results(swept[0].path.parents[1]).board.path.unlink()
     assert sweep_table(swept) == before
 
 
 @pytest.mark.full
-def test_a_row_of_one_seed_has_the_numbers_of_its_run(swept: list[RunResult]) -> None:
+def test_a_row_of_one_seed_has_the_numbers_of_its_run(swept: list[FinishedRun]) -> None:
     for run in (swept[0], swept[3]):
         (row,) = sweep_table([run], ["accuracy", "recall", "prover.reward"])
         for name, agent in (("accuracy", None), ("recall", None), ("reward", "prover")):
@@ -101,7 +101,7 @@ def test_a_row_of_one_seed_has_the_numbers_of_its_run(swept: list[RunResult]) ->
 
 
 @pytest.mark.full
-def test_who_is_not_told_apart_from_the_leader_is_tied_with_it(swept: list[RunResult]) -> None:
+def test_who_is_not_told_apart_from_the_leader_is_tied_with_it(swept: list[FinishedRun]) -> None:
     ranks = [row.rank for row in sweep_table(swept)]
     assert ranks in ([(1, 2), (1, 2)], [(1, 1), (2, 2)], [(2, 2), (1, 1)])
     accuracies = [row.metrics["accuracy"].value for row in sweep_table(swept)]
@@ -109,7 +109,9 @@ def test_who_is_not_told_apart_from_the_leader_is_tied_with_it(swept: list[RunRe
 
 
 @pytest.mark.full
-def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(swept: list[RunResult], tmp_path: Path) -> None:
+def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(
+    swept: list[FinishedRun], tmp_path: Path
+) -> None:
     results = Results(swept[0].path.parents[1])
     points = [SweepPoint("tiny", run.run_id, run.manifest.point, run.manifest.seed) for run in swept]
     rows = sweep_rows([*points, SweepPoint("tiny", "tiny-0", points[0].point, 9)], results)

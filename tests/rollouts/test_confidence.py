@@ -21,7 +21,7 @@ from runner.models.logprobs import BOUND, PAccept
 from runner.rollouts.confidence import confidence_of, is_bound
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from runner.spec.warnings.catalog import warnings_of
@@ -181,7 +181,7 @@ def test_such_a_verdict_ends_the_rollout_where_the_policy_says_so(tmp_path: Path
     assert {row["outcome"] for row in table(only_run(tmp_path / "r"), "rollouts")} == {"invalid_response"}
 
 
-def unreadable(folder: Path, then: str) -> tuple[RunResult, int]:
+def unreadable(folder: Path, then: str) -> tuple[FinishedRun, int]:
     """A run of a verifier that never states a number, and how many calls it made."""
     retry = {"invalid_response": {"attempts": 3, "then": then}}
     with serving(confidence="Confidence: high 5", decide=1.0) as server:

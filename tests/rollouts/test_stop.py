@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from runner.rollouts.stop_switch import Stop, Stopped
+from runner.rollouts.stop_switch import Stopped, StopSwitch
 from tests.support.hang_guard import HANG_SECONDS
 
 
 def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
-    stop = Stop()
+    stop = StopSwitch()
     stop.check()
     before = stop.stopping
     stop.stop()
@@ -23,7 +23,7 @@ def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
 
 def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
     async def go() -> None:
-        stop = Stop()
+        stop = StopSwitch()
         await stop.sleep(0.0)
         sleeping = asyncio.create_task(stop.sleep(3600))
         await asyncio.sleep(0)
@@ -38,7 +38,7 @@ def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
 
 def test_a_stop_sets_the_events_that_others_wait_for() -> None:
     async def go() -> None:
-        stop, moved = Stop(), asyncio.Event()
+        stop, moved = StopSwitch(), asyncio.Event()
         stop.wakes(moved)
         assert not moved.is_set()
         stop.stop()
@@ -48,7 +48,7 @@ def test_a_stop_sets_the_events_that_others_wait_for() -> None:
 
 
 def test_a_branch_stops_alone_and_with_what_it_is_a_branch_of() -> None:
-    stop = Stop()
+    stop = StopSwitch()
     decided, other = stop.branch(), stop.branch()
     decided.stop()
     assert (decided.stopping, other.stopping, stop.stopping) == (True, False, False)

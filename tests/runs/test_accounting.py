@@ -9,7 +9,7 @@ import pytest
 from runner.models.interface import Usage
 from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.settings import Price
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress
@@ -25,13 +25,13 @@ PRICE = Price(input=2.0, output=6.0, cached_input=1.0)
 
 
 def test_tallies_add_up_and_are_taken_away_again() -> None:
-    one, other = Tally(), Tally(0.5, 10, 1)
+    one, other = UsageTotals(), UsageTotals(0.5, 10, 1)
     one.count(Usage(10, 5, 4), PRICE)
-    assert one == Tally(46e-6, 15, 1, 10, 5, 4)
-    assert one + other == Tally(0.5 + 46e-6, 25, 2, 10, 5, 4)
-    assert one + other - other == Tally(0.5 + 46e-6 - 0.5, 15, 1, 10, 5, 4)
+    assert one == UsageTotals(46e-6, 15, 1, 10, 5, 4)
+    assert one + other == UsageTotals(0.5 + 46e-6, 25, 2, 10, 5, 4)
+    assert one + other - other == UsageTotals(0.5 + 46e-6 - 0.5, 15, 1, 10, 5, 4)
     one.count(Usage(1, 1), None, 0)
-    assert one == Tally(46e-6, 17, 1, 11, 6, 4)
+    assert one == UsageTotals(46e-6, 17, 1, 11, 6, 4)
 
 
 @pytest.mark.full

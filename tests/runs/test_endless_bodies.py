@@ -21,7 +21,7 @@ import asyncio, resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 from runner.base.errors import TransientError
 from runner.models.interface import Request, SampleKey
-from runner.models.providers.body_limits import Places
+from runner.models.providers.body_limits import BodySlots
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 
@@ -30,7 +30,7 @@ def peak():
 
 async def calls():
     settings = ModelSettings(model="tiny", base_url=sys.argv[1], timeout=600.0)
-    model = OpenAiModel(settings, "m", 64, places=Places())
+    model = OpenAiModel(settings, "m", 64, places=BodySlots())
     request = Request("m", [{"role": "user", "content": "x"}], SampleKey("p", 0, 0, "a", 0))
     before = peak()
     found = await asyncio.gather(*(model.complete(request) for _ in range(16)), return_exceptions=True)
@@ -81,7 +81,8 @@ def test_sigterm_ends_a_run_within_seconds(row: str, server: Loopback, tmp_path:
 
 WITH_40_MIB = """
 import resource, sys
-import duckdb, numpy, scipy.special, runner.models.providers.openai, runner.results.leaderboard.database, runner.results.metrics
+import duckdb, numpy, scipy.special
+import runner.models.providers.openai, runner.results.leaderboard.database, runner.results.metrics
 from runner.api import run
 from runner.base.errors import NipRunError
 from runner.spec.loader import load_spec

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from tests.support import planted
 from tests.support.runs import metric, played, table
 from tests.support.servers.client import Loopback
@@ -35,7 +35,7 @@ def server() -> Iterator[Loopback]:
         yield running
 
 
-def holds(result: RunResult, name: str, truth: float, agent: str | None = None) -> bool:
+def holds(result: FinishedRun, name: str, truth: float, agent: str | None = None) -> bool:
     """Whether the interval of a run's metric holds what was planted."""
     row = metric(result, name, agent)
     return bool(row["ci_low"] <= truth <= row["ci_high"])

@@ -16,7 +16,7 @@ from runner.base.storage.duckdb_connections import interruptible_queries
 from runner.base.storage.locks import locked
 from runner.results.leaderboard import database
 from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.stop_switch import Stop
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.process import (
     interruptible,
     signals_heard,
@@ -31,7 +31,7 @@ from tests.support.specs import spec_file
 
 def test_after_games_a_signal_is_again_for_whom_it_was_before() -> None:
     async def play() -> None:
-        stop = Stop()
+        stop = StopSwitch()
         with stopping_on_signals(stop):
             signal.raise_signal(signal.SIGTERM)
             await signals_heard()

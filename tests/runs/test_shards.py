@@ -16,7 +16,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import spending
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.shards.merge import merge
 from runner.spec.loader import load_spec
@@ -50,7 +50,7 @@ def files(run: Path) -> dict[str, Any]:
     return found
 
 
-def in_parts(spec: Path, results: Path, of: int, *overrides: str) -> RunResult:
+def in_parts(spec: Path, results: Path, of: int, *overrides: str) -> FinishedRun:
     for number in range(1, of + 1):
         played(spec, results, *overrides, shard=f"{number}/{of}")
     return merge(only_run(results).name, Results(results))
@@ -203,5 +203,5 @@ def test_what_does_not_go_with_shards_is_refused(tmp_path: Path, option: dict[st
         played(spec, tmp_path / "results", shard="1/2", **option)
 
 
-def _replay(result: RunResult) -> Any:
+def _replay(result: FinishedRun) -> Any:
     return ReplayOf(result.folder.path)

@@ -12,7 +12,7 @@ import pytest
 
 from runner.api import query
 from runner.base.errors import BudgetExhausted, SpecError, UsageError
-from runner.results.baseline_scores import Compared
+from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.runs.finished.selection import ReplayOf
@@ -181,7 +181,7 @@ def test_the_budget_ends_before_it_is_decided_and_more_goes_on(tmp_path: Path) -
 def test_a_finished_run_is_not_stopped_sooner(tmp_path: Path, decided: tuple[Path, Path], changes: list[str]) -> None:
     path, run = decided
     files = derived_files(run)
-    compared = Compared(run.name, "a", (), {})
+    compared = BaselineScores(run.name, "a", (), {})
     compared.write(RunFolder(run))
     with pytest.raises(UsageError, match="may stop before all that it has played"):
         played(path, run.parents[1], *changes)

@@ -19,7 +19,7 @@ from starlette.types import Message
 
 from runner.server.accounts.accounts import Scope, add_account, make_token
 from runner.server.boards.builder import as_csv
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.web.app import application
 from tests.support.hang_guard import HANG_SECONDS
@@ -85,7 +85,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    server = Server.of(Settings(folder=tmp_path_factory.mktemp("asked"), address="https://x.example"))
+    server = Service.of(Settings(folder=tmp_path_factory.mktemp("asked"), address="https://x.example"))
     with closing(server.database):
         with server.database.writing() as connection:
             add_account(connection, "acme", time.time())

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import ReleaseError, RunError, UsageError
-from runner.server.isolated_task import ApartError, Bounds, Ending, How, apart, run_apart
+from runner.server.isolated_task import ApartError, Ending, How, TaskLimits, apart, run_apart
 from runner.server.settings import Settings
 
 MEMORY = 4 << 30
@@ -96,7 +96,7 @@ def without_room(_: Settings, place: Path) -> dict[str, Any]:
 
 
 def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
-    bounds = Bounds(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=os.nice(0) + 3)
+    bounds = TaskLimits(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=os.nice(0) + 3)
     ending = apart(bounds, tmp_path, found, "acme")
     assert ending.how is How.ANSWERED
     assert ending.answer == {
@@ -117,18 +117,18 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
     ],
 )
 def test_work_that_does_not_answer_says_how_it_ended(tmp_path: Path, work: Any, seconds: float, ending: Ending) -> None:
-    assert apart(Bounds(memory=MEMORY, seconds=seconds), tmp_path, work) == ending
+    assert apart(TaskLimits(memory=MEMORY, seconds=seconds), tmp_path, work) == ending
     assert not [*tmp_path.iterdir()]
 
 
 def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
-    bounds = Bounds(memory=LITTLE, seconds=60)
+    bounds = TaskLimits(memory=LITTLE, seconds=60)
     assert apart(bounds, tmp_path, filled) == Ending(How.TOO_MUCH)
     assert apart(bounds, tmp_path, asked).how is How.ANSWERED
 
 
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
-    ending = apart(Bounds(memory=MEMORY, seconds=60), tmp_path, long, most=1_000)
+    ending = apart(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long, most=1_000)
     assert (ending.how, ending.why.startswith("left an answer that cannot be read")) == (How.DIED, True)
 
 

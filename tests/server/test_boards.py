@@ -13,18 +13,18 @@ from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
-from runner.server.boards.snapshot import Shown
-from runner.server.boards.worker import Worker, culprits
-from runner.server.service import Server
+from runner.server.boards.snapshot import BoardSnapshot
+from runner.server.boards.worker import BoardWorker, culprits
+from runner.server.service import Service
 from runner.server.settings import Settings
 from tests.support.served import put
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Server]:
+def held(tmp_path: Path) -> Iterator[Service]:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
-    server = Server.of(settings)
+    server = Service.of(settings)
     yield server
     server.database.close()
 
@@ -33,17 +33,17 @@ def named(name: str, facts: dict[str, Any] | None = None, kind: Kind = Kind.DATA
     return Bundle(Release(kind=kind, owner="mallory", name=name, version="1", facts=facts or {}), {})
 
 
-def board(server: Server, folder: Path, worker: Worker | None = None) -> Shown:
+def board(server: Service, folder: Path, worker: BoardWorker | None = None) -> BoardSnapshot:
     make_folders(folder)
-    (worker or Worker(server.settings)).write(folder)
-    return Shown(folder)
+    (worker or BoardWorker(server.settings)).write(folder)
+    return BoardSnapshot(folder)
 
 
-def listed(shown: Shown) -> dict[str, Any]:
+def listed(shown: BoardSnapshot) -> dict[str, Any]:
     return {one["name"]: one for one in shown.newest(100)}
 
 
-def test_facts_of_any_type_and_size_stop_no_board(held: Server, tmp_path: Path) -> None:
+def test_facts_of_any_type_and_size_stop_no_board(held: Service, tmp_path: Path) -> None:
     facts: list[dict[str, Any]] = [
         {"benchmark": ["x"]}, {"benchmark": {"a": 1}}, {"task": {"a": 1}}, {"kind": ["x"]}, {"models": [1]},
         {"models": {"a": ["b"]}}, {"accuracy": "x"}, {"accuracy": {"value": "x"}}, {"run_id": 5}, {"protocol": 7},
@@ -62,9 +62,9 @@ def test_facts_of_any_type_and_size_stop_no_board(held: Server, tmp_path: Path) 
 
 
 @pytest.mark.full  # it makes ten boards
-def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(held: Server, tmp_path: Path) -> None:
+def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(held: Service, tmp_path: Path) -> None:
     put(held, [named(f"one{number}") for number in range(5)])
-    worker = Worker(held.settings)
+    worker = BoardWorker(held.settings)
     with held.database.writing() as connection:
         connection.execute(text("UPDATE releases SET created = 'soon' WHERE name = 'one3'"))
     shown = board(held, tmp_path / "first", worker)

@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from runner.base.storage.safe_files import make_folders
 from runner.pages.report.served import ServedPage, served
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.web.app import application
 from runner.server.web.headers import ALWAYS
@@ -34,7 +34,7 @@ def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_othe
 ) -> None:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
-    server = Server.of(settings)
+    server = Service.of(settings)
     app = application(server)
     app.add_api_route("/broken", broken)
     sent: list[Message] = []

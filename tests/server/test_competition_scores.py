@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.results.streaming_means import Tally
+from runner.results.streaming_means import ClusterSums
 from runner.server.competitions.scores import ACCURACY, METHOD, step_of, told
 from runner.server.web.pages.competitions import _between
 from runner.statistics.simple_means import Mean
@@ -14,7 +14,7 @@ from runner.statistics.simple_means import Mean
 
 def part(rows: int, right: set[int], plays: int = 1, groups: int | None = None) -> dict[str, Any]:
     """The exact accuracy of verdicts that are right on these rows, as a run's metrics have it."""
-    tally = Tally()
+    tally = ClusterSums()
     for row in range(rows):
         for _ in range(plays):
             tally.add(str(row if groups is None else row % groups), float(row in right))

@@ -17,7 +17,7 @@ from runner.registry.bundles.runs import draft_of
 from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.server.competitions.scores import IN_FULL, step_of, told
 from runner.server.store.schema import competitions, submissions
 from runner.server.web.api.competitions import CompetitionChanged, CompetitionWanted, asked_in
@@ -38,11 +38,11 @@ class Contest:
 
     served: Served
     folder: Path
-    made: dict[str, RunResult] = field(default_factory=dict)
+    made: dict[str, FinishedRun] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     """What whoever published was told each time."""
 
-    def run(self, name: str, *overrides: str, labelled: bool = False, limit: int | None = None) -> RunResult:
+    def run(self, name: str, *overrides: str, labelled: bool = False, limit: int | None = None) -> FinishedRun:
         if name not in self.made:
             spec = spec_file(
                 self.folder / name, dataset={"path": str(self.folder / "rows.jsonl"), "limit": limit}, fine_tune=None
@@ -53,7 +53,7 @@ class Contest:
             self.made[name] = played(spec, self.folder / "results", *overrides, run_id=name)
         return self.made[name]
 
-    def submit(self, who: str, owner: str, result: RunResult, **said: Any) -> str:
+    def submit(self, who: str, owner: str, result: FinishedRun, **said: Any) -> str:
         """The path of its score, below a competition's."""
         naming = Naming(owner=owner, licence="MIT", **{"name": result.run_id, "version": "1", **said})
         draft = draft_of(result.folder, Results(self.folder / "results"), naming)
@@ -106,7 +106,7 @@ def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest
     return Contest(served, folder)
 
 
-def metrics_of(result: RunResult) -> dict[str, dict[str, Any]]:
+def metrics_of(result: FinishedRun) -> dict[str, dict[str, Any]]:
     return {row["metric"]: row for row in result.metrics["metrics"] if row["agent"] is None}
 
 

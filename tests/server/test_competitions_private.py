@@ -18,8 +18,8 @@ from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account,
 from runner.server.competitions import board as boards
 from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART
 from runner.server.competitions.scoring import Scoring
-from runner.server.competitions.storage import DAY, REFUSED, SCORED, WAITING, Wanted, enter, make, waiting
-from runner.server.service import Server
+from runner.server.competitions.storage import DAY, REFUSED, SCORED, WAITING, CompetitionRequest, enter, make, waiting
+from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, files, releases, submissions
@@ -220,14 +220,14 @@ def test_the_part_that_is_held_out_and_what_is_not_rounded_wait_for_who_may_have
 @pytest.mark.full
 def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
-    server = Server.of(Settings(folder=tmp_path / "server"))
+    server = Service.of(Settings(folder=tmp_path / "server"))
     rows = "".join(f'{{"id": "p{n}", "label": {n % 2}, "question": "q", "solution": "s"}}\n' for n in range(4))
     (tmp_path / "rows.jsonl").write_text(rows, "utf-8")
     naming = Naming(owner="acme", name="known", version="1", licence="MIT")
     with server.database.writing() as connection:
         records = Records(connection)
     put(server, [component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
-    wanted = Wanted(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
+    wanted = CompetitionRequest(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
     with pytest.raises(ReleaseError, match="has labels, which all can read"):
         make(server.settings, server.database, records.viewer("alice"), wanted, NOW)
     server.database.close()
@@ -240,10 +240,10 @@ def test_who_may_not_see_a_dataset_is_told_of_none_and_who_does_not_own_it_makes
         records = Records(connection)
         records.release("dataset", "acme", "plan", "private")
     for dataset, words in (("acme/plan@1", "there is no dataset/acme/plan@1 here"), ("acme/no@1", "acme/no@1 here")):
-        wanted = Wanted(dataset=dataset, name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
+        wanted = CompetitionRequest(dataset=dataset, name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
         with pytest.raises(NotPublished, match=words):
             make(settings, database, records.viewer("mallory"), wanted, NOW)
-    wanted = Wanted(dataset="acme/claims@1", name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
+    wanted = CompetitionRequest(dataset="acme/claims@1", name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
     with pytest.raises(PermissionError, match="only an owner of acme"):
         make(settings, database, records.viewer("bob"), wanted, NOW)
     with pytest.raises(UsageError, match="closed already"):

@@ -18,15 +18,15 @@ import pytest
 
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.limits import USUAL
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Reference, parse
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import ANYBODY
-from runner.server.boards.paths import Places, forget_boards
-from runner.server.service import Server
+from runner.server.boards.paths import BoardPaths, forget_boards
+from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.visible_tree import ServerTree
-from runner.server.web.pages.run_cache import Made, RunPages
+from runner.server.web.pages.run_cache import CachedPage, RunPages
 from tests.support.browsing import Browsing, Links, hidden_word, is_ours
 from tests.support.processes import nip_run
 from tests.support.served import copy_of, put, run_bundle
@@ -41,7 +41,7 @@ class Site:
     """A server with a few releases."""
 
     served: Served
-    server: Server
+    server: Service
     board: str
     """Of the first page's only task."""
 
@@ -54,9 +54,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("pages")
     bundle = run_bundle(folder / "played", question=HOSTILE, models={"m": {"model": HOSTILE}})
     first = copy_of(bundle, owner="alice", name="first", description=HOSTILE)
-    link = Link(role="reproduces", release=ALICE, sha256=first.sha256)
+    link = ReleaseLink(role="reproduces", release=ALICE, sha256=first.sha256)
     with serving(folder / "server") as served:
-        server = Server.of(Settings(folder=folder / "server"))
+        server = Service.of(Settings(folder=folder / "server"))
         again = copy_of(bundle, owner="mallory", name="again", links=(link,))
         secret = copy_of(bundle, owner="alice", name="hush-hush", visibility="private")
         put(server, [first, again, secret])
@@ -328,7 +328,7 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
     reference = bundle.release.reference
     pages = RunPages(site.served.settings, soon=0.01)
 
-    async def asked() -> Made:
+    async def asked() -> CachedPage:
         return await pages.made([reference], [bundle.sha256], ANYBODY, 60, asker="somebody")
 
     before = asyncio.run(asked())
@@ -344,7 +344,7 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
 @pytest.mark.full
 def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path)
-    places = Places.of(settings)
+    places = BoardPaths.of(settings)
     places.made.mkdir(parents=True)
     (places.made / ".half").mkdir()
     places.current.write_text('{"name": "9-gone"}')
@@ -358,7 +358,7 @@ def test_a_server_that_is_killed_while_it_makes_a_board_makes_it_whole_the_next_
     folder = tmp_path / "server"
     for turn in range(3):
         with serving(folder, people=turn == 0) as served:
-            server = Server.of(Settings(folder=folder))
+            server = Service.of(Settings(folder=folder))
             put(server, [copy_of(bundle, owner="alice", name=f"run-{turn}")])
             server.database.close()
             if turn == 2:

@@ -13,7 +13,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import pytest
 
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
 from tests.support.processes import until
 from tests.support.served import copy_of, put, run_bundle
@@ -66,7 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (root / "b").mkdir()
     known = copy_of(run_bundle(root / "a", seed=1), name=PUBLIC)
     secret = copy_of(run_bundle(root / "b", seed=2), name=PRIVATE, visibility="private")
-    server = Server.of(Settings(folder=root))
+    server = Service.of(Settings(folder=root))
     with closing(server.database):
         tokens = populate(server.database)
         put(server, [known, secret])

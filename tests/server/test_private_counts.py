@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.documents.releases.bundle import Bundle
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
 from tests.server.test_privacy import OTHER, PRIVATE, PUBLIC, links, routes
 from tests.support.processes import until
@@ -28,7 +28,7 @@ NOT_COMPARED = ("/metrics", "/board.duckdb", "/tokens")
 @contextmanager
 def server_with(folder: Path, bundles: list[list[Bundle]]) -> Iterator[Served]:
     folder.mkdir()
-    server = Server.of(Settings(folder=folder))
+    server = Service.of(Settings(folder=folder))
     with closing(server.database):
         tokens = populate(server.database)
         for together in bundles:

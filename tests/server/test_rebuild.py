@@ -22,7 +22,7 @@ from runner.server.uploads.checking import EXPLAINED_BY_TIME
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import NoRoomError, OffsetError
 from runner.server.uploads.publishing import Publishing
-from runner.server.uploads.queue import Queue, Waiting
+from runner.server.uploads.queue import Queue, QueuedUpload
 from runner.server.uploads.uploads import CHECKING, MOST_ENDED, OPEN, REFUSED, SEEN, Upload
 from tests.server.test_uploads import folders, made
 from tests.support.processes import nip_run_here, until
@@ -244,9 +244,9 @@ def test_a_check_that_takes_too_long_is_ended_and_the_upload_refused(tmp_path: P
 def test_accounts_are_checked_by_turns_and_each_upload_once() -> None:
     queue = Queue()
     for number in range(3):
-        queue.put(Waiting(f"busy{number}", 1))
-    queue.put(Waiting("other", 2))
-    queue.put(Waiting("busy0", 1))
+        queue.put(QueuedUpload(f"busy{number}", 1))
+    queue.put(QueuedUpload("other", 2))
+    queue.put(QueuedUpload("busy0", 1))
     taken = [queue.take() for _ in range(4)]
     assert [one.upload for one in taken if one is not None] == ["busy0", "other", "busy1", "busy2"]
     assert taken[0] is not None

@@ -11,23 +11,25 @@ import pytest
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import ANYBODY
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
-from runner.server.web.pages.run_cache import OF_ONE, WAITING, Busy, Made, RunPages, forget_old
+from runner.server.web.pages.run_cache import OF_ONE, WAITING, Busy, CachedPage, RunPages, forget_old
 
 
 def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
-    server = Server.of(settings)
+    server = Service.of(settings)
     pages = RunPages(settings)
 
-    async def asked(asker: str, *names: str, wait: float = 0.001) -> Made:
+    async def asked(asker: str, *names: str, wait: float = 0.001) -> CachedPage:
         # No process has begun within a millisecond, on any machine.
         runs = [Reference(Kind.RUN, "acme", name, "1") for name in names]
         return await pages.made(runs, list(names), ANYBODY, wait, asker=asker)
 
-    async def all_of_it() -> tuple[list[BaseException | Made], BaseException | Made, BaseException | Made, Made]:
+    async def all_of_it() -> tuple[
+        list[BaseException | CachedPage], BaseException | CachedPage, BaseException | CachedPage, CachedPage
+    ]:
         greedy = [asked("greedy", f"a{number}", f"b{number}") for number in range(WAITING)]
         first = await asyncio.gather(*greedy, return_exceptions=True)
         waiting = sum(len(lane.making) for lane in pages.lanes.values())
@@ -38,7 +40,7 @@ def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path
 
     first, again, other, run = asyncio.run(all_of_it())
     assert all(isinstance(one, Busy) for one in [*first, again])
-    assert isinstance(other, Made)
+    assert isinstance(other, CachedPage)
     assert "a-run" in run.said["wrong"]
     server.database.close()
 

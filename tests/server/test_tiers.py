@@ -12,12 +12,12 @@ import pytest
 from runner.base.storage.log_lines import encode, seed_of
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.bundle import Bundle, Content, opened
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.server.accounts.accounts import add_account, add_member
 from runner.server.boards.replays import JOURNAL
-from runner.server.boards.snapshot import Shown
-from runner.server.boards.worker import Worker
-from runner.server.service import Server
+from runner.server.boards.snapshot import BoardSnapshot
+from runner.server.boards.worker import BoardWorker
+from runner.server.service import Service
 from runner.server.settings import Settings
 from tests.support.served import copy_of, put, run_bundle
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.full
 
 
 def anew(bundle: Bundle, original: Bundle, owner: str, name: str) -> Bundle:
-    link = Link(role="reproduces", release=str(original.release.reference), sha256=original.sha256)
+    link = ReleaseLink(role="reproduces", release=str(original.release.reference), sha256=original.sha256)
     return Bundle(replace(bundle.release, owner=owner, name=name, links=(link,)), bundle.contents)
 
 
@@ -59,7 +59,7 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
     first, second = (run_bundle(tmp_path / f"play{seed}", seed=seed, size=600) for seed in (1, 2))
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
-    server = Server.of(settings)
+    server = Service.of(settings)
     with server.database.writing() as connection:
         add_account(connection, "lab", 0.0, organisation=True)
         for name in ("alice", "bob"):
@@ -76,12 +76,12 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
         anew(others, original, "mallory", "another-game"),
     ]
     put(server, [original, *plays])
-    worker = Worker(settings)
+    worker = BoardWorker(settings)
 
     def told(name: str) -> tuple[str, dict[str, str]]:
         make_folders(tmp_path / name)
         worker.write(tmp_path / name)
-        said = Shown(tmp_path / name).release("run/alice/first@1")
+        said = BoardSnapshot(tmp_path / name).release("run/alice/first@1")
         assert said is not None
         return said["tier_words"], {one["release"]: one["outcome"] for one in said["reproductions"]}
 

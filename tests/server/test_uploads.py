@@ -12,16 +12,16 @@ import pytest
 
 from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.documents.releases.bundle import Bundle
-from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Link, Release
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, ReleaseLink
 from runner.documents.releases.reference import Kind, Reference, parse
 from runner.registry.transports.http.transport import HttpTransport
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 from tests.support.cutting import cutting
 from tests.support.raw_uploads import Raw, declared
 from tests.support.serving import Served, publishing_to
 
-QUICK = Patience(connect=5, read=20, wait=0.05, longest_wait=0.5, stall=20, check_again=0.02, check_seconds=60)
+QUICK = Timeouts(connect=5, read=20, wait=0.05, longest_wait=0.5, stall=20, check_again=0.02, check_seconds=60)
 
 
 def made(
@@ -30,7 +30,7 @@ def made(
     owner: str = "acme",
     visibility: str = "public",
     data: bytes = b"x\n",
-    links: tuple[Link, ...] = (),
+    links: tuple[ReleaseLink, ...] = (),
 ) -> Bundle:
     release = Release(kind=Kind.DATASET, owner=owner, name=name, version="1", visibility=visibility, links=links)
     return Bundle.of(release, {"data.txt": data})
@@ -124,11 +124,11 @@ def _missing() -> dict[str, object]:
 def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(acme: Raw) -> None:
     secret = made("plan", visibility="private")
     assert acme.published(folders(secret))["state"] == "published"
-    link = Link(role="input", release="dataset/acme/plan@1", sha256=secret.sha256)
+    link = ReleaseLink(role="input", release="dataset/acme/plan@1", sha256=secret.sha256)
     said = acme.published(folders(made("open", links=(link,))))
     assert said["state"] == "refused"
     assert "is public, and dataset/acme/plan@1" in said["problems"][0]
-    other = Link(role="input", release="dataset/acme/plan@1", sha256="0" * 64)
+    other = ReleaseLink(role="input", release="dataset/acme/plan@1", sha256="0" * 64)
     said = acme.published(folders(made("open", visibility="private", links=(other,))))
     assert "is another here than the one that it names" in said["problems"][0]
     assert acme.published(folders(made("open", visibility="private", links=(link,))))["state"] == "published"

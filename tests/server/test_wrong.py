@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.server.web.api_errors import fault
-from runner.server.web.error_pages import Wrong
+from runner.server.web.error_pages import ErrorPage
 from runner.server.web.rate_limits import Limiting
 
 PERSON, PROGRAM = "text/html,application/xhtml+xml,*/*;q=0.8", "*/*"
@@ -35,7 +35,7 @@ def asked(app: ASGIApp, accept: str, path: str = "/owner/acme") -> Told:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"accept", accept.encode())]}
-    asyncio.run(_called(Wrong(app), scope, receive, send))
+    asyncio.run(_called(ErrorPage(app), scope, receive, send))
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     return Told(sent[0]["status"], headers, b"".join(one.get("body", b"") for one in sent[1:]))
 

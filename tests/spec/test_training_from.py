@@ -15,7 +15,7 @@ from runner.base.errors import SpecError
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.lineage.links import links_of, trained_facts
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.spec.origin import MARKER
 from tests.support.training import trained, training_spec
 
@@ -23,13 +23,13 @@ RELEASE = {"release": "run/acme/learn@1", "sha256": "ab" * 32, "where": "file:/e
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+def first(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """A training run of one iteration, which the others go on from."""
     folder = tmp_path_factory.mktemp("first")
     return trained(training_spec(folder, training={"iterations": 1}), folder / "results")
 
 
-def results_of(result: RunResult) -> Path:
+def results_of(result: FinishedRun) -> Path:
     return Results.of(result.folder).path
 
 
@@ -48,7 +48,7 @@ def refused(folder: Path, results: Path, said: Any, **changes: Any) -> str:
 
 
 @pytest.mark.full
-def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: RunResult, tmp_path: Path) -> None:
+def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: FinishedRun, tmp_path: Path) -> None:
     path = going_on(tmp_path, first.run_id)
     spec = load_spec(path, results=results_of(first))
     assert spec.experiment.training is not None
@@ -71,14 +71,14 @@ def test_a_training_goes_on_from_a_run_and_its_lineage_carries_on(first: RunResu
     assert [link.identity for link in inputs] == [f"dummy:{before[name]['model']}" for name in ("p", "v")]
 
 
-def trained_on(spec: Any, results: Path) -> RunResult:
+def trained_on(spec: Any, results: Path) -> FinishedRun:
     from runner.api import run
 
     return run(spec, results)
 
 
 @pytest.mark.full
-def test_the_saved_spec_of_what_went_on_needs_the_other_run_no_more(first: RunResult, tmp_path: Path) -> None:
+def test_the_saved_spec_of_what_went_on_needs_the_other_run_no_more(first: FinishedRun, tmp_path: Path) -> None:
     results = tmp_path / "results"
     result = trained_on(load_spec(going_on(tmp_path, str(first.folder.path)), results=results), results)
     saved = yaml.safe_load(result.folder.spec.read_text())
@@ -87,7 +87,7 @@ def test_the_saved_spec_of_what_went_on_needs_the_other_run_no_more(first: RunRe
     assert trained_on(load_spec(result.folder.path, results=results), results).was_finished
 
 
-def got(first: RunResult, folder: Path, **served: Any) -> Path:
+def got(first: FinishedRun, folder: Path, **served: Any) -> Path:
     """A folder as `get` leaves it: the marker, a spec that extends, and the run's own folder in `data/`."""
     shutil.copytree(first.folder.path, folder / "data")
     (folder / MARKER).write_text(json.dumps(RELEASE), "utf-8")
@@ -101,7 +101,7 @@ def got(first: RunResult, folder: Path, **served: Any) -> Path:
 
 @pytest.mark.full
 def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was(
-    first: RunResult, tmp_path: Path
+    first: FinishedRun, tmp_path: Path
 ) -> None:
     got(first, tmp_path / "theirs")
     spec = load_spec(going_on(tmp_path / "mine", "../theirs"), results=tmp_path / "results")
@@ -113,7 +113,7 @@ def test_a_training_goes_on_from_what_was_got_and_records_which_release_that_was
     assert [step["release"] for step in state["v"]["lineage"]] == [RELEASE["release"], None]
 
 
-def test_no_server_and_no_key_of_a_strangers_run_are_taken_over(first: RunResult, tmp_path: Path) -> None:
+def test_no_server_and_no_key_of_a_strangers_run_are_taken_over(first: FinishedRun, tmp_path: Path) -> None:
     """Else going on from a got run would send a key of the user's to a host of the publisher's."""
     got(first, tmp_path / "theirs", provider="openai", base_url="https://evil.example/v1", api_key_env="HOME")
     mine = {"provider": "openai", "base_url": "http://127.0.0.1:9/v1"}
@@ -128,7 +128,7 @@ def test_no_server_and_no_key_of_a_strangers_run_are_taken_over(first: RunResult
     assert {(group.base_url, group.api_key_env) for group in unsaid} == {(NOT_PUBLISHED, None)}
 
 
-def test_what_cannot_be_gone_on_from_is_refused_at_its_key(first: RunResult, tmp_path: Path) -> None:
+def test_what_cannot_be_gone_on_from_is_refused_at_its_key(first: FinishedRun, tmp_path: Path) -> None:
     results = results_of(first)
     assert "no run" in refused(tmp_path, results, "nothing-of-the-kind")
     assert "no iteration 3" in refused_by_a_group(tmp_path, results, f"{first.run_id}@i3")

@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from runner.pages.boards.lists import Board, published_board
+from runner.pages.boards.lists import BoardPage, published_board
 from runner.pages.boards.page import board_site
 from runner.pages.site import as_one_file
 from runner.registry.board.board import RegistryBoard
@@ -31,17 +31,17 @@ def board_row(**changes: Any) -> dict[str, Any]:
     return {**_PLAIN, **changes}
 
 
-def made_board(*rows: dict[str, Any], **of_board: Any) -> Board:
+def made_board(*rows: dict[str, Any], **of_board: Any) -> BoardPage:
     return published_board(RegistryBoard("file:there", list(rows), **of_board))
 
 
-def board_page(board: Board, *runs: str) -> bytes:
+def board_page(board: BoardPage, *runs: str) -> bytes:
     """A board as one file."""
     data: dict[str, bytes] = {}
     return b"".join(as_one_file(board_site(board, data.__setitem__, runs), data))
 
 
-def kept_rows(board: Board) -> list[dict[str, Any]]:
+def kept_rows(board: BoardPage) -> list[dict[str, Any]]:
     """The rows that the script of a board's page reads, all lists one after another."""
     data: dict[str, bytes] = {}
     board_site(board, data.__setitem__)

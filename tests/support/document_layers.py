@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.overrides import Override
 from tests.support.processes import python
 
@@ -22,7 +22,7 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def layers(folder: Path, text: str | bytes, *overrides: str) -> Layered:
+def layers(folder: Path, text: str | bytes, *overrides: str) -> LayeredData:
     return load_layers(write(folder, "a.yaml", text), "a.yaml", [Override(o) for o in overrides], beside)
 
 

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.draft import Draft
 from tests.support.files import parquet_rows
 
 PINNED = {
-    part: Source(repository="https://example.org/acme/specs.git", commit="0" * 40, path=f"{part}.yaml", clean=True)
+    part: FileSource(repository="https://example.org/acme/specs.git", commit="0" * 40, path=f"{part}.yaml", clean=True)
     for part in ("spec", "prompts", "protocol", "dataset")
 }
 

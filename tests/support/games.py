@@ -11,7 +11,7 @@ from runner.game.prompts.templates import PromptSet
 from runner.game.protocols.answer_parser import DecisionFormat, parse_answer
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.rounds import Played, Reply, Turn, play
+from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, play
 from runner.rollouts.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
 from runner.spec.experiment import Experiment
 
@@ -58,12 +58,12 @@ def protocol_of(folder: Path, text: str, **parameters: object) -> Protocol:
 
 def finished(
     protocol: Protocol,
-    says: Callable[[Turn, str], str],
+    says: Callable[[PendingTurn, str], str],
     *,
     seed: int = 0,
     label: int = 1,
     prover_stance: int = 1,
-) -> Played:
+) -> FinishedGame:
     """A whole game in which each speaker says what `says` has it say."""
     game = play(protocol, seed=seed, label=label, prover_stance=prover_stance)
     try:
@@ -76,12 +76,12 @@ def finished(
                 replies[name] = Reply(text, parsed.messages, parsed.decision)
             turn = game.send(replies)
     except StopIteration as end:
-        played: Played = end.value
+        played: FinishedGame = end.value
         return played
 
 
-def undecided(protocol: Protocol) -> Callable[[Turn, str], str]:
-    def says(turn: Turn, name: str) -> str:
+def undecided(protocol: Protocol) -> Callable[[PendingTurn, str], str]:
+    def says(turn: PendingTurn, name: str) -> str:
         headers = protocol.agent_spec(name).headers
         channels = turn.speakers[name]
         own = f"{name} in round {turn.round}"

@@ -10,7 +10,7 @@ import yaml
 
 from runner.base.storage.atomic_files import read_json
 from runner.documents.releases.bundle import Bundle, Content
-from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.run_data import run_data
 from runner.registry.lineage.links import trained_facts
@@ -22,7 +22,7 @@ KEPT = ("manifest.json", "journal.jsonl", "metrics.json", "stages.jsonl")
 JSON_COLUMNS = ("rewards", "votes", "verdicts")
 
 
-def bundle_of(run: Path, *, version: str = "1", links: tuple[Link, ...] = (), **changes: bytes) -> Bundle:
+def bundle_of(run: Path, *, version: str = "1", links: tuple[ReleaseLink, ...] = (), **changes: bytes) -> Bundle:
     """A run's folder as a release of acme's; `changes` are the bytes of files by path, with `__` for each slash."""
     spec = yaml.safe_load((run / "spec.yaml").read_text("utf-8"))
     for group in spec["models"].values():

@@ -11,9 +11,9 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.hub.transport import HubTransport
 from runner.registry.transports.registry import Registry
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 
-QUICK = Patience(connect=2.0, read=1.0, tries=2, wait=0.01, answer_bytes=1 << 20, answer_seconds=5.0)
+QUICK = Timeouts(connect=2.0, read=1.0, tries=2, wait=0.01, answer_bytes=1 << 20, answer_seconds=5.0)
 PLACE = "acme/registry"
 CALM: dict[str, Any] = {
     "mode": "",

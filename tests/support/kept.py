@@ -13,7 +13,7 @@ from sqlalchemy import MetaData, create_engine, insert, select, update
 
 from runner.base.storage.safe_files import make_folders
 from runner.server.boards.builder import FILE
-from runner.server.boards.worker import Worker
+from runner.server.boards.worker import BoardWorker
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import meta, metadata
@@ -46,7 +46,7 @@ def board(settings: Settings) -> dict[str, list[Any]]:
     """
     with tempfile.TemporaryDirectory() as name:
         make_folders(Path(name))
-        Worker(settings).write(Path(name))
+        BoardWorker(settings).write(Path(name))
         return content(Path(name) / FILE)
 
 

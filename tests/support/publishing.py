@@ -19,7 +19,7 @@ from runner.documents.releases.bundle import Bundle, checked_copy
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.locations import connect
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from tests.support.paths import ROOT
 from tests.support.processes import environment
 
@@ -59,7 +59,7 @@ def publisher(where: Path, number: int, count: int, shared: int, **variables: st
     )  # fmt: skip
 
 
-def whole(registry: Registry, entry: Entry) -> list[str]:
+def whole(registry: Registry, entry: ReleaseEntry) -> list[str]:
     """What is wrong with a release that a registry lists: of itself, and beside what was published under its name."""
     wanted = bundle("acme", entry.reference.name, registry.read(entry)[0].files[1].size)
     return [*registry.wrong(entry), *(["it is another"] if entry.sha256 != wanted.sha256 else [])]
@@ -92,7 +92,7 @@ class Reader(threading.Thread):
         self.join()
 
 
-def states(registry: Path, into: Path, order: list[Path]) -> Iterator[tuple[int, Entry | None, list[str]]]:
+def states(registry: Path, into: Path, order: list[Path]) -> Iterator[tuple[int, ReleaseEntry | None, list[str]]]:
     """A registry copied file by file in an order, each first by half: what is listed of its one release after each."""
     for number, path in enumerate(order):
         data = (registry / path).read_bytes()
@@ -104,7 +104,7 @@ def states(registry: Path, into: Path, order: list[Path]) -> Iterator[tuple[int,
                 yield number, entries[0] if entries else None, list(copied.wrong(entries[0])) if entries else []
 
 
-def read_all(registry: Registry, entry: Entry) -> int:
+def read_all(registry: Registry, entry: ReleaseEntry) -> int:
     """Bytes of all files of a release, each checked."""
     release, _ = registry.read(entry)
     total = 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.api import run
 from runner.runs.execution.accounting import Watch
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from tests.support.files import parquet_rows
@@ -25,7 +25,7 @@ def played(
     replay: ReplayOf | None = None,
     watch: Watch | None = None,
     **options: Any,
-) -> RunResult:
+) -> FinishedRun:
     """Play a spec in this process."""
     source, until_round = (None, None) if replay is None else (replay.run, replay.until_round)
     return run(
@@ -33,7 +33,7 @@ def played(
     )
 
 
-def metric(result: RunResult, name: str, agent: str | None = None) -> dict[str, Any]:
+def metric(result: FinishedRun, name: str, agent: str | None = None) -> dict[str, Any]:
     """One row of a run's metrics."""
     return next(row for row in result.metrics["metrics"] if (row["agent"], row["metric"]) == (agent, name))
 

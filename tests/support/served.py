@@ -20,7 +20,7 @@ from runner.registry.draft import Naming
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import account_id, add_account
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.store.schema import accounts, checks, files, releases
 from runner.version import __version__
 from tests.support.runs import played
@@ -45,7 +45,7 @@ def copy_of(bundle: Bundle, **changes: Any) -> Bundle:
     return Bundle(replace(bundle.release, **changes), bundle.contents)
 
 
-def put(server: Server, bundles: Iterable[Bundle], *, at: float | None = None) -> None:
+def put(server: Service, bundles: Iterable[Bundle], *, at: float | None = None) -> None:
     """Show releases as a publish does once they are checked; accounts that are wanted are made."""
     with server.database.writing() as connection:
         for bundle in bundles:
@@ -53,7 +53,7 @@ def put(server: Server, bundles: Iterable[Bundle], *, at: float | None = None) -
         server.database.changed(connection)
 
 
-def _put(server: Server, connection: Connection, bundle: Bundle, at: float) -> None:
+def _put(server: Service, connection: Connection, bundle: Bundle, at: float) -> None:
     release = bundle.release
     there = connection.execute(select(accounts.c.id).where(accounts.c.name == release.owner)).scalar()
     publisher = add_account(connection, release.owner, at) if there is None else account_id(connection, release.owner)
@@ -71,7 +71,7 @@ def _put(server: Server, connection: Connection, bundle: Bundle, at: float) -> N
     connection.execute(insert(files), rows)
 
 
-def _kept(server: Server, bundle: Bundle) -> Iterator[tuple[str, str, int]]:
+def _kept(server: Service, bundle: Bundle) -> Iterator[tuple[str, str, int]]:
     known = {entry.path: entry for entry in bundle.release.files}
     for path, content in bundle.files():
         if path in known and server.blobs.has(known[path].sha256):
@@ -86,7 +86,7 @@ def _kept(server: Server, bundle: Bundle) -> Iterator[tuple[str, str, int]]:
         yield path, sha256, len(data)
 
 
-def many(server: Server, bundles: Sequence[Bundle], count: int, *, first: int = 0) -> None:
+def many(server: Service, bundles: Sequence[Bundle], count: int, *, first: int = 0) -> None:
     """So many releases: copies of a few runs, each under a name of its own, of twenty owners."""
     for begin in range(first, first + count, 500):
         made = range(begin, min(begin + 500, first + count))

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from runner.pages.report.run import Made, gathered, run_page
+from runner.pages.report.run import RunPage, gathered, run_page
 from runner.pages.report.run_games import Gathered
 from runner.pages.report.run_site import runs_site
 from runner.pages.site import Site
@@ -84,7 +84,7 @@ def summaries(*runs: Path | RunFolder) -> dict[str, Summary]:
     return {section.route: Summary(str(section.html)) for section in site.sections}
 
 
-def pages_of(*runs: Path) -> list[Made]:
+def pages_of(*runs: Path) -> list[RunPage]:
     """The pages of runs that stand in one site, made without those that compare them, which take their time."""
     data: dict[str, bytes] = {}
     here = {run.name for run in runs}

@@ -12,7 +12,7 @@ import yaml
 from runner.api import run
 from runner.base.storage.log_lines import read_journal
 from runner.results.folder import RunFolder
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.spec.loader import load_spec
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.specs import merged
@@ -80,7 +80,7 @@ def at_provider(base_url: str, **changes: Any) -> dict[str, Any]:
     return merged(base, changes)
 
 
-def trained(path: Path, results: Path, *overrides: str, **options: Any) -> RunResult:
+def trained(path: Path, results: Path, *overrides: str, **options: Any) -> FinishedRun:
     return run(load_spec(path, list(overrides)), results, **options)
 
 

@@ -14,7 +14,7 @@ PIECE = 8 << 20
 """Bytes that are read at once; more where one group of records needs them."""
 
 
-class Tail:
+class LogFollower:
     """The end of a log as far as it was read. The file is opened for each look alone."""
 
     def __init__(self, path: Path, run: str | None = None) -> None:

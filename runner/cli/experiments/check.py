@@ -13,7 +13,7 @@ from typing import Any
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
 from runner.cli.experiments.shards import check_shard, in_shards, shard_as_json, shard_lines, with_parts
-from runner.cli.specs import Point, load_points, points_as_begun, show_warnings
+from runner.cli.specs import SpecPoint, load_points, points_as_begun, show_warnings
 from runner.cli.terminal.output import print_json, print_table, say
 from runner.cli.terminal.schedule import schedule_as_json, show_schedule
 from runner.documents.fetched_files import from_elsewhere
@@ -163,7 +163,7 @@ def _row(estimate: CostEstimate) -> tuple[str, ...]:
     return (estimate.group, estimate.model, *low_high, dollar_range(estimate.cost_usd))
 
 
-def _as_json(point: Point) -> dict[str, Any]:
+def _as_json(point: SpecPoint) -> dict[str, Any]:
     plan, spec = point.plan, point.spec
     games = plan.all_games()
     return {

@@ -15,7 +15,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollar_range
 from runner.cli.experiments.plan_time import show_time
-from runner.cli.specs import Point, load_points, points_as_begun
+from runner.cli.specs import SpecPoint, load_points, points_as_begun
 from runner.cli.terminal.output import note, print_json, print_table, say
 from runner.results.leaderboard.results_folder import Results
 from runner.results.sweep_points import shown_point
@@ -58,10 +58,10 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _times(points: Sequence[Point], args: argparse.Namespace, results: Results) -> list[Duration]:
+def _times(points: Sequence[SpecPoint], args: argparse.Namespace, results: Results) -> list[Duration]:
     """How long each takes; those of a sweep one after the other, since each is measured."""
     from runner.runs.planning.duration import (  # loads all that plays, which a sample's size needs not
-        Asked,
+        PlayOptions,
         duration_of,
     )
 
@@ -69,18 +69,18 @@ def _times(points: Sequence[Point], args: argparse.Namespace, results: Results) 
         return 1 if value is None else value
 
     start = process_time()  # so long it took to load the program, the spec and its dataset
-    asked = Asked(given(args.workers), given(args.shards), args.cores, args.like, start=start)
+    asked = PlayOptions(given(args.workers), given(args.shards), args.cores, args.like, start=start)
     asked = asked if args.measure is None else replace(asked, measure=args.measure)
     tell = (lambda _: None) if args.quiet else note
     return [duration_of(point.plan.games, results, asked, tell) for point in points]
 
 
-def _sample_size(point: Point, args: argparse.Namespace, results: Results) -> SampleSize:
+def _sample_size(point: SpecPoint, args: argparse.Namespace, results: Results) -> SampleSize:
     assert not isinstance(point.plan, TrainingPlan)
     return sample_size_of(point.plan, args.detect, results, from_runs=args.from_runs, against=args.against)
 
 
-def _show(point: Point, size: SampleSize, *, against: str | None) -> None:
+def _show(point: SpecPoint, size: SampleSize, *, against: str | None) -> None:
     swept = f" with {shown_point(point.spec.point)}" if point.spec.point else ""
     say(f"{point.path}{swept}: to see {_points(size.detect)} between two runs on the same datapoints")
     say("(at 80 % power, tested at 5 %)")
@@ -152,7 +152,7 @@ def _points(share: float | None) -> str:
     return f"{100 * share:.3g} points"
 
 
-def _as_json(point: Point, size: SampleSize | None, time: Duration | None) -> Mapping[str, Any]:
+def _as_json(point: SpecPoint, size: SampleSize | None, time: Duration | None) -> Mapping[str, Any]:
     found: dict[str, Any] = {"spec": point.path, "point": dict(point.spec.point)}
     if size is not None:
         best = size.cheapest

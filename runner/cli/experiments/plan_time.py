@@ -9,14 +9,14 @@ from runner.cli.terminal.output import print_table, say
 from runner.results.sweep_points import shown_point
 
 if TYPE_CHECKING:
-    from runner.cli.specs import Point
+    from runner.cli.specs import SpecPoint
     from runner.runs.planning.duration import Duration, Pair
     from runner.runs.planning.duration_model import Bound
 
 MINUTE, HOUR = 60.0, 3600.0
 
 
-def show_time(point: Point, time: Duration) -> None:
+def show_time(point: SpecPoint, time: Duration) -> None:
     """Print it."""
     swept = f" with {shown_point(point.spec.point)}" if point.spec.point else ""
     least = "" if time.servers_known else "at least "

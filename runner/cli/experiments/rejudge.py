@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.base.errors import Problem, SpecError, UsageError
 from runner.base.text import counted, dollar_range
 from runner.cli.experiments.run import check_usage, play
-from runner.cli.specs import Point, note_renamed
+from runner.cli.specs import SpecPoint, note_renamed
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note
 from runner.registry.components.lookup import finder
@@ -54,17 +54,17 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return runs, overrides
 
 
-def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[Point]:
+def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
     specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, finder())
     note_renamed(specs, quiet=args.quiet)
     plans = [games_of(spec) for spec in specs]
     problems: list[Problem] = list(sweep_problems(str(folder.path), plans))
     if problems:
         raise SpecError(problems)
-    return [Point(str(folder.path), plan) for plan in plans]
+    return [SpecPoint(str(folder.path), plan) for plan in plans]
 
 
-def _what(point: Point) -> str:
+def _what(point: SpecPoint) -> str:
     """What judging a run again will ask, before it does."""
     plan = point.plan.games
     assert plan.debates is not None

@@ -25,11 +25,11 @@ from runner.base.errors import (
 )
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
-from runner.cli.experiments.shards import Merges, check_shard, in_shards, shard_lines, with_parts, without_merged
-from runner.cli.specs import Point, load_points, points_as_begun, show_warnings, split_words
+from runner.cli.experiments.shards import ShardMerges, check_shard, in_shards, shard_lines, with_parts, without_merged
+from runner.cli.specs import SpecPoint, load_points, points_as_begun, show_warnings, split_words
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note, print_json, say
-from runner.cli.terminal.progress import Display, Watched, watching
+from runner.cli.terminal.progress import Display, WatchedRun, watching
 from runner.cli.terminal.run_result import as_json, show_result
 from runner.documents.fetched_files import from_elsewhere
 from runner.models.api_keys import ALL, all_allowed
@@ -41,7 +41,7 @@ from runner.runs.execution.accounting import Watch
 from runner.runs.execution.shard_consistency import shard_of
 from runner.runs.finished.debates import what_is_judged
 from runner.runs.finished.problems import troubles_of
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, WhichRun
 from runner.runs.session.run import RunOptions
 from runner.statistics.intervals import load_intervals
@@ -54,7 +54,7 @@ from runner.training.trust import asked_for, check_trust, is_whole_replay, keys_
 class _WaitingPoint:
     """A point of a sweep that waits for models which the user trains."""
 
-    point: Point
+    point: SpecPoint
     run_id: str
     waiting: Waiting
 
@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     return play(args, points)
 
 
-def play(args: argparse.Namespace, points: Sequence[Point]) -> int:
+def play(args: argparse.Namespace, points: Sequence[SpecPoint]) -> int:
     """Run every point, with the options of `run`; the exit code."""
     return _Runs(args, points).execute()
 
@@ -86,17 +86,17 @@ def play(args: argparse.Namespace, points: Sequence[Point]) -> int:
 class _Runs:
     """The runs of one command, each named once."""
 
-    def __init__(self, args: argparse.Namespace, points: Sequence[Point]) -> None:
+    def __init__(self, args: argparse.Namespace, points: Sequence[SpecPoint]) -> None:
         self.args, self.results = args, Results(args.results)
         run = self.results.find(args.replay).path if args.replay else None
         self._which = WhichRun(args.run_id, args.again, None if run is None else ReplayOf(run, args.until_round))
         self.points = points_as_begun(points, self.results, self._which)
         check_shard(self.points, getattr(args, "shard", None))
-        self._names: dict[Point, str] = {}
+        self._names: dict[SpecPoint, str] = {}
         self._told: set[str] = set()
         """Notes that were shown while a run went on."""
         self._allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
-        self._done: list[RunResult] = []
+        self._done: list[FinishedRun] = []
         self._waiting: list[_WaitingPoint] = []
 
     def execute(self) -> int:
@@ -122,7 +122,7 @@ class _Runs:
                 raise
         if len(self.points) > 1 and not self.args.json:
             self._show_table()
-        merges = Merges(self.results, self.args, self._told)
+        merges = ShardMerges(self.results, self.args, self._told)
         merged = merges.of(self._done)
         code = _ended(self.args, [*without_merged(self._done, merged), *merged], self._waiting)
         return merges.code or code
@@ -138,7 +138,7 @@ class _Runs:
             say()
             show_sweep(sweep_rows(points_of(points, [self._name(point) for point in points]), self.results))
 
-    def _to_run(self, point: Point, watch: Watch | None, budgets: Budgets) -> ToRun:
+    def _to_run(self, point: SpecPoint, watch: Watch | None, budgets: Budgets) -> ToRun:
         name = self._name(point)
         options = RunOptions(
             replay=self._which.replay,
@@ -150,7 +150,7 @@ class _Runs:
         )
         return ToRun(point.plan, name, options)
 
-    def _ended(self, display: Display, place: int, result: RunResult | Waiting) -> None:
+    def _ended(self, display: Display, place: int, result: FinishedRun | Waiting) -> None:
         """Show what a point has come to."""
         point, args = self.points[place], self.args
         display.ended(place)
@@ -164,7 +164,7 @@ class _Runs:
                     result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, told=self._told
                 )
 
-    def _with_note(self, point: Point, result: RunResult) -> RunResult:
+    def _with_note(self, point: SpecPoint, result: FinishedRun) -> FinishedRun:
         """A result with what people were told before it was played, for machines."""
         return replace(result, notes=(*point.notes, *result.notes)) if self.args.json else result
 
@@ -192,7 +192,7 @@ class _Runs:
                 for _, line in stranger_prices(point.plan):
                     note(line)
 
-    def _name(self, point: Point) -> str:
+    def _name(self, point: SpecPoint) -> str:
         """The id of a point's run. With --again, points that would be one run have each a run of their own."""
         if point not in self._names:
             given = self._names.values()
@@ -200,7 +200,7 @@ class _Runs:
         return self._names[point]
 
 
-def _bill(point: Point) -> str:
+def _bill(point: SpecPoint) -> str:
     """What a run may come to, in a line."""
     asked = asked_for(point.plan)
     least, most = (sum(one.calls[end] for one in asked) for end in (0, 1))
@@ -209,12 +209,12 @@ def _bill(point: Point) -> str:
     return f"{least:,} to {most:,} calls, cost {dollar_range(cost)}"
 
 
-def _watched(point: Point) -> Watched:
+def _watched(point: SpecPoint) -> WatchedRun:
     name, plan = point.spec.experiment.name, point.plan
-    return Watched(name, plan.size if isinstance(plan, Plan) else None)
+    return WatchedRun(name, plan.size if isinstance(plan, Plan) else None)
 
 
-def _notes(point: Point) -> list[str]:
+def _notes(point: SpecPoint) -> list[str]:
     return [*point.notes, *shard_lines(point.plan.games), *what_is_judged(point.plan.games)]
 
 
@@ -229,7 +229,7 @@ def check_usage(args: argparse.Namespace, size: int) -> None:
         raise UsageError("--until-round needs --replay RUN")
 
 
-def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_points: Sequence[_WaitingPoint]) -> int:
+def _ended(args: argparse.Namespace, results: Sequence[FinishedRun], waiting_points: Sequence[_WaitingPoint]) -> int:
     """Say what failed and what waits; the exit code."""
     if args.json:
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
@@ -245,7 +245,7 @@ def _ended(args: argparse.Namespace, results: Sequence[RunResult], waiting_point
     return ExitCode.FAILED if failed or incomplete or waiting_points else ExitCode.DONE
 
 
-def _after_loss(result: RunResult, args: argparse.Namespace) -> str:
+def _after_loss(result: FinishedRun, args: argparse.Namespace) -> str:
     """What to do about rollouts that were lost in transport: a replay has them from its source."""
     source = result.manifest.replay_of
     if source is None or source.until_round is not None:

@@ -19,17 +19,17 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Status
 from runner.rollouts.plan import Plan
 from runner.runs.execution.shard_consistency import begun_in_words, in_shard, shard_of, shares_of
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.spec.datasets.shards import Shard
 
 if TYPE_CHECKING:
-    from runner.cli.specs import Point
+    from runner.cli.specs import SpecPoint
 
 MERGE_WAIT_SECONDS = 30.0
 """How long the last part waits for whoever looks at the run just then, or merges it."""
 
 
-def in_shards(points: Sequence[Point], word: str | None) -> list[Point]:
+def in_shards(points: Sequence[SpecPoint], word: str | None) -> list[SpecPoint]:
     """The points of a command as their parts; with `word` None as they are.
 
     Raises:
@@ -38,7 +38,7 @@ def in_shards(points: Sequence[Point], word: str | None) -> list[Point]:
     if word is None:
         return list(points)
     shard = shard_of(word)
-    found: list[Point] = []
+    found: list[SpecPoint] = []
     wrong: dict[str, None] = {}
     for point in points:
         try:
@@ -102,7 +102,7 @@ def _not_begun(run: RunFolder, shard: Shard | None) -> Iterator[str]:
         yield f"--shard {shard}: {said}; {by_name}; {by_spec}"
 
 
-def check_shard(points: Sequence[Point], word: str | None) -> None:
+def check_shard(points: Sequence[SpecPoint], word: str | None) -> None:
     """See that what is played is the shard that was asked for, where a spec is the one that was saved with a run.
 
     Raises:
@@ -148,7 +148,7 @@ def shard_as_json(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def without_merged(done: Sequence[RunResult], merged: Sequence[RunResult]) -> list[RunResult]:
+def without_merged(done: Sequence[FinishedRun], merged: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Results without parts that lost games, where all shards together lost no more than is allowed."""
     whole = {result.folder.run_id for result in merged}
     return [
@@ -158,7 +158,7 @@ def without_merged(done: Sequence[RunResult], merged: Sequence[RunResult]) -> li
     ]
 
 
-class Merges:
+class ShardMerges:
     """The merges of runs by whoever has ended their last part."""
 
     def __init__(self, results: Results, args: argparse.Namespace, told: set[str]) -> None:
@@ -166,7 +166,7 @@ class Merges:
         self.code: ExitCode | None = None
         """What the command ends with, where a run could not be merged."""
 
-    def of(self, done: Sequence[RunResult]) -> list[RunResult]:
+    def of(self, done: Sequence[FinishedRun]) -> list[FinishedRun]:
         """The runs that were made of the parts among these, as all of theirs have ended."""
         found = []
         for result in done:
@@ -176,7 +176,7 @@ class Merges:
                 found.extend([] if merged is None else [merged])
         return found
 
-    def _merged(self, run_id: str, shard: Shard) -> RunResult | None:
+    def _merged(self, run_id: str, shard: Shard) -> FinishedRun | None:
         # Here and not above: a run that is no part needs none of it.
         from runner.cli.terminal.run_result import show_result
         from runner.runs.shards.merge import all_done, merge

@@ -8,8 +8,8 @@ from pathlib import Path
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.terminal.output import note, print_json, print_table, say
-from runner.documents.releases.manifest import Source
-from runner.registry.components.freeze import Pin, pins_of, write_frozen
+from runner.documents.releases.manifest import FileSource
+from runner.registry.components.freeze import FrozenPin, pins_of, write_frozen
 from runner.registry.components.lookup import finder_of
 from runner.results.leaderboard.results_folder import Results
 from runner.spec.loader import load_all
@@ -36,8 +36,8 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.FAILED if loose else ExitCode.DONE
 
 
-def _row(pin: Pin) -> dict[str, object]:
-    source = pin.source or Source(repository=None, commit=None, path=None, clean=False)
+def _row(pin: FrozenPin) -> dict[str, object]:
+    source = pin.source or FileSource(repository=None, commit=None, path=None, clean=False)
     return {
         "part": pin.part,
         "pinned": pin.is_pinned,

@@ -18,12 +18,12 @@ from runner.documents.releases.reference import Kind, parse
 from runner.registry.board.board import TIER as SELF_REPORTED
 from runner.registry.board.wording import tier_in_words
 from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-from runner.registry.bundles.requirements import Takes, as_named, to_reproduce, what_it_takes
-from runner.registry.fetched_release import LOCK, PARAMETERS, WITHOUT_ROWS, Got, get, small
+from runner.registry.bundles.requirements import PlayRequirements, as_named, to_reproduce, what_it_takes
+from runner.registry.fetched_release import LOCK, PARAMETERS, WITHOUT_ROWS, FetchedRelease, get, small
 from runner.registry.lineage.relations import kin_in_words
 from runner.registry.lineage.sessions import session_of_release
 from runner.registry.transports.locations import to_read
-from runner.registry.transports.registry import Entry
+from runner.registry.transports.registry import ReleaseEntry
 from runner.spec.origin import DATA
 from runner.training.summary import test_name
 from runner.version import __version__
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _as_json(got: Got, takes: Takes | None) -> dict[str, Any]:
+def _as_json(got: FetchedRelease, takes: PlayRequirements | None) -> dict[str, Any]:
     release = got.release
     return {
         "release": str(release.reference),
@@ -68,7 +68,7 @@ def _as_json(got: Got, takes: Takes | None) -> dict[str, Any]:
     }
 
 
-def _environment(got: Got) -> str:
+def _environment(got: FetchedRelease) -> str:
     """The command that makes the environment in which it was played; None where the release has no lock."""
     if got.release.file(LOCK) is None:
         return "not recorded"
@@ -76,7 +76,7 @@ def _environment(got: Got) -> str:
     return f"python -m venv {venv} && {shlex.quote(str(got.folder / '.venv' / 'bin' / 'pip'))} install -r {lock}"
 
 
-def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list[tuple[str, str]]:
+def _of_run(got: FetchedRelease, takes: PlayRequirements, vouched: str | None, *, quiet: bool) -> list[tuple[str, str]]:
     facts = got.release.facts
     rows = [
         ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
@@ -105,7 +105,7 @@ def _of_run(got: Got, takes: Takes, vouched: str | None, *, quiet: bool) -> list
     ]
 
 
-def _training_rows(got: Got, takes: Takes) -> list[tuple[str, str]]:
+def _training_rows(got: FetchedRelease, takes: PlayRequirements) -> list[tuple[str, str]]:
     """Return how the training of a got run continues, and what that needs and the release does not have."""
     rows = [("not in it", in_one_line(line)) for line in takes.missing]
     with suppress(TypeError, KeyError, IndexError):  # the facts are its publisher's
@@ -119,20 +119,20 @@ def _training_rows(got: Got, takes: Takes) -> list[tuple[str, str]]:
     return rows
 
 
-def _kin(got: Got) -> list[str]:
+def _kin(got: FetchedRelease) -> list[str]:
     """What it is of other runs: which it continues, is a child of, or plays again; nothing of wrong facts."""
     with suppress(ReleaseError):
-        return kin_in_words(session_of_release(Entry(got.release.reference, got.sha256), got.release))
+        return kin_in_words(session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release))
     return []
 
 
-def _play(got: Got, takes: Takes) -> str:
+def _play(got: FetchedRelease, takes: PlayRequirements) -> str:
     if lacks_rows(got):
         return f"once its rows were given to reproduce: {takes.command}"
     return takes.command if takes.problem is None else f"cannot be played as it is: {takes.problem}"
 
 
-def _result(got: Got) -> str:
+def _result(got: FetchedRelease) -> str:
     """Return the accuracy with its interval, as it was published; of a training run, that of each test."""
     if not got.is_training_run:
         return _accuracy(got.release.facts.get("accuracy"))
@@ -159,14 +159,14 @@ def _models(models: Any) -> str:
     return comma_join(f"{agent}: {model}" for agent, model in models.items()) or "none"
 
 
-def _contacts(takes: Takes) -> str:
+def _contacts(takes: PlayRequirements) -> str:
     sent = comma_join(use.told for use in takes.keys)
     given = comma_join(takes.addresses)
     told = [f"sends {sent}" if sent else "sends no key"] + ([f"you say where: {given}"] if given else [])
     return "; ".join(told)
 
 
-def _costs(takes: Takes) -> str:
+def _costs(takes: PlayRequirements) -> str:
     if takes.calls is None:
         return "unknown"
     calls = f"{takes.calls[0]:,} to {takes.calls[1]:,} calls"
@@ -175,7 +175,7 @@ def _costs(takes: Takes) -> str:
     return f"{calls}, cost {dollar_range(takes.cost_usd)}"
 
 
-def _of_component(got: Got) -> list[tuple[str, str]]:
+def _of_component(got: FetchedRelease) -> list[tuple[str, str]]:
     release = got.release
     install = shlex.join(["nip-run", "install", str(release.reference), "--from", where_from(got.folder) or "WHERE"])
     return [

@@ -16,10 +16,10 @@ from runner.documents.releases.manifest import MANIFEST
 from runner.documents.releases.reference import Kind
 from runner.registry.fetched_release import got_into, opened
 from runner.registry.lineage.contamination import effort_in_words, legend, proof_in_words
-from runner.registry.lineage.history import Row, history_of
-from runner.registry.lineage.sessions import Session, session_of_folder, session_of_release
+from runner.registry.lineage.history import HistoryRow, history_of
+from runner.registry.lineage.sessions import LineageSession, session_of_folder, session_of_release
 from runner.registry.skipped_releases import in_words
-from runner.registry.transports.registry import Entry
+from runner.registry.transports.registry import ReleaseEntry
 from runner.results.leaderboard.results_folder import Results
 
 _COLUMNS = (
@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _local(results: Results, left_out: list[str]) -> Iterator[Session]:
+def _local(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
     for folder in results.runs():
         try:
             yield session_of_folder(folder)
@@ -57,18 +57,18 @@ def _local(results: Results, left_out: list[str]) -> Iterator[Session]:
     left_out.extend(results.damaged())
 
 
-def _got(results: Results, left_out: list[str]) -> Iterator[Session]:
+def _got(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
     """What `reproduce` has got into the results folder."""
     for folder in got_into(results):
         try:
             got = opened(folder)
             where = str(read_json(folder / MARKER).get("where"))
-            yield session_of_release(Entry(got.release.reference, got.sha256), got.release, where)
+            yield session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release, where)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
             left_out.append(f"left out: {folder}: {in_words(error)}")
 
 
-def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
+def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSession]:
     if where is None:
         return
     from runner.registry.transports.locations import to_read
@@ -84,7 +84,7 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[Session]:
                 left_out.append(f"left out: {entry.reference}: {in_words(error)}")
 
 
-def _show(rows: Sequence[Row], *, quiet: bool) -> None:
+def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
     cells = [_cells(row) for row in rows]
     columns = [name for name in _COLUMNS if name not in _IF_ANY or any(row[name] for row in cells)]
     print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED)
@@ -93,7 +93,7 @@ def _show(rows: Sequence[Row], *, quiet: bool) -> None:
         note(wrapped(told))
 
 
-def _cells(row: Row) -> Mapping[str, Any]:
+def _cells(row: HistoryRow) -> Mapping[str, Any]:
     session = row.session
     accuracy: Mapping[str, Any] = session.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
@@ -115,13 +115,13 @@ def _cells(row: Row) -> Mapping[str, Any]:
     return {**one_line, "published": published}
 
 
-def _effort(row: Row) -> str:
+def _effort(row: HistoryRow) -> str:
     """All training behind a run; nothing where there is none."""
     total = effort_in_words(row.ancestry.total, "rollouts", "cost_usd")
     return "" if total == "none" else total
 
 
-def _marks(row: Row) -> list[str]:
+def _marks(row: HistoryRow) -> list[str]:
     """What is to be known of a session, each thing once and hashes cut: --json has all."""
     proofs = [proof_in_words(edge) for edge in row.edges if edge.gone is None]  # a mark says what is not here
     told = {edge.why for edge in row.edges}

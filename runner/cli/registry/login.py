@@ -16,7 +16,7 @@ from runner.cli.terminal.output import note, print_json, say
 from runner.registry.transports.http.answers import account_of
 from runner.registry.transports.http.session import HttpSession
 from runner.registry.transports.http.tokens import REGISTRY, TOKEN, keep_token, place_of, tokens_file
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 
 _LONGEST = 1_000
 
@@ -81,7 +81,7 @@ def _account(base: str, token: str) -> tuple[str, list[str]]:
         UsageError: it does not know the token.
         ReleaseError: it does not answer.
     """
-    session = HttpSession(base, Patience(tries=3), token=token)
+    session = HttpSession(base, Timeouts(tries=3), token=token)
     try:
         answer = session.ask("GET", "")
     finally:

@@ -24,12 +24,12 @@ from runner.registry.draft import Draft, Naming
 from runner.registry.fetched_release import PIN
 from runner.registry.licenses import canonical_license
 from runner.registry.publishing.public_commits import pinned_sources
-from runner.registry.publishing.publish import Options, Ready, failures, ready, send
+from runner.registry.publishing.publish import Options, ReadyRelease, failures, ready, send
 from runner.registry.publishing.versions import THERE_ALREADY
 from runner.registry.sent_releases import record
 from runner.registry.transports.interface import Added
 from runner.registry.transports.locations import VARIABLE, connect, to_read
-from runner.registry.transports.registry import Entry, Published, Registry
+from runner.registry.transports.registry import Published, Registry, ReleaseEntry
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 
@@ -190,7 +190,7 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
     )
 
 
-def _parent(args: argparse.Namespace, kind: Kind) -> Entry | None:
+def _parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
     """The release of `--child-of`, which is in the registry that is published to."""
     if args.child_of is None:
         return None
@@ -198,7 +198,9 @@ def _parent(args: argparse.Namespace, kind: Kind) -> Entry | None:
         return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
 
 
-def _record(folders: Sequence[RunFolder], published: Sequence[Published], made: Sequence[Ready], where: str) -> None:
+def _record(
+    folders: Sequence[RunFolder], published: Sequence[Published], made: Sequence[ReadyRelease], where: str
+) -> None:
     """Write down in the results folder of each run what was made of it; what was got is no run of ours."""
     for folder in (one for one in folders if one.name is None):
         results, parts = Results.of(folder), {folder.run_id}
@@ -216,7 +218,7 @@ def _record(folders: Sequence[RunFolder], published: Sequence[Published], made: 
 # What is told
 
 
-def _show(made: Sequence[Ready], registry: Registry | None, args: argparse.Namespace) -> int:
+def _show(made: Sequence[ReadyRelease], registry: Registry | None, args: argparse.Namespace) -> int:
     """What would leave, and nothing that does."""
     where = None if registry is None else registry.where
     wrong = failures(made)
@@ -234,7 +236,7 @@ def _show(made: Sequence[Ready], registry: Registry | None, args: argparse.Names
     return ExitCode.FAILED if wrong else ExitCode.DONE
 
 
-def _show_one(one: Ready, where: str | None) -> None:
+def _show_one(one: ReadyRelease, where: str | None) -> None:
     release = one.draft.release if one.bundle is None else one.bundle.release
     heading(str(release.reference))
     say(f"to          {where or 'nowhere yet; say --to WHERE'}")
@@ -257,7 +259,7 @@ def _show_one(one: Ready, where: str | None) -> None:
 
 
 def _told(
-    made: Sequence[Ready], published: Sequence[Published], added: Added, where: str, args: argparse.Namespace
+    made: Sequence[ReadyRelease], published: Sequence[Published], added: Added, where: str, args: argparse.Namespace
 ) -> int:
     """What was published, or proposed, and how others get it."""
     done, at = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
@@ -299,7 +301,7 @@ def _told(
     return ExitCode.DONE
 
 
-def _notes(made: Sequence[Ready]) -> Iterator[str]:
+def _notes(made: Sequence[ReadyRelease]) -> Iterator[str]:
     """What is to be known of releases, each thing once, however many it is said of."""
     said: dict[str, list[str]] = {}
     for one in made:
@@ -310,7 +312,7 @@ def _notes(made: Sequence[Ready]) -> Iterator[str]:
         yield f"{releases[0]}{more}: {line}"
 
 
-def _notes_of(one: Ready) -> Iterator[str]:
+def _notes_of(one: ReadyRelease) -> Iterator[str]:
     taken = ", ".join(f"{row['rule']} ({row['count']})" for row in one.draft.release.facts.get("cleaned", []))
     if taken:
         yield f"taken out: {taken}"

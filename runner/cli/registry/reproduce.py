@@ -13,18 +13,18 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import heading, note, print_json, say, warn
-from runner.cli.terminal.progress import Watched, watching
+from runner.cli.terminal.progress import WatchedRun, watching
 from runner.documents.fetched_files import where_from
 from runner.documents.releases.reference import Kind, parse
 from runner.models.api_keys import ALL, all_allowed
 from runner.registry.bundles.missing_rows import OPTION, put_rows
-from runner.registry.fetched_release import Got, found_in, is_got, opened
+from runner.registry.fetched_release import FetchedRelease, found_in, is_got, opened
 from runner.registry.transports.locations import to_read
 from runner.registry.transports.registry import Registry
-from runner.registry.verification.fresh_play import Fresh, fresh_plan, played_anew
-from runner.registry.verification.replay import Replayed, facts_of, replayed
+from runner.registry.verification.fresh_play import FreshPlay, fresh_plan, played_anew
+from runner.registry.verification.replay import ReplayResult, facts_of, replayed
 from runner.registry.verification.reproducible import got_for
-from runner.registry.verification.training_chain import Chain, chain_of
+from runner.registry.verification.training_chain import ChainResult, chain_of
 from runner.registry.verification.verify import edited
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
         return _fresh(args, got, results)
     if got.is_training_run:
         return _chain(args, got, results)
-    with watching([Watched(str(got.release.reference), None)], set(), quiet=args.quiet) as display:
+    with watching([WatchedRun(str(got.release.reference), None)], set(), quiet=args.quiet) as display:
         found = replayed(got, results, display.of(0))
     if args.json:
         print_json(facts_of(found))
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.FAILED if found.different else ExitCode.DONE
 
 
-def _got(args: argparse.Namespace, results: Results) -> Got:
+def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
     folder = Path(args.reference)
     if is_got(folder):
         return opened(folder)
@@ -88,7 +88,7 @@ def _results_option(args: argparse.Namespace) -> str:
     return "" if args.results.as_posix() == "results" else f" --results {shlex.quote(str(args.results))}"
 
 
-def _show(found: Replayed) -> None:
+def _show(found: ReplayResult) -> None:
     name = f"{found.got.release.reference} (as {found.run_id})"
     if found.same_version:
         said = "does not follow from the transcripts:" if found.different else "follows from the transcripts"
@@ -102,10 +102,10 @@ def _show(found: Replayed) -> None:
         say(line)
 
 
-def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
+def _chain(args: argparse.Namespace, got: FetchedRelease, results: Results) -> int:
     """A training run: its parts each, and the chain of its models."""
     with _registry_of_parts(args, got) as registry:
-        found: Chain = chain_of(got, registry, results)
+        found: ChainResult = chain_of(got, registry, results)
     if args.json:
         print_json(
             {
@@ -125,7 +125,7 @@ def _chain(args: argparse.Namespace, got: Got, results: Results) -> int:
     return ExitCode.FAILED if found.wrong else ExitCode.DONE
 
 
-def _registry_of_parts(args: argparse.Namespace, got: Got) -> Registry:
+def _registry_of_parts(args: argparse.Namespace, got: FetchedRelease) -> Registry:
     """Where the parts of a training run are. What its marker says is shown and not asked: others may have written it.
 
     Raises:
@@ -143,7 +143,7 @@ def _registry_of_parts(args: argparse.Namespace, got: Got) -> Registry:
         ) from error
 
 
-def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
+def _fresh(args: argparse.Namespace, got: FetchedRelease, results: Results) -> int:
     plan = fresh_plan(got, args.overrides)
     for path in () if args.quiet else edited(got.folder):
         folder = shlex.quote(str(got.folder))
@@ -154,7 +154,7 @@ def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
     if uses and not args.quiet:
         note(f"sends {comma_join(map(str, uses))}")
     size = plan.size if isinstance(plan, Plan) else None
-    with watching([Watched(str(got.release.reference), size)], set(), quiet=args.quiet) as display:
+    with watching([WatchedRun(str(got.release.reference), size)], set(), quiet=args.quiet) as display:
         found = played_anew(got, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.of(0))
     code = FRESH_CODES[found.outcome]
     if args.json:
@@ -178,7 +178,7 @@ def _fresh(args: argparse.Namespace, got: Got, results: Results) -> int:
     return code
 
 
-def _next(args: argparse.Namespace, found: Fresh) -> Sequence[str]:
+def _next(args: argparse.Namespace, found: FreshPlay) -> Sequence[str]:
     """The commands that show more."""
     where = _results_option(args)
     folder = shlex.quote(str(found.got.folder))

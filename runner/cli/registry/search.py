@@ -19,10 +19,10 @@ from runner.registry.lineage.contamination import effort_in_words, total_json
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.links import release_name
 from runner.registry.lineage.relations import child_of, kin_in_words
-from runner.registry.lineage.sessions import Session, session_of_release
+from runner.registry.lineage.sessions import LineageSession, session_of_release
 from runner.registry.skipped_releases import in_words
 from runner.registry.transports.locations import to_read
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 
 _COLUMNS = ("release", "licence", "description")
 _OF_RUNS = (
@@ -37,9 +37,9 @@ LONGEST = 200
 
 @dataclass(frozen=True)
 class _Found:
-    entry: Entry
+    entry: ReleaseEntry
     release: Release
-    session: Session | None
+    session: LineageSession | None
     """What it is as a run, or as a model that one made; None of other components."""
 
     @property
@@ -119,12 +119,12 @@ def _kind(said: str | None) -> Kind | None:
     return None if said is None else Kind(said)
 
 
-def _newest(entries: Sequence[Entry]) -> list[Entry]:
+def _newest(entries: Sequence[ReleaseEntry]) -> list[ReleaseEntry]:
     """The newest of each name that is not yanked; they come oldest first."""
     return list({entry.reference.at(""): entry for entry in entries if entry.yanked is None}.values())
 
 
-def _read(registry: Registry, entries: Sequence[Entry], damaged: list[str]) -> Iterator[_Found]:
+def _read(registry: Registry, entries: Sequence[ReleaseEntry], damaged: list[str]) -> Iterator[_Found]:
     registry.expect((entry, MANIFEST) for entry in entries)
     for entry in entries:
         try:

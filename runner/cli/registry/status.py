@@ -14,9 +14,9 @@ from runner.base.exit_codes import ExitCode
 from runner.cli.terminal.output import note, print_json, print_table, say
 from runner.registry.bundles.related_drafts import family_of
 from runner.registry.cleaning.machine_names import Names
-from runner.registry.differences import Note
+from runner.registry.differences import CheckNote
 from runner.registry.draft import Naming
-from runner.registry.publishing.publish import Options, Ready, ready
+from runner.registry.publishing.publish import Options, ReadyRelease, ready
 from runner.registry.publishing.publishable import hindrances, parts_of_spec
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -48,8 +48,8 @@ def _list(results: Results, args: argparse.Namespace) -> int:
         if manifest.parent_run_id is not None and results.run(manifest.parent_run_id).manifest_path.is_file():
             continue  # published with the training run that it is a part of
         said = list(hindrances(folder, manifest))
-        wrong = [line for line in said if not isinstance(line, Note)]
-        notes = [*_of_another(manifest), *(line for line in said if isinstance(line, Note))]
+        wrong = [line for line in said if not isinstance(line, CheckNote)]
+        notes = [*_of_another(manifest), *(line for line in said if isinstance(line, CheckNote))]
         found.append((manifest, wrong, notes))
     found.sort(key=lambda row: (row[0].started_at, row[0].run_id), reverse=True)
     for damage in results.damaged():
@@ -106,12 +106,12 @@ def _run(folder: RunFolder, args: argparse.Namespace) -> int:
     return ExitCode.FAILED if wrong else ExitCode.DONE
 
 
-def _as_json(one: Ready) -> dict[str, object]:
+def _as_json(one: ReadyRelease) -> dict[str, object]:
     shown = one.to_json(None)
     return {"name": one.draft.release.name, "checks": shown["checks"], "cleaned": shown["cleaned"]}
 
 
-def _say(one: Ready, *, several: bool) -> None:
+def _say(one: ReadyRelease, *, several: bool) -> None:
     outcomes = [outcome for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH]
     rows = [
         (outcome.check, "passed" if outcome.passed else "FAILED", line)

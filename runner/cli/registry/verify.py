@@ -14,7 +14,7 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, is_reference, parse
 from runner.registry.board.wording import tier_in_words
 from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-from runner.registry.differences import Note, Otherwise, how_many
+from runner.registry.differences import CheckNote, Otherwise, how_many
 from runner.registry.fetched_release import PIN, is_got, opened
 from runner.registry.transports.locations import to_read
 from runner.registry.verification.verify import edited, wrong_in_got, wrong_in_release, wrong_in_run
@@ -24,8 +24,8 @@ from runner.spec.origin import DATA
 
 def execute(args: argparse.Namespace) -> int:
     what, also, found = _checked(args)
-    wrong = [line for line in found if not isinstance(line, Note)]
-    notes = [line for line in found if isinstance(line, Note)]
+    wrong = [line for line in found if not isinstance(line, CheckNote)]
+    notes = [line for line in found if isinstance(line, CheckNote)]
     changed, unchecked = _since_got(args)
     if args.json:
         said = {"what": what, "wrong": wrong, "notes": notes, "edited": changed, "not_checked": unchecked}
@@ -79,7 +79,7 @@ def _also(release: Release, *, in_registry: bool = False) -> str:
 
 
 def _any(lines: Iterable[str]) -> bool:
-    return not all(isinstance(line, Note) for line in lines)
+    return not all(isinstance(line, CheckNote) for line in lines)
 
 
 def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:

@@ -13,12 +13,12 @@ from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, decimal, in_one_line, p_value, with_interval
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
-from runner.results.comparison.assertions import Held
-from runner.results.comparison.comparison import Compared, Comparison, compare_systems
+from runner.results.comparison.assertions import AssertionResult
+from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.statistics.sign_flip import ALPHA
-from runner.statistics.worst_case import Worst
+from runner.statistics.worst_case import WorstCase
 
 _NAMED = 5
 """Datapoints that are named where some are left out; --json has all."""
@@ -80,19 +80,25 @@ def _names(word: str) -> list[str]:
     return [word] if Path(word).is_dir() else [name for name in word.split(",") if name] or [word]
 
 
-def _worst(args: argparse.Namespace, results: Results) -> Worst:
+def _worst(args: argparse.Namespace, results: Results) -> WorstCase:
     pooled = [word for word in args.runs if len(_names(word)) > 1]
     if pooled:
         raise UsageError(f"--worst is of runs, each by itself; {pooled[0]!r} pools several")
-    return RunResult.worst_of([RunResult.opened(results.find(word)) for word in args.runs], args.metric)
+    return FinishedRun.worst_of([FinishedRun.opened(results.find(word)) for word in args.runs], args.metric)
 
 
 def _exit_code(found: Comparison) -> ExitCode:
     held = {one.held for one in found.asserted}
-    return ExitCode.FAILED if Held.FAILS in held else ExitCode.UNDECIDED if Held.UNDECIDED in held else ExitCode.DONE
+    return (
+        ExitCode.FAILED
+        if AssertionResult.FAILS in held
+        else ExitCode.UNDECIDED
+        if AssertionResult.UNDECIDED in held
+        else ExitCode.DONE
+    )
 
 
-def _print_pairs(pairs: Sequence[Compared]) -> None:
+def _print_pairs(pairs: Sequence[SystemComparison]) -> None:
     corrected = ("p (Holm)",) if any(pair.p_corrected != pair.p for pair in pairs) else ()
     mcnemar = ("McNemar",) if any(pair.mid_p_mcnemar is not None for pair in pairs) else ()
     columns = (
@@ -113,7 +119,7 @@ def _print_slices(found: Comparison) -> None:
             say(f"{in_one_line(str(one.slice))}: {one.verdict}")
 
 
-def _cell(pair: Compared, column: str) -> Any:
+def _cell(pair: SystemComparison, column: str) -> Any:
     match column:
         case "system":
             return pair.other
@@ -135,7 +141,7 @@ def _cell(pair: Compared, column: str) -> Any:
             return getattr(pair, column)
 
 
-def _say_of(pair: Compared, found: Comparison, args: argparse.Namespace) -> None:
+def _say_of(pair: SystemComparison, found: Comparison, args: argparse.Namespace) -> None:
     """What one pair leaves to be said: how it was matched, whom it leaves out, its flips."""
     title = f"{pair.other} and {pair.base}: " if len(found.pairs) > 1 else ""
     for line in pair.notes:

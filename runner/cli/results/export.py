@@ -95,7 +95,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
     """Write a run in the format of another tool."""
     from runner.exports.export_file import ExportOptions
     from runner.exports.formats import EXPORTS
-    from runner.exports.run_source import Source
+    from runner.exports.run_source import RunSource
 
     _check_unused(args, _OF_FINE_TUNING, "fine-tune files")
     options = ExportOptions(
@@ -107,7 +107,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
         source_url=args.source_url,
     )
     target = args.out or folder.make(EXPORT_FOLDER, args.format)
-    written = EXPORTS[args.format](Source.of(folder), options, target)
+    written = EXPORTS[args.format](RunSource.of(folder), options, target)
     if args.json:
         print_json({"folder": str(target), **written.as_json()})
         return ExitCode.DONE

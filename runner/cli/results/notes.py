@@ -18,7 +18,7 @@ from runner.cli.terminal.output import note as tell
 from runner.cli.terminal.output import print_json, print_table, say, short_time
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.notes import MAX_FILE, Note, Notes
+from runner.results.notes import MAX_FILE, Notes, ReaderNote
 from runner.runs.finished.reconstruction import played_plan, rollout_named
 
 _COLUMNS = ("id", "rollout", "at", "by", "tags", "note")
@@ -58,7 +58,7 @@ def _rollout_id(folder: RunFolder, notes: Notes, name: str) -> str:
     return name if name in noted else rollout_named(folder, played_plan(folder), name).job.rollout_id
 
 
-def _of(folder: RunFolder, note: Note) -> str:
+def _of(folder: RunFolder, note: ReaderNote) -> str:
     return f"run {folder.run_id}" if note.rollout_id is None else f"rollout {note.rollout_id}"
 
 
@@ -77,7 +77,7 @@ def _read(path: Path) -> bytes:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _export(path: Path, notes: Sequence[Note], run_id: str) -> None:
+def _export(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:
     """Raises:
     UsageError: the file's ending says no format.
     RunError: it cannot be written.
@@ -96,7 +96,7 @@ def _export(path: Path, notes: Sequence[Note], run_id: str) -> None:
         raise UsageError(f"--export {path}: the name ends in .jsonl or .csv, which says the format")
 
 
-def _list(notes: Sequence[Note], folder: RunFolder, args: argparse.Namespace) -> int:
+def _list(notes: Sequence[ReaderNote], folder: RunFolder, args: argparse.Namespace) -> int:
     if args.json:
         print_json([one.to_json() for one in notes])
         return ExitCode.DONE

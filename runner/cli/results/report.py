@@ -21,7 +21,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
 if TYPE_CHECKING:
-    from runner.pages.boards.lists import Board
+    from runner.pages.boards.lists import BoardPage
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"-o {args.output}: the name of a page ends in .html")
 
 
-def _board(where: str | None, results: Results) -> Board:
+def _board(where: str | None, results: Results) -> BoardPage:
     # A report of runs does not wait for what boards import.
     from runner.pages.boards.lists import local_board, published_board, without_folders
 
@@ -67,13 +67,13 @@ def _board(where: str | None, results: Results) -> Board:
         return published_board(registry_board(registry), without_folders(registry.where, where))
 
 
-def _site(folders: Sequence[RunFolder], board: Board | None, kept: Keep) -> Site:
+def _site(folders: Sequence[RunFolder], board: BoardPage | None, kept: Keep) -> Site:
     """What the page shows, without any secret that this process knows: it may be mailed."""
     redactor = current_redactor()
     return site_without_secrets(_whole(folders, board, without_secrets(kept, redactor)), redactor)
 
 
-def _whole(folders: Sequence[RunFolder], board: Board | None, keep: Keep) -> Site:
+def _whole(folders: Sequence[RunFolder], board: BoardPage | None, keep: Keep) -> Site:
     if board is None:
         return runs_site(folders, keep)
     from runner.pages.boards.page import beside, board_site
@@ -82,7 +82,9 @@ def _whole(folders: Sequence[RunFolder], board: Board | None, keep: Keep) -> Sit
     return beside(made, runs_site(folders, keep)) if folders else made
 
 
-def _tell(args: argparse.Namespace, folders: Sequence[RunFolder], board: Board | None, path: Path, size: int) -> None:
+def _tell(
+    args: argparse.Namespace, folders: Sequence[RunFolder], board: BoardPage | None, path: Path, size: int
+) -> None:
     if args.json:
         told = {"runs": [folder.run_id for folder in folders], "path": str(path), "bytes": size}
         if board is not None:

@@ -32,8 +32,8 @@ from runner.runs.finished.part_problems import found_in
 from runner.runs.finished.problems import troubles_of
 from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
 from runner.runs.finished.resume_advice import how_it_goes_on
-from runner.runs.finished.rollout_details import Told
-from runner.runs.finished.rollout_rows import RolloutList, Wanted
+from runner.runs.finished.rollout_details import RolloutDetails
+from runner.runs.finished.rollout_rows import RolloutList, RowFilter
 from runner.runs.finished.sent_prompts import SentPrompt, sent_prompts
 
 NAMED = 3
@@ -44,7 +44,7 @@ LIMIT = 20
 
 
 def execute(args: argparse.Namespace) -> int:
-    wanted = Wanted(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
+    wanted = RowFilter(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
     if args.other:
         return _show_both(wanted, args)
     results = Results(args.results)
@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
 # A run
 
 
-def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> int:
+def _show_run(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> int:
     manifest, metrics = folder.manifest(), _metrics(folder)
     found = RolloutList(folder, wanted, None if args.all else LIMIT if args.limit is None else args.limit)
     if args.json:
@@ -72,7 +72,7 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
         shown = {"manifest": manifest.to_json(), "metrics": metrics, "troubles": troubles, "rollouts": rows}
         print_json({**shown, "more": found.more})
         return ExitCode.DONE
-    filtered = wanted != Wanted()
+    filtered = wanted != RowFilter()
     if not filtered:
         _print_facts({**manifest.to_json(), "cost_usd": manifest.own_cost_usd})
         if manifest.rejudge_of is not None:
@@ -98,11 +98,11 @@ def _show_run(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> in
     return ExitCode.DONE
 
 
-def _none_such(folder: RunFolder, wanted: Wanted) -> str:
+def _none_such(folder: RunFolder, wanted: RowFilter) -> str:
     """What to say where no rollout is as it is wanted: one without a verdict has no wrong one."""
     if not wanted.wrong or wanted.undecided:
         return "no such rollout"
-    undecided = RolloutList(folder, Wanted(undecided=True, repeat=wanted.repeat), 0)
+    undecided = RolloutList(folder, RowFilter(undecided=True, repeat=wanted.repeat), 0)
     for _ in undecided.rows():
         pass
     without = "some" if undecided.more is None else undecided.more
@@ -215,7 +215,7 @@ class _Found:
     """A rollout that was asked for, with all that its run's folder has of it."""
 
     folder: RunFolder
-    told: Told
+    told: RolloutDetails
     prompts: list[SentPrompt] | None
 
     @property
@@ -223,7 +223,7 @@ class _Found:
         return self.told.rollout
 
 
-def _show_both(wanted: Wanted, args: argparse.Namespace) -> int:
+def _show_both(wanted: RowFilter, args: argparse.Namespace) -> int:
     """Two transcripts, one after the other, each below the name of its run."""
     if len(args.other) != 2:
         raise UsageError("two rollouts are shown by their runs: nip-run show RUN ROLLOUT RUN ROLLOUT")
@@ -245,7 +245,7 @@ def _show_both(wanted: Wanted, args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _show_rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> int:
+def _show_rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> int:
     training = folder.manifest().is_training_run
     found = _of_parts(folder, wanted, args) if training else _rollout(folder, wanted, args)
     if training and not args.quiet:
@@ -270,7 +270,7 @@ def _show_rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -
     return ExitCode.DONE
 
 
-def _of_parts(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> _Found:
+def _of_parts(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> _Found:
     """The first such rollout of a training run, in the order of its iterations."""
     parts = Results.of(folder).parts_of(folder.run_id)
     for part in parts:
@@ -293,7 +293,7 @@ def _others(jobs: Sequence[Job], shown: Job) -> str:
     return f"others: {comma_join(named)}" + (", ..." if len(others) > NAMED else "")
 
 
-def _rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> _Found:
+def _rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> _Found:
     """The first rollout of that id or datapoint; of a tree, whose branches are known only once it is played again."""
     plan, name = played_plan(folder), args.rollout
 
@@ -308,11 +308,13 @@ def _rollout(folder: RunFolder, wanted: Wanted, args: argparse.Namespace) -> _Fo
             for rollout in reconstructor.of_job(job):
                 finished = finished or meant(rollout.job)
                 if meant(rollout.job) and wanted.takes(rollout):
-                    if not args.quiet and len(jobs) > 1 and plan.shape is None and wanted == Wanted():
+                    if not args.quiet and len(jobs) > 1 and plan.shape is None and wanted == RowFilter():
                         how = "--repeat N chooses another" if len(plan.variants) == 1 else _others(jobs, rollout.job)
                         note(f"1 of {len(jobs)} rollouts that {name!r} can mean; {how}")
                     failures = reconstructor.failures(rollout.job)
-                    told = Told(rollout, plan.spec.protocol, plan.agents(swapped=rollout.job.swapped), failures)
+                    told = RolloutDetails(
+                        rollout, plan.spec.protocol, plan.agents(swapped=rollout.job.swapped), failures
+                    )
                     prompts = args.prompt and sent_prompts(reconstructor, rollout, args.prompt, args.round)
                     return _Found(folder, told, prompts)
     finally:

@@ -18,7 +18,7 @@ from runner.cli.terminal.output import print_block, print_json, print_table, say
 from runner.cli.terminal.query_output import BLOCKS
 from runner.results.leaderboard.database import Leaderboard
 from runner.results.leaderboard.named_queries import MARK, MAX_QUESTION, named_queries, question
-from runner.results.leaderboard.queries import Answer
+from runner.results.leaderboard.queries import QueryResult
 from runner.results.leaderboard.results_folder import Results
 
 TABLE_ROWS = 1_000
@@ -167,11 +167,11 @@ def _target(path: Path | None) -> Path | None:
     raise UsageError(f"{path} is a {what}; give a file, or leave --out out to print the answer")
 
 
-def _blocks(format_: str, answer: Answer) -> Iterator[str]:
+def _blocks(format_: str, answer: QueryResult) -> Iterator[str]:
     return BLOCKS[format_](answer.columns, answer.batches())
 
 
-def _show(answer: Answer) -> None:
+def _show(answer: QueryResult) -> None:
     rows: list[list[Any]] = []
     cut = 0
     while len(rows) <= TABLE_ROWS and (more := answer.rows(min(READ_ROWS, TABLE_ROWS + 1 - len(rows)))):

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import decimal, with_interval
-from runner.cli.specs import Point, load_points, points_as_begun
+from runner.cli.specs import SpecPoint, load_points, points_as_begun
 from runner.cli.terminal.output import note, print_json, print_table, say
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, SweepRow, SweepValue, sweep_rows
@@ -34,7 +34,7 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def points_of(points: Sequence[Point], names: Sequence[str]) -> list[SweepPoint]:
+def points_of(points: Sequence[SpecPoint], names: Sequence[str]) -> list[SweepPoint]:
     """The points of a command, each with the id of its run."""
     return [
         SweepPoint(spec.experiment.name, name, spec.point, spec.experiment.seed)

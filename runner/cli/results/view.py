@@ -19,7 +19,7 @@ from runner.cli.terminal.output import note, print_json, say
 from runner.pages.boards.lists import local_board, published_board
 from runner.pages.live.board import BoardPages
 from runner.pages.live.live_runs import LiveRuns
-from runner.pages.live.server import Server
+from runner.pages.live.server import PageServer
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import LAST, Results
 from runner.runs.execution.process import sigterm_as_keyboard_interrupt
@@ -45,7 +45,7 @@ def _runs(results: Results, args: argparse.Namespace) -> int:
         found = partial(results.find_part, shard=shard_of(args.shard))
     folders = list({folder.run_id: folder for folder in map(found, args.runs or [LAST])}.values())
     live = LiveRuns(folders)
-    server = Server(live, args.port)
+    server = PageServer(live, args.port)
     following = threading.Thread(target=live.follow, name="nip-run-follow", daemon=True)
     following.start()
     try:
@@ -58,16 +58,16 @@ def _runs(results: Results, args: argparse.Namespace) -> int:
 def _board(results: Results, args: argparse.Namespace) -> int:
     """One that is published is read once: what came since is shown by the next view."""
     if args.where is None:
-        return _serve(Server(BoardPages(lambda: local_board(results)), args.port), [], args)
+        return _serve(PageServer(BoardPages(lambda: local_board(results)), args.port), [], args)
     from runner.registry.board.board import registry_board
     from runner.registry.transports.locations import to_read
 
     with to_read(args.where) as registry:
         board = published_board(registry_board(registry))
-    return _serve(Server(BoardPages(lambda: board), args.port), [], args)
+    return _serve(PageServer(BoardPages(lambda: board), args.port), [], args)
 
 
-def _serve(server: Server, runs: list[str], args: argparse.Namespace) -> int:
+def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     try:
         with sigterm_as_keyboard_interrupt(), TemporaryDirectory(prefix="nip-run-view-") as folder:
@@ -80,7 +80,7 @@ def _serve(server: Server, runs: list[str], args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _announce(server: Server, page: Path, runs: list[str], args: argparse.Namespace) -> None:
+def _announce(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
     """Print where the page is, and open it. The token is in the file alone: others can read a log or an argument."""
     if args.json:
         print_json({"page": page.as_uri(), "port": server.server_port, "runs": runs})

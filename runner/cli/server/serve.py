@@ -79,10 +79,10 @@ def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
 
 def _made_again(settings: Settings, args: argparse.Namespace) -> int:
     """`--rebuild` and `--collect`: nothing is served."""
-    from runner.server.rebuild import Rebuilt, alone, collect, rebuild
+    from runner.server.rebuild import RebuildResult, alone, collect, rebuild
 
     with alone(settings):
-        found = rebuild(settings, note) if args.rebuild else Rebuilt()
+        found = rebuild(settings, note) if args.rebuild else RebuildResult()
         # What is damaged is looked into by a person before anything goes.
         gone = collect(settings) if args.collect and not found.problems else 0
     if args.json:

@@ -31,7 +31,7 @@ SHORTEST_ERROR = 20
 """Columns below which the start of an error says nothing."""
 
 
-class Watched(NamedTuple):
+class WatchedRun(NamedTuple):
     """A run that is watched."""
 
     name: str
@@ -40,7 +40,7 @@ class Watched(NamedTuple):
 
 
 @contextmanager
-def watching(runs: Sequence[Watched], told: set[str], *, quiet: bool) -> Iterator[Display]:
+def watching(runs: Sequence[WatchedRun], told: set[str], *, quiet: bool) -> Iterator[Display]:
     """A display of the progress of runs, which adds the notes that it shows to `told`."""
     if quiet:
         yield Display(runs, told)
@@ -55,15 +55,15 @@ def watching(runs: Sequence[Watched], told: set[str], *, quiet: bool) -> Iterato
 class Display:
     """What is shown of the runs of one command: of those that are played side by side, their sums. Here, nothing."""
 
-    def __init__(self, runs: Sequence[Watched], told: set[str]) -> None:
+    def __init__(self, runs: Sequence[WatchedRun], told: set[str]) -> None:
         self._runs = runs
         self._news = _News(told)
         self._latest: dict[int, Progress] = {}
         self._over: set[int] = set()
         self._sums: dict[int, Progress] = {}
         names = dict.fromkeys(escape_controls(run.name) for run in runs)
-        self._together = Shown(", ".join(names))
-        self._by_itself: dict[int, Shown] = {}
+        self._together = RunProgress(", ".join(names))
+        self._by_itself: dict[int, RunProgress] = {}
 
     def of(self, place: int) -> Callable[[Progress], None] | None:
         """What the run at this place is to call whenever its progress has moved; None where nothing is shown."""
@@ -80,14 +80,14 @@ class Display:
         """While something else is printed."""
         yield
 
-    def _view(self, place: int) -> tuple[Shown, Progress]:
+    def _view(self, place: int) -> tuple[RunProgress, Progress]:
         """What is shown when the run at this place has moved."""
         size, jobs = len(self._runs), self._runs[place].jobs
         if jobs is not None and size > 1:
             return self._together, self._sum(place)
         if place not in self._by_itself:
             name = escape_controls(self._runs[place].name)
-            self._by_itself[place] = Shown(name, f"point {place + 1} of {size}" if size > 1 else "")
+            self._by_itself[place] = RunProgress(name, f"point {place + 1} of {size}" if size > 1 else "")
         return self._by_itself[place], self._latest[place]
 
     def _sum(self, place: int) -> Progress:
@@ -115,7 +115,7 @@ def _points(in_play: Sequence[int], size: int) -> str:
 class _Lines(Display):
     """Lines, now and then, for a file or a pipe."""
 
-    def __init__(self, runs: Sequence[Watched], told: set[str]) -> None:
+    def __init__(self, runs: Sequence[WatchedRun], told: set[str]) -> None:
         super().__init__(runs, told)
         self._last = time.monotonic()
         self._stage = ""
@@ -139,7 +139,7 @@ class _Lines(Display):
 class _Drawn(Display):
     """One line at the bottom of the terminal, without colour or escape sequences; gone at the end."""
 
-    def __init__(self, runs: Sequence[Watched], told: set[str]) -> None:
+    def __init__(self, runs: Sequence[WatchedRun], told: set[str]) -> None:
         super().__init__(runs, told)
         self._line, self._lock, self._closed = StatusLine(), RLock(), Event()
         self._last = 0.0
@@ -232,7 +232,7 @@ class _News:
                 self._shown.pop(server, None)
 
 
-class Part(NamedTuple):
+class LinePart(NamedTuple):
     """A piece of the line, and its place among those that are kept where there is no room for all: 1 is the first."""
 
     rank: int
@@ -244,16 +244,16 @@ ERROR_RANK = 4
 """Parts behind this rank leave room for the start of the last error; cost, calls in flight and retries do not."""
 
 
-def composed(name: str, count: str, parts: Sequence[Part], width: int, error: str = "") -> str:
+def composed(name: str, count: str, parts: Sequence[LinePart], width: int, error: str = "") -> str:
     """The line: the count, which is never cut, and as many parts as fit, the most important first.
 
     The name stands before the count, all others behind it in the order given. The last error alone may be cut; it gets
     what room is left.
     """
-    left = Part(NAME_RANK, f"{name} ")
-    kept: set[Part] = set()
+    left = LinePart(NAME_RANK, f"{name} ")
+    kept: set[LinePart] = set()
 
-    def line(kept: set[Part]) -> str:
+    def line(kept: set[LinePart]) -> str:
         return (left.text if left in kept else "") + ", ".join([count, *(p.text for p in parts if p in kept)])
 
     for part in sorted((left, *(part for part in parts if part.text))):
@@ -268,7 +268,7 @@ def composed(name: str, count: str, parts: Sequence[Part], width: int, error: st
 
 
 @dataclass
-class Shown:
+class RunProgress:
     """What is shown of one run: its name, its place in a sweep, and what has become of it since the start."""
 
     name: str
@@ -295,31 +295,31 @@ class Shown:
         count, parts, error = self._parts(progress)
         return ", ".join([count, *(part.text for part in parts if part.text), *([error] if error else [])])
 
-    def _parts(self, progress: Progress) -> tuple[str, list[Part], str]:
+    def _parts(self, progress: Progress) -> tuple[str, list[LinePart], str]:
         now = self.clock()
-        elapsed = Part(4, duration(now - self._begun))
+        elapsed = LinePart(4, duration(now - self._begun))
         money = [
-            Part(1, _cost(progress)),
-            Part(2, f"{progress.in_flight()} in flight"),
-            Part(3, _retries(progress)),
+            LinePart(1, _cost(progress)),
+            LinePart(2, f"{progress.in_flight()} in flight"),
+            LinePart(3, _retries(progress)),
         ]
         if not progress.total:
-            return progress.stage or "starting", [Part(7, self.point), elapsed, *money], ""
+            return progress.stage or "starting", [LinePart(7, self.point), elapsed, *money], ""
         per_second = self._rate(progress, now)
         return (
             f"{progress.jobs}/{progress.total} {progress.of}",
             [
-                Part(7, self.point),
-                Part(7, progress.stage),
+                LinePart(7, self.point),
+                LinePart(7, progress.stage),
                 elapsed,
                 *money,
-                Part(5, _left(progress, per_second)),
-                Part(6, _accuracy(progress)),
-                Part(10, _counted(progress.failures, "failed call")),
-                Part(11, _counted(progress.repeats, "repeat")),
-                Part(9, _per_time(per_second)),
-                Part(12, _counted(progress.calls, "call")),
-                Part(13, _tokens(progress)),
+                LinePart(5, _left(progress, per_second)),
+                LinePart(6, _accuracy(progress)),
+                LinePart(10, _counted(progress.failures, "failed call")),
+                LinePart(11, _counted(progress.repeats, "repeat")),
+                LinePart(9, _per_time(per_second)),
+                LinePart(12, _counted(progress.calls, "call")),
+                LinePart(13, _tokens(progress)),
             ],
             self._error(progress, now),
         )

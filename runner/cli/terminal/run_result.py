@@ -18,14 +18,14 @@ from runner.results.metrics import NO_LABELS
 from runner.results.sweep_points import shown_point
 from runner.runs.finished.part_problems import found_in
 from runner.runs.finished.problems import troubles_of
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.spec.checks.fixed_verdicts import fixed_verdicts
 
 _SHOWN = ("outcomes", "metrics", "iterations", "tests", "until", "variance")
 """What of a run's metrics a machine is told at once."""
 
 
-def as_json(result: RunResult) -> dict[str, Any]:
+def as_json(result: FinishedRun) -> dict[str, Any]:
     """A run's result as JSON; the counts of a training run are those of all its games."""
     counted = result.metrics.get("games") or result.manifest.to_json()
     return {
@@ -41,7 +41,7 @@ def as_json(result: RunResult) -> dict[str, Any]:
 
 
 def show_result(
-    result: RunResult,
+    result: FinishedRun,
     results: Results,
     path: str,
     *,
@@ -91,7 +91,7 @@ def _why_none(accuracy: Mapping[str, Any]) -> str:
     return f" ({NO_LABELS}: who keeps them can score it)" if accuracy.get("reason") == NO_LABELS else ""
 
 
-def _show_summary(result: RunResult) -> None:
+def _show_summary(result: FinishedRun) -> None:
     """How well it judged, how many games were decided, how many there are, what they cost, where they are."""
     manifest, metrics = result.manifest, {(m["agent"], m["metric"]): m for m in result.metrics["metrics"]}
     accuracy, outcomes = metrics[None, "accuracy"], result.metrics["outcomes"]
@@ -124,14 +124,14 @@ def _cost(manifest: Manifest) -> str:
     return f"{cost}, {manifest.completions} calls"
 
 
-def _title(result: RunResult) -> str:
+def _title(result: FinishedRun) -> str:
     """The run, how it stands where it is not done, and its point of a sweep."""
     manifest = result.manifest
     status = "" if manifest.status == Status.DONE else f"({manifest.status})"
     return "  ".join(part for part in (result.folder.run_id, status, shown_point(manifest.point)) if part)
 
 
-def _show_all(result: RunResult) -> None:
+def _show_all(result: FinishedRun) -> None:
     rows = [row for row in metric_rows(result.metrics) if row[COLUMNS.index("n")]]
     print_table(COLUMNS, rows, title=_title(result))
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)

@@ -10,9 +10,9 @@ from runner.cli.terminal.wrapping import wrapped
 from runner.game.protocols.protocol import Decision, label_word
 from runner.game.protocols.rounds import Round
 from runner.models.journal_records import FailureRecord
-from runner.rollouts.rollout import Verdict
+from runner.rollouts.rollout import RoundVerdict
 from runner.rollouts.transcript import confidence_words, variant_words
-from runner.runs.finished.rollout_details import Answer, Told, correct_word, verdict_word
+from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails, correct_word, verdict_word
 
 COLOURS = ("36", "33", "35", "32", "34", "31")
 """Of the agents, in the protocol's order: the parameters of SGR."""
@@ -25,7 +25,7 @@ SHORT = 80
 """A column of the datapoint that is longer stands on lines of its own."""
 
 
-def _said(verdict: Verdict) -> str:
+def _said(verdict: RoundVerdict) -> str:
     """A verdict on the way, with how many votes were for it, and how sure it was."""
     share = f"{verdict.votes.count(verdict.decision)} of {len(verdict.votes)}" if verdict.votes else ""
     sure = confidence_words(verdict.confidence_stated, verdict.confidence_logprob, verdict.confidence_note)
@@ -33,7 +33,7 @@ def _said(verdict: Verdict) -> str:
     return f"round {verdict.round} {verdict_word(verdict.decision)}{f' ({more})' if more else ''}"
 
 
-def print_transcript(told: Told, only: int | None = None) -> None:
+def print_transcript(told: RolloutDetails, only: int | None = None) -> None:
     """Print a rollout; `only`: this round alone."""
     _Printer(told, columns_of_output()).print(only)
 
@@ -41,7 +41,7 @@ def print_transcript(told: Told, only: int | None = None) -> None:
 class _Printer:
     """Prints one rollout at a width."""
 
-    def __init__(self, told: Told, width: int | None) -> None:
+    def __init__(self, told: RolloutDetails, width: int | None) -> None:
         self.told = told
         self.width = width
         names = told.protocol.agent_names
@@ -110,7 +110,7 @@ class _Printer:
         self._head(number, agent, "call failed", self.colours[agent])
         self._lines(f"{failure.error}{after}", "  ", f"2;{self.colours[agent]}")
 
-    def _delivered(self, number: int, played: Round, agent: str, usable: Answer | None) -> None:
+    def _delivered(self, number: int, played: Round, agent: str, usable: RecordedAnswer | None) -> None:
         colour, raw = self.colours[agent], played.raw[agent]
         sent = [message for message in played.messages if message.agent == agent]
         if usable is not None:
@@ -132,13 +132,13 @@ class _Printer:
             self._lines(text, "  ", colour)
         self._cut(usable, colour)
 
-    def _why_empty(self, number: int, agent: str, raw: str, usable: Answer | None) -> str:
+    def _why_empty(self, number: int, agent: str, raw: str, usable: RecordedAnswer | None) -> str:
         """What stands for a message without text: one that nobody could write, or one that was sent so."""
         if usable is None and self.told.answers(number, agent):
             return LEFT_EMPTY
         return EMPTY if raw.strip() else NO_CONTENT
 
-    def _cut(self, answer: Answer | None, colour: str) -> None:
+    def _cut(self, answer: RecordedAnswer | None, colour: str) -> None:
         if answer is not None and answer.is_cut:
             self._lines(CUT, "  ", f"2;{colour}")
 
@@ -150,7 +150,7 @@ class _Printer:
         if verifier not in played.raw or any(message.agent == verifier for message in played.messages):
             say(f"\n[round {number}] the protocol decides: {verdict_word(played.decision)}")
 
-    def _reasoning(self, answer: Answer, colour: str) -> None:
+    def _reasoning(self, answer: RecordedAnswer, colour: str) -> None:
         if answer.reasoning:
             self._lines(f"({len(answer.reasoning)} characters of reasoning; --json has them)", "  ", f"2;{colour}")
 

@@ -45,7 +45,7 @@ def only(said: Any, cls: type) -> dict[str, Any]:
     names = {one.name for one in fields(cls)}
     if set(typed(said, dict)) != names:
         others = [shortened(name) for name in sorted(set(said) ^ names)[:5]]
-        raise ValueError(f"its keys are not those of {cls.__name__}: {others}")
+        raise ValueError(f"missing or unknown keys: {others}")
     return dict(said)
 
 

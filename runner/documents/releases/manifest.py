@@ -54,7 +54,7 @@ RELEASE = "release:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class FileSource:
     """Where a file came from: a commit that others can get, and whether the file was what that commit holds.
 
     Of a file that is in no repository, or that was not committed or not pushed, `clean` is false, and `why` says it.
@@ -68,7 +68,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class ReleaseLink:
     """Another release, or what would be one, that this one was made with, from or for.
 
     `role` says what for: protocol, prompts, dataset, `agent:NAME`, `trainer:GROUP`; `input` (a model that it starts
@@ -98,9 +98,9 @@ class Release:
     visibility: str = "public"
     identity: Mapping[str, str] = field(default_factory=dict)
     """Canonical hashes, by what they are of: equal where the things are equal, however their files are written."""
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, FileSource] = field(default_factory=dict)
     """By part: spec, prompts, protocol, dataset; of a component, its own kind."""
-    links: tuple[Link, ...] = ()
+    links: tuple[ReleaseLink, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What a list or a board shows of it without its files; each kind has its own."""
     files: tuple[FileEntry, ...] = ()
@@ -207,7 +207,7 @@ def wrong_files(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterable[
 
 def _plain(value: Any) -> Any:
     """A value of ours as JSON has it."""
-    if isinstance(value, (FileEntry, Source, Link)):
+    if isinstance(value, (FileEntry, FileSource, ReleaseLink)):
         return {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, (tuple, list)):
         return [_plain(one) for one in value]
@@ -231,8 +231,8 @@ def is_builtin(path: str | None) -> bool:
     return path is not None and path.startswith("nip-run:")
 
 
-def _source(said: Any) -> Source:
-    known = only(said, Source)
+def _source(said: Any) -> FileSource:
+    known = only(said, FileSource)
     typed(known["clean"], bool)
     for name in ("repository", "commit", "path", "why"):
         text_or_null(known[name])
@@ -243,11 +243,11 @@ def _source(said: Any) -> Source:
         raise ValueError("a source that is clean, and in no commit that others can get")
     if _PASSWORD.search(known["repository"] or ""):
         raise ValueError("a repository with a password in its address")
-    return Source(**known)
+    return FileSource(**known)
 
 
-def _link(said: Any) -> Link:
-    known = only(said, Link)
+def _link(said: Any) -> ReleaseLink:
+    known = only(said, ReleaseLink)
     match(_ROLE, known["role"])
     text_or_null(known["identity"])
     if known["release"] is not None:
@@ -256,7 +256,7 @@ def _link(said: Any) -> Link:
             raise ValueError(f"a link to {shortened(known['release'])!r}, which is no KIND/OWNER/NAME@VERSION")
     if known["sha256"] is not None:
         match(_HEX, known["sha256"])
-    return Link(**known)
+    return ReleaseLink(**known)
 
 
 def _checked(cls: type[Release], said: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.exports.metric_kinds import exported_name
 from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import Point
+from runner.exports.mlflow.record import MetricPoint
 from runner.exports.run_source import CLOCK_SKEW_MS, started_ms
 from runner.models.journal_index import FollowedIndex
 from runner.results.folder import RunFolder
@@ -29,17 +29,17 @@ def is_step(games: int) -> bool:
     return games % apart == 0
 
 
-def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, prefix: str = "") -> Iterator[Point]:
+def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, prefix: str = "") -> Iterator[MetricPoint]:
     """The value of a metric; nothing where it has none."""
     if row["value"] is not None:
-        yield Point(fitted.key(prefix + exported_name(row)), step, float(row["value"]))
+        yield MetricPoint(fitted.key(prefix + exported_name(row)), step, float(row["value"]))
 
 
-def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[Point]:
+def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[MetricPoint]:
     """The ends of a metric's interval, as far as it has any."""
     for end in ("ci_low", "ci_high"):
         if row[end] is not None:
-            yield Point(fitted.key(f"{exported_name(row)}.{end}"), step, float(row[end]))
+            yield MetricPoint(fitted.key(f"{exported_name(row)}.{end}"), step, float(row[end]))
 
 
 class Curve:
@@ -62,9 +62,9 @@ class Curve:
         self._jobs: Iterator[Job] | None = None
         self._waiting: list[Job] = []
         """The next game, where it was not finished at the last look."""
-        self.points: list[Point] = []
+        self.points: list[MetricPoint] = []
 
-    def read(self, manifest: Manifest) -> list[Point]:
+    def read(self, manifest: Manifest) -> list[MetricPoint]:
         """The points of all games that are finished by now, in the plan's order up to the first that is not."""
         while self._followed.read():
             pass
@@ -100,7 +100,7 @@ class Curve:
             self.points.extend(point._replace(time_ms=ended_ms) for point in self._now())
         return True
 
-    def _now(self) -> Iterator[Point]:
+    def _now(self) -> Iterator[MetricPoint]:
         for estimate in self._metrics.estimates():
             names = OF_GAMES if estimate.agent is None else OF_AGENTS
             if estimate.metric in names:

@@ -11,8 +11,8 @@ from typing import Any
 
 from runner.base.errors import NipRunError, ServerUnreachable
 from runner.base.storage.locks import locked
-from runner.exports.mlflow.games import Games
-from runner.exports.mlflow.sender import Sender, Sent
+from runner.exports.mlflow.games import MlflowGames
+from runner.exports.mlflow.sender import Sender, SentParts
 from runner.exports.mlflow.training import training_record
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -45,7 +45,7 @@ class Exporter:
 
     def __init__(self, sender: Sender, folders: Sequence[RunFolder], *, journal: bool) -> None:
         self._sender, self._folders, self._journal = sender, folders, journal
-        self._games: dict[str, Games] = {}
+        self._games: dict[str, MlflowGames] = {}
         self._over: set[str] = set()
         """Parts that have ended, and were sent since."""
         self.runs: dict[str, OfRun] = {}
@@ -109,7 +109,7 @@ class Exporter:
             return None
 
     def _send_games(self, folder: RunFolder, parent: Manifest | None) -> None:
-        games = self._games.setdefault(folder.run_id, Games(folder, journal=self._journal))
+        games = self._games.setdefault(folder.run_id, MlflowGames(folder, journal=self._journal))
         with self._alone(folder):
             record = games.record(parent)
             self._count(folder, record.status, self._sender.send(record))
@@ -119,7 +119,7 @@ class Exporter:
             record = training_record(folder, journal=self._journal)
             self._count(folder, record.status, self._sender.send(record))
 
-    def _count(self, folder: RunFolder, status: str, sent: Sent) -> None:
+    def _count(self, folder: RunFolder, status: str, sent: SentParts) -> None:
         page = self._sender.page(sent.run_id)
         of = self.runs.setdefault(folder.run_id, OfRun(folder.run_id, sent.run_id, page, status))
         of.status = status

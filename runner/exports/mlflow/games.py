@@ -9,9 +9,9 @@ from typing import Any, Self
 from runner.base.hashing import tagged_hash
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import GameTrace, MlflowRun, Point, TurnSpan, as_written, milliseconds, run_key
+from runner.exports.mlflow.record import GameTrace, MetricPoint, MlflowRun, TurnSpan, as_written, milliseconds, run_key
 from runner.exports.mlflow.run_facts import TAG, common, counts_of, data_of, tags_of
-from runner.exports.run_source import Source
+from runner.exports.run_source import RunSource
 from runner.models.interface import LATER_CLASSES
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
@@ -27,7 +27,7 @@ MAX_TRACES = 5_000
 """Only the first games of a longer run have traces, since each takes two requests; `tables/` has all games."""
 
 
-class Games:
+class MlflowGames:
     """A run of games, looked at once or while it plays: `record` is how it stands now."""
 
     def __init__(self, folder: RunFolder, *, journal: bool) -> None:
@@ -68,7 +68,7 @@ class Games:
 
     def _traces(self) -> Iterator[GameTrace]:
         """Yield a trace for each game, with a span for each turn."""
-        source = Source.of(self._folder)
+        source = RunSource.of(self._folder)
         key, fitted = run_key(source.manifest), self._fitted
         for game in islice(source.games(), MAX_TRACES):
             rollout = game.rollout
@@ -114,7 +114,7 @@ class Games:
         self.close()
 
 
-def _at_the_end(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) -> Iterator[Point]:
+def _at_the_end(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) -> Iterator[MetricPoint]:
     """Every number of a finished run, after the games that count.
 
     Of an incomplete one none is sent: it can go on, and MLflow has no way to change what a step has.
@@ -125,15 +125,15 @@ def _at_the_end(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) 
         yield from value_points(row, step, fitted)
         yield from interval_points(row, step, fitted)
     for name, count in outcomes.items():
-        yield Point(fitted.key(f"outcomes.{name}"), step, float(count))
+        yield MetricPoint(fitted.key(f"outcomes.{name}"), step, float(count))
     for name, value in counts_of(manifest, COUNTS):
-        yield Point(fitted.key(f"counts.{name}"), step, value)
+        yield MetricPoint(fitted.key(f"counts.{name}"), step, value)
     for vote in summary.get("vote_curve", ()):
         if vote["value"] is not None:
-            yield Point("vote_accuracy", vote["k"], float(vote["value"]))
+            yield MetricPoint("vote_accuracy", vote["k"], float(vote["value"]))
 
 
-def _joined(curve: list[Point], end: list[Point]) -> list[Point]:
+def _joined(curve: list[MetricPoint], end: list[MetricPoint]) -> list[MetricPoint]:
     """A curve with the numbers of the end, which stand where both have one."""
     said = {(point.key, point.step) for point in end}
     return [*(point for point in curve if (point.key, point.step) not in said), *end]

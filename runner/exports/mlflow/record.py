@@ -27,7 +27,7 @@ STATUSES: Mapping[Status, RunStatus] = {
 }
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """A value of a metric. Of a benchmark, a step is a number of games; of training, an iteration."""
 
     key: str
@@ -104,7 +104,7 @@ class MlflowRun:
     one that is sent again for the one that it has."""
     ended_ms: int | None
     params: Mapping[str, str]
-    metrics: Sequence[Point]
+    metrics: Sequence[MetricPoint]
     tags: Mapping[str, str]
     inputs: Sequence[Data] = ()
     plays_with: Sequence[str] = ()

@@ -35,7 +35,7 @@ from runner.exports.mlflow.limits import (
     sent_bytes,
     shown_columns,
 )
-from runner.exports.mlflow.record import Data, GameTrace, MlflowRun, Model, Point, TurnSpan
+from runner.exports.mlflow.record import Data, GameTrace, MetricPoint, MlflowRun, Model, TurnSpan
 from runner.exports.mlflow.run_facts import KEY_TAG, TAG
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ class Sender:
         """Where the server shows a run."""
         return f"{self.uri}/#/experiments/{self.experiment_id}/runs/{run_id}"
 
-    def send(self, run: MlflowRun) -> Sent:
+    def send(self, run: MlflowRun) -> SentParts:
         """Have the server hold a record.
 
         Raises:
             RunError: it cannot be asked, or refuses; see `errors_of`. What was sent is kept.
         """
         with errors_of(self.uri, f"take {run.name}"):
-            sent = Sent(self._run_of(run), Counter(), list(run.notes))
+            sent = SentParts(self._run_of(run), Counter(), list(run.notes))
             held = self._client.get_run(sent.run_id)
             self._begin(run, held)
             self._params(run, held, sent)
@@ -168,7 +168,7 @@ class Sender:
         if run.status == "RUNNING" and held.info.status != "RUNNING":  # it was stopped, and goes on
             self._client.update_run(held.info.run_id, status="RUNNING")
 
-    def _end(self, run: MlflowRun, sent: Sent) -> None:
+    def _end(self, run: MlflowRun, sent: SentParts) -> None:
         """Say how the run ended, once all of it is there."""
         held = self._client.get_run(sent.run_id).info
         if run.status == "RUNNING" or (held.status == run.status and run.ended_ms in (None, held.end_time)):
@@ -178,7 +178,7 @@ class Sender:
 
     # What it holds
 
-    def _params(self, run: MlflowRun, held: Run, sent: Sent) -> None:
+    def _params(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
         from mlflow.entities import Param
 
         known: Mapping[str, str] = held.data.params
@@ -193,7 +193,7 @@ class Sender:
             self._client.log_batch(sent.run_id, params=batch)
             sent.counts["parameter"] += len(batch)
 
-    def _metrics(self, run: MlflowRun, held: Run, sent: Sent) -> None:
+    def _metrics(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
         from mlflow.entities import Metric
 
         known = self._held.setdefault(sent.run_id, {})
@@ -214,7 +214,7 @@ class Sender:
                 known.setdefault(point.key, {})[point.step] = point.value
             sent.counts["point"] += len(batch)
 
-    def _inputs(self, run: MlflowRun, held: Run, sent: Sent) -> None:
+    def _inputs(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
         from mlflow.entities import DatasetInput, InputTag, LoggedModelInput
 
         known = {(one.dataset.name, one.dataset.digest) for one in held.inputs.dataset_inputs}
@@ -235,7 +235,7 @@ class Sender:
                     self._client.log_inputs(sent.run_id, models=[LoggedModelInput(model.model_id)])
                     sent.counts["trained player"] += 1
 
-    def _models(self, run: MlflowRun, held: Run, sent: Sent) -> None:
+    def _models(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
         from mlflow.entities import LoggedModelOutput
 
         outputs = {one.model_id for one in held.outputs.model_outputs} if held.outputs is not None else set()
@@ -264,7 +264,7 @@ class Sender:
         )
         return found
 
-    def _artifacts(self, run: MlflowRun, held: Run, sent: Sent) -> None:
+    def _artifacts(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
         """Each file whose content the run has not; the tag that says so follows each."""
         known: dict[str, str] = {}
         with suppress(ValueError):
@@ -281,7 +281,7 @@ class Sender:
                 known[name] = sha256
                 self._client.set_tag(sent.run_id, FILES_TAG, text)
 
-    def _traces(self, run: MlflowRun, held: Run, sent: Sent) -> None:
+    def _traces(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
         """Send the traces of games that the run has none of; a tag counts those it has, and one sent again is one."""
         from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
         from mlflow.tracing.client import TracingClient
@@ -317,7 +317,7 @@ class Sender:
         if sent.counts["trace"]:
             self._client.set_tag(sent.run_id, TRACES_TAG, str(known + sent.counts["trace"]))
 
-    def _tags(self, run: MlflowRun, held: Run, sent: Sent) -> None:
+    def _tags(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
         from mlflow.entities import RunTag
 
         wanted = {**run.tags, NAME: run.name}
@@ -341,14 +341,14 @@ class Sender:
         return self._ids[key]
 
 
-class Sent:
+class SentParts:
     """What was sent of a run: nothing where the server had all of it."""
 
     def __init__(self, run_id: str, counts: Counter[str], notes: list[str]) -> None:
         self.run_id, self.counts, self.notes = run_id, counts, notes
 
 
-def _is_other(point: Point, known: Mapping[str, Mapping[int, float]]) -> bool:
+def _is_other(point: MetricPoint, known: Mapping[str, Mapping[int, float]]) -> bool:
     held = known.get(point.key, {}).get(point.step)
     return held is not None and abs(held - point.value) > 1e-9 * max(1.0, abs(point.value))
 

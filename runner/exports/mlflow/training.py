@@ -8,7 +8,7 @@ from typing import Any
 from runner.documents.dataclass_schema import to_plain
 from runner.exports.mlflow.curve import interval_points, value_points
 from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import Data, MlflowRun, Model, Point, as_written, model_key
+from runner.exports.mlflow.record import Data, MetricPoint, MlflowRun, Model, as_written, model_key
 from runner.exports.mlflow.run_facts import KEY_TAG, TAG, common, counts_of, data_of, tags_of
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
@@ -17,7 +17,7 @@ from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
 from runner.training.games import check_part
 from runner.training.stage_log import read_stages
-from runner.training.stages import Became, DatasetsBuilt, GamesPlayed, PartRecord, Stages, Switched, TestPlayed
+from runner.training.stages import Became, DatasetsBuilt, GamesPlayed, RunRecord, Stages, Switched, TestPlayed
 
 TEST, GAMES, MODELS = "test.", "games.", "models."
 """Before the names of metrics: of the tests, of the games that were learnt from, of what became of each model group."""
@@ -49,12 +49,12 @@ def _record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     )
 
 
-def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[Point]:
+def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
     """The numbers of each finished test, at the iteration whose models it measures, and of the games of each.
 
     The accuracy of the tests is the learning curve, and has the name that the accuracy of a benchmark has.
     """
-    kinds: tuple[tuple[str, type[PartRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
+    kinds: tuple[tuple[str, type[RunRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
     for prefix, kind in kinds:
         for record in {one.iteration: one for one in stages.all(kind)}.values():
             part = check_part(folder, record)
@@ -64,21 +64,21 @@ def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[Poi
                 if is_curve:
                     yield from interval_points(row, record.iteration, fitted)
             for name, value in counts_of(part.manifest(), ("rollouts", "completions", "cost_usd")):
-                yield Point(fitted.key(prefix + name), record.iteration, value)
+                yield MetricPoint(fitted.key(prefix + name), record.iteration, value)
 
 
-def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[Point]:
+def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
     """On how many examples each model was trained in an iteration, and whether it was."""
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == Became.TRAINED
-            yield Point(fitted.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
+            yield MetricPoint(fitted.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
             if isinstance(outcome.get("examples"), int):
-                yield Point(fitted.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
+                yield MetricPoint(fitted.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
             ended = stages.trained(record.iteration, group)
             if trained and ended is not None and isinstance(ended.facts.get("trained_tokens"), int):
                 tokens = float(ended.facts["trained_tokens"])
-                yield Point(fitted.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
+                yield MetricPoint(fitted.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
 
 
 def _learnt_from(folder: RunFolder, stages: Stages) -> Iterator[Data]:

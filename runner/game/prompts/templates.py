@@ -68,7 +68,7 @@ class PromptTemplate(str):
         return SandboxedTemplate(self.name, self).render(variables)
 
 
-class Rendered:
+class RenderedTexts:
     """Texts that templates gave, the newest of them: a game's prompts are read again where its files are built."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class PromptSet:
     files: Mapping[str, Place] = field(default_factory=dict, repr=False, compare=False)
     """The file of each template, for messages; empty in another process."""
     _compiled: dict[str, SandboxedTemplate] = field(default_factory=dict, repr=False, compare=False)
-    rendered: Rendered = field(default_factory=Rendered, repr=False, compare=False)
+    rendered: RenderedTexts = field(default_factory=RenderedTexts, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"sources": dict(self.sources)}
@@ -110,7 +110,7 @@ class PromptSet:
         object.__setattr__(self, "inherited", ())
         object.__setattr__(self, "files", {})
         object.__setattr__(self, "_compiled", {})
-        object.__setattr__(self, "rendered", Rendered())
+        object.__setattr__(self, "rendered", RenderedTexts())
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
         """A template's text with these variables.

@@ -13,7 +13,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import from_plain, removable_keys, resettable_keys, schema
 from runner.documents.editor_schemas import for_editors
 from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.schema_check import check
 from runner.documents.source_tree import OwnTree
 from runner.game.protocols.protocol import Protocol
@@ -144,7 +144,7 @@ def _starts_with_verifier(file: ProtocolFile) -> bool:
     return any(file.agents[name].role == "verifier" for name in file.cycle[0].speak if name in file.agents)
 
 
-def _static_problems(file: ProtocolFile, layered: Layered) -> Iterator[Problem]:
+def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
     verifiers = [name for name, agent in file.agents.items() if agent.role == "verifier"]
     if len(verifiers) != 1:
         yield _at(layered, "agents")(
@@ -162,7 +162,7 @@ def _static_problems(file: ProtocolFile, layered: Layered) -> Iterator[Problem]:
 
 
 def _unknown(
-    what: str, names: Sequence[str], known: Collection[str], layered: Layered, *at: str | int
+    what: str, names: Sequence[str], known: Collection[str], layered: LayeredData, *at: str | int
 ) -> Iterator[Problem]:
     """Entries of a list that name nothing there is."""
     for index, name in enumerate(names):
@@ -170,12 +170,12 @@ def _unknown(
             yield _at(layered, *at, index)(f"no {what} {name!r}{did_you_mean(name, known)}")
 
 
-def _at(layered: Layered, *at: str | int) -> Callable[[str], Problem]:
+def _at(layered: LayeredData, *at: str | int) -> Callable[[str], Problem]:
     return lambda message: Problem(layered.place(at), ".".join(map(str, at)), message)
 
 
 def _speaker_problems(
-    file: ProtocolFile, layered: Layered, index: int, speaker: str, channels: Sequence[str]
+    file: ProtocolFile, layered: LayeredData, index: int, speaker: str, channels: Sequence[str]
 ) -> Iterator[Problem]:
     problem = _at(layered, "cycle", index, "speak", speaker)
     if speaker not in file.agents:
@@ -193,7 +193,7 @@ def _speaker_problems(
             yield _at(layered, "agents", speaker, "headers")(message)
 
 
-def _agent_problems(file: ProtocolFile, layered: Layered, name: str) -> Iterator[Problem]:
+def _agent_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iterator[Problem]:
     agent = file.agents[name]
     headers = _at(layered, "agents", name, "headers")
     order = _at(layered, "agents", name, "channel_order")
@@ -218,7 +218,7 @@ def _value_problems(given: Mapping[str, Any], where: PlaceOf) -> Iterator[Proble
     names = {field.name for field in fields(Parameters)}
     data = {"protocol": {name: value for name, value in given.items() if name in names}}
     parameters = {"type": "object", "properties": schema(Parameters, "parameters")["properties"]}
-    for problem in check(Layered(data), {"type": "object", "properties": {"protocol": parameters}}):
+    for problem in check(LayeredData(data), {"type": "object", "properties": {"protocol": parameters}}):
         yield replace(problem, place=where(problem.key))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from runner.base.hashing import derived_seed
-from runner.game.protocols.schema import AgentSpec, Parameters, ProtocolFile, Step
+from runner.game.protocols.schema import AgentSpec, Parameters, ProtocolFile, ProtocolStep
 
 
 class Decision(IntEnum):
@@ -111,7 +111,7 @@ class Protocol:
         return self.file.agents[agent]
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ProtocolStep, ...]:
         """The cycle as it is played: rotated to its first step and split where speakers take turns."""
         cycle = self.file.cycle
         first = next(
@@ -123,13 +123,13 @@ class Protocol:
             return rotated
         return tuple(one for step in rotated for one in self._split(step))
 
-    def _split(self, step: Step) -> Sequence[Step]:
+    def _split(self, step: ProtocolStep) -> Sequence[ProtocolStep]:
         if step.draw == "one" or len(step.speak) < 2:
             return (step,)
         speakers = list(step.speak) if self.parameters.prover0_first else list(step.speak)[::-1]
         return [replace(step, speak={name: step.speak[name]}) for name in speakers]
 
-    def step(self, round_: int) -> Step:
+    def step(self, round_: int) -> ProtocolStep:
         """The step that is played in a round.
 
         Raises:

@@ -64,7 +64,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PendingTurn:
     """Who must speak now, in which channels, after which rounds."""
 
     round: int
@@ -73,7 +73,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class FinishedGame:
     """A finished game. `decision` is NONE where the rounds ran out."""
 
     rounds: Sequence[Round]
@@ -87,7 +87,7 @@ class Played:
 
 def play(
     protocol: Protocol, *, seed: int, label: int | None, prover_stance: int, rounds: Sequence[Round] = ()
-) -> Generator[Turn, Mapping[str, Reply], Played]:
+) -> Generator[PendingTurn, Mapping[str, Reply], FinishedGame]:
     """Play one game; `rounds` continues one that was begun.
 
     The label is used for what the rounds pay and for `force_guess: y`, never shown to a speaker.
@@ -95,7 +95,7 @@ def play(
     played, pay = list(rounds), Payoff()
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = protocol.speakers(round_, seed)
-        replies = (yield Turn(round_, speakers, played)) if speakers else {}
+        replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
         verifier = replies.get(protocol.verifier_name)
         decision = effective_decision(protocol, round_, seed, verifier.decision if verifier else Decision.NONE, label)
         pay = payoff(
@@ -110,8 +110,8 @@ def play(
         votes = () if verifier is None else verifier.votes
         played.append(_round(replies, decision, pay.rewards, votes))
         if pay.decided:
-            return Played(played, decision, terminated=False)
-    return Played(played, Decision.NONE, terminated=True)
+            return FinishedGame(played, decision, terminated=False)
+    return FinishedGame(played, Decision.NONE, terminated=True)
 
 
 def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, float], votes: tuple[int, ...]) -> Round:

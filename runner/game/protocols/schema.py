@@ -55,7 +55,7 @@ class Channel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ProtocolStep:
     """One step of the cycle, played in one round: all its speakers speak at the same time."""
 
     speak: Mapping[str, tuple[str, ...]] = option(
@@ -124,7 +124,7 @@ class ProtocolFile:
         minProperties=1,
         propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
     )
-    cycle: tuple[Step, ...] = option(
+    cycle: tuple[ProtocolStep, ...] = option(
         "The steps, played one a round and then again from the first, until the last round.",
         example=[{"speak": {"verifier": ["main"]}}, {"speak": {"prover": ["main"]}}],
         minItems=1,

@@ -13,7 +13,7 @@ from runner.base.errors import BudgetExhausted, CallError
 from runner.documents.dataclass_schema import option
 from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.interface import Complete, Completion, Request
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class Budget:
 
     def __init__(self, settings: BudgetSettings) -> None:
         self._settings = settings
-        self.spent = Tally()
-        self._reserved = Tally()
+        self.spent = UsageTotals()
+        self._reserved = UsageTotals()
         self._waiting: list[asyncio.Future[None]] = []
         self._refused: tuple[str, str, str] | None = None
 
@@ -57,15 +57,15 @@ class Budget:
     def is_exhausted(self) -> bool:
         return self._refused is not None
 
-    def add_spent(self, amount: Tally) -> None:
+    def add_spent(self, amount: UsageTotals) -> None:
         """Count what an earlier process spent."""
         self.spent += amount
 
-    def has_room(self, amount: Tally) -> bool:
+    def has_room(self, amount: UsageTotals) -> bool:
         """Whether this much fits beside all that is set aside."""
         return self._refused is None and self._exceeded(amount) is None
 
-    def _exceeded(self, amount: Tally) -> str | None:
+    def _exceeded(self, amount: UsageTotals) -> str | None:
         total = self.spent + self._reserved + amount
         for name in ("usd", "tokens", "completions"):
             most = getattr(self._settings, name)
@@ -74,7 +74,7 @@ class Budget:
                 return name
         return None
 
-    async def reserve(self, amount: Tally) -> None:
+    async def reserve(self, amount: UsageTotals) -> None:
         """Set aside what a call may cost; waits for calls in flight, whose settling may make room.
 
         Raises:
@@ -95,11 +95,11 @@ class Budget:
             await settled
         self._reserved += amount
 
-    def settle(self, reserved: Tally, cost: Tally) -> None:
+    def settle(self, reserved: UsageTotals, cost: UsageTotals) -> None:
         """Replace a reservation by what the call cost."""
         self._reserved -= reserved
         if self._reserved.completions == 0:
-            self._reserved = Tally()
+            self._reserved = UsageTotals()
         self.spent += cost
         waiting, self._waiting = self._waiting, []
         for settled in waiting:
@@ -121,7 +121,7 @@ def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Compl
             cost = cost_of_failure(most, error)
             raise
         except NotSent:
-            cost = Tally()
+            cost = UsageTotals()
             raise
         finally:
             budget.settle(most, cost)

@@ -18,8 +18,8 @@ from runner.game.prompts.chat import ChatMessage
 from runner.models.answers import split, with_own_choice, without_body
 from runner.models.call_events import NO_EVENTS, CallEvents
 from runner.models.interface import Complete, Completion, Request, SampleKey
-from runner.models.journal_records import Asked, CallRecord, EndedRecord, PartRecord, messages_hash
-from runner.models.usage_totals import Tally
+from runner.models.journal_records import CallRecord, EndedRecord, RepeatRecord, RequestRecord, messages_hash
+from runner.models.usage_totals import UsageTotals
 
 MAX_N = 128
 """The most answers that one call may ask for, by the wire format."""
@@ -58,7 +58,7 @@ class JournaledCompleter:
         sharing: frozenset[str] = frozenset(),
         sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
         events: CallEvents = NO_EVENTS,
-        charge: Callable[[Request, Completion], Tally | None] = lambda _, __: None,
+        charge: Callable[[Request, Completion], UsageTotals | None] = lambda _, __: None,
         asks_again: bool = True,
     ) -> None:
         """`asks_again`: what ended in transport is asked for once more, rather than to have ended."""
@@ -83,14 +83,14 @@ class JournaledCompleter:
         """
         # Each journal goes on as it was begun: before format 2 it had the messages as they are before the wire.
         chat = self._sent(request) if self._journal.is_bound else request.messages
-        asked = Asked(self._parameters[request.group], messages_hash(chat))
+        asked = RequestRecord(self._parameters[request.group], messages_hash(chat))
         completion = self._from_journal(request, asked)
         if completion is None:
             completion = await self._from_model(request, asked)
         self._events.answered(request, completion)
         return completion
 
-    async def _from_model(self, request: Request, asked: Asked) -> Completion:
+    async def _from_model(self, request: Request, asked: RequestRecord) -> Completion:
         """The answer of a model, on disk; or the end of the call, on disk, and then raised."""
         try:
             if request.group in self._sharing and request.siblings:
@@ -107,7 +107,7 @@ class JournaledCompleter:
         self._events.settled(request.sample)
         return completion
 
-    def _from_journal(self, request: Request, asked: Asked) -> Completion | None:
+    def _from_journal(self, request: Request, asked: RequestRecord) -> Completion | None:
         record = self._recorded.get(request.sample)
         if record is None:
             return None
@@ -122,7 +122,7 @@ class JournaledCompleter:
             return None  # this process may have more luck
         raise record.as_error()
 
-    async def _ask_with_siblings(self, request: Request, asked: Asked) -> Completion:
+    async def _ask_with_siblings(self, request: Request, asked: RequestRecord) -> Completion:
         """One call for this sample and all its siblings that have no answer yet."""
         family = sorted((request.sample, *request.siblings))
         async with self._asking.setdefault(family[0], asyncio.Lock()):
@@ -142,7 +142,7 @@ class JournaledCompleter:
             finally:
                 self._written.add(request.sample)  # also where it has none: no sibling asks for it any more
 
-    async def _ask_many(self, request: Request, asked: Asked, wanted: Sequence[SampleKey]) -> Completion:
+    async def _ask_many(self, request: Request, asked: RequestRecord, wanted: Sequence[SampleKey]) -> Completion:
         """One call for all these samples, or for the first alone where that is refused or would cost too much."""
         many = replace(request, n=len(wanted), siblings=tuple(wanted[1:]))
         try:
@@ -159,7 +159,7 @@ class JournaledCompleter:
         first, _ = parts[0]
         charged = self._charged(many, completion)
         records = (
-            PartRecord(sample, first.repeat, number)
+            RepeatRecord(sample, first.repeat, number)
             if number and part.body is not None
             else CallRecord(sample, asked, part, charged if number == 0 else None)
             for number, (sample, part) in enumerate(parts)
@@ -173,7 +173,7 @@ class JournaledCompleter:
             self._ready[sample] = part
         return self._ready.pop(request.sample)
 
-    async def _ask_one(self, request: Request, asked: Asked) -> Completion:
+    async def _ask_one(self, request: Request, asked: RequestRecord) -> Completion:
         """One call for this sample."""
         completion = await self._answer(request)
         record = CallRecord(request.sample, asked, completion, self._charged(request, completion))
@@ -186,5 +186,5 @@ class JournaledCompleter:
         completion = with_own_choice(await self._complete(request))
         return completion if self._journal.is_bound else without_body(completion)
 
-    def _charged(self, request: Request, completion: Completion) -> Tally | None:
+    def _charged(self, request: Request, completion: Completion) -> UsageTotals | None:
         return None if completion.from_cache else self._charge(request, completion)

@@ -24,7 +24,7 @@ from runner.base.hashing import canonical
 from runner.base.storage.safe_files import create_only, is_there, open_to_read
 from runner.models.interface import SampleKey
 from runner.models.journal_records import BatchRecord, LostRecord, Record
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 
 _NAME_BYTES = 16
 _SLOT = struct.Struct("<16sqdqq")
@@ -46,7 +46,7 @@ class InFlight:
         self._free: list[int] = []
         self._end = _NAME_BYTES
 
-    def sent(self, sample: SampleKey, most: Tally, records: int) -> None:
+    def sent(self, sample: SampleKey, most: UsageTotals, records: int) -> None:
         """A call is about to be sent: what it may cost, and how many records the journal has.
 
         Raises:
@@ -109,12 +109,12 @@ class AbandonedCalls:
         except OSError as error:
             raise RunError(f"cannot read {path}: {error.strerror}") from error
         self.name = data[:_NAME_BYTES].hex()
-        self._slots: dict[bytes, tuple[int, Tally]] = {}
+        self._slots: dict[bytes, tuple[int, UsageTotals]] = {}
         slots = data[_NAME_BYTES:]
         for call, records, *most in _SLOT.iter_unpack(slots[: len(slots) // _SLOT.size * _SLOT.size]):
             # Of two slots of one call the later sent is in flight: the other's attempt has its record.
             if most[-1] and records >= self._slots.get(call, (0,))[0]:
-                self._slots[call] = (records, Tally(*most))
+                self._slots[call] = (records, UsageTotals(*most))
         self._since = min((records for records, _ in self._slots.values()), default=0)
 
     @property
@@ -136,9 +136,9 @@ class AbandonedCalls:
                 del self._slots[call]
 
     @property
-    def most(self) -> Tally:
+    def most(self) -> UsageTotals:
         """What they may have cost."""
-        return sum((most for _, most in self._slots.values()), Tally())
+        return sum((most for _, most in self._slots.values()), UsageTotals())
 
     def lost(self) -> LostRecord:
         """They as a journal record."""

@@ -30,7 +30,7 @@ class _Group:
     """What the run stops with."""
 
 
-class Judged(NamedTuple):
+class MalformedRequests(NamedTuple):
     """A way to ask whose refusals of single requests end their games."""
 
     complete: Complete
@@ -38,7 +38,7 @@ class Judged(NamedTuple):
     """Raises `ProviderRefusal` where a group was refused and never answered; for when all games are over."""
 
 
-def judging_refusals(complete: Complete, failures: int, answered: Collection[str] = ()) -> Judged:
+def judging_refusals(complete: Complete, failures: int, answered: Collection[str] = ()) -> MalformedRequests:
     """`complete`, whose refusals of single requests end their games; `answered` are groups that had an answer.
 
     It may grow, where others ask, too. So many `failures`, and no answer at all, are a refusal of the group.
@@ -68,4 +68,4 @@ def judging_refusals(complete: Complete, failures: int, answered: Collection[str
             if group.refused and not (group.answered or name in answered):
                 raise ProviderRefusal(group.refusal)
 
-    return Judged(judged, check)
+    return MalformedRequests(judged, check)

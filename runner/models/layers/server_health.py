@@ -115,7 +115,7 @@ def judged(group: str, refusals: Sequence[CallError], gone: Sequence[str] = ()) 
     )
 
 
-class Standing:
+class ServerHealth:
     """One server's among those of its group.
 
     `tell` is told what a user should see: that the server is left, and None once it is not any more; `unlike` of how

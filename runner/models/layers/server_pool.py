@@ -24,16 +24,16 @@ from runner.models.interface import Complete, Completion, Request
 from runner.models.layers.breaker import ALIVE, Breaker
 from runner.models.layers.placement import Placement
 from runner.models.layers.retry import after_failure
-from runner.models.layers.server_health import Standing, is_fault, is_refusal, judged
+from runner.models.layers.server_health import ServerHealth, is_fault, is_refusal, judged
 from runner.models.retry_policy import TransientPolicy
 
 
 @dataclass(frozen=True)
-class Server:
+class PooledServer:
     """One of several: its breaker, how it stands among them, and one attempt of a call to it."""
 
     breaker: Breaker
-    standing: Standing
+    standing: ServerHealth
     complete: Complete
 
     @property
@@ -80,7 +80,7 @@ class SeveralServers:
 
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[PooledServer],
         placement: Placement,
         policy: TransientPolicy,
         events: CallEvents,

@@ -17,7 +17,7 @@ from runner.models.settings import ModelSettings
 
 
 @dataclass(frozen=True)
-class Row:
+class BatchRow:
     """One line of a batch's results; whatever a server sends in the place of a field is taken for nothing there."""
 
     body: Any
@@ -63,7 +63,7 @@ class BatchResults:
         data, json, altered = read_json(cleaned, self._redactor)
         return data, json, altered if cleaned is line else tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
 
-    def get(self, name: str) -> Row | None:
+    def get(self, name: str) -> BatchRow | None:
         """A line by its name."""
         if name not in self._found:
             return None
@@ -76,7 +76,7 @@ class BatchResults:
         status, body = response.get("status_code"), response.get("body")
         whole = part_of(json, "response", "body") if "body" in response else None
         status = status if isinstance(status, int) and status else 500
-        return Row(body, written(body) if whole is None else whole, status, data.get("error"), altered)
+        return BatchRow(body, written(body) if whole is None else whole, status, data.get("error"), altered)
 
     def end_of(
         self, name: str, request: Request, settings: ModelSettings, group: str
@@ -96,7 +96,7 @@ class BatchResults:
             file.close()
 
 
-def _completion(row: Row, request: Request, settings: ModelSettings, group: str) -> Completion:
+def _completion(row: BatchRow, request: Request, settings: ModelSettings, group: str) -> Completion:
     if row.error or row.status != 200:
         cut = cut_at_limit(row.status, row.error or row.body, request, settings, 0.0)
         if cut is not None:

@@ -33,7 +33,7 @@ class TooLongError(BodyError):
     """A body that is longer than its limit."""
 
 
-class Places:
+class BodySlots:
     """The places for the long bodies of one server, of which at most `bodies` come at once."""
 
     def __init__(self, bodies: int = 1) -> None:

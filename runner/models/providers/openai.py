@@ -28,7 +28,7 @@ from runner.base.errors import NipRunError, ProviderRefusal, RunError, SeveralRe
 from runner.base.redaction import redacted, remember
 from runner.models.headers import SESSION_ID, headers_of
 from runner.models.interface import Completion, Request, session_of
-from runner.models.providers.body_limits import OnePlace, Places
+from runner.models.providers.body_limits import BodySlots, OnePlace
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_body import request_body
 from runner.models.providers.openai_errors import (
@@ -64,7 +64,7 @@ Reload = Callable[[Client, float], Awaitable[bool]]
 SyncClient = openai.OpenAI
 
 
-def make_client(settings: ModelSettings, group: str, connections: int, places: Places | None = None) -> Client:
+def make_client(settings: ModelSettings, group: str, connections: int, places: BodySlots | None = None) -> Client:
     """The official client for one model group, on the edge's transport; the clients of one server share its `places`.
 
     Raises:
@@ -75,7 +75,7 @@ def make_client(settings: ModelSettings, group: str, connections: int, places: P
         api_key=_key(settings, group),
         base_url=settings.address or BASE_URL,
         max_retries=0,
-        http_client=LeanHttp(settings.timeout, connections, places or Places()),
+        http_client=LeanHttp(settings.timeout, connections, places or BodySlots()),
     )
     _set_headers(client, settings, headers)
     return client
@@ -259,7 +259,7 @@ class OpenAiModel:
         group: str,
         connections: int,
         learn: Callable[[Mapping[str, str]], None] | None = None,
-        places: Places | None = None,
+        places: BodySlots | None = None,
         *,
         client: Client | None = None,
         reload: Reload | None = None,
@@ -267,7 +267,7 @@ class OpenAiModel:
         self._settings = settings
         self._group = group
         self._learn = learn or (lambda _: None)
-        self._places = places or Places(connections)
+        self._places = places or BodySlots(connections)
         self._is_shared = client is not None
         self._reload = reload
         self._client = client or make_client(settings, group, connections, self._places)

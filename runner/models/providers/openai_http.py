@@ -23,8 +23,8 @@ from aiohttp.http_exceptions import ContentLengthError, HttpProcessingError
 from runner.base.redaction import Redactor, current_redactor
 from runner.models.providers.body_limits import (
     BodyError,
+    BodySlots,
     OnePlace,
-    Places,
     TooLongError,
     read_body,
     read_start,
@@ -125,10 +125,10 @@ class _Connector(aiohttp.TCPConnector):
         raise aiohttp.ClientConnectionError("the server sends answers before it is asked")
 
 
-class Transport(httpx2.AsyncBaseTransport):
+class AiohttpTransport(httpx2.AsyncBaseTransport):
     """Connections to one server by aiohttp, whose pool does not slow down with their number."""
 
-    def __init__(self, connections: int, places: Places) -> None:
+    def __init__(self, connections: int, places: BodySlots) -> None:
         self._connections, self._places = connections, places
         self._session: aiohttp.ClientSession | None = None
         self._redactor: Redactor | None = None
@@ -299,8 +299,8 @@ class LeanHttp(httpx2.AsyncClient):
 
     _addresses: ClassVar[dict[str, httpx2.URL]] = {}
 
-    def __init__(self, timeout: float, connections: int, places: Places) -> None:
-        self._edge = Transport(connections, places)
+    def __init__(self, timeout: float, connections: int, places: BodySlots) -> None:
+        self._edge = AiohttpTransport(connections, places)
         super().__init__(
             transport=self._edge,
             timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),

@@ -7,11 +7,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.boards.lists import Row, TaskList
-from runner.pages.charts.estimates import Estimate
+from runner.pages.boards.lists import BoardRow, TaskList
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.frontier import Offer, frontier, frontier_of
 from runner.pages.charts.heatmap import heat
-from runner.pages.sweeps import Sweep, short_names
+from runner.pages.sweeps import SweepPoints, short_names
 
 MOST = 100
 """So many rows are drawn, and all that are on the frontier: more of them would hide each other."""
@@ -30,16 +30,16 @@ def cost_chart(listed: TaskList) -> Markup | None:
     return frontier(drawn, title=f"Cost and accuracy, {listed.benchmark}", key=listed.name)
 
 
-def _offer(row: Row) -> Offer:
+def _offer(row: BoardRow) -> Offer:
     values = row.values
     return Offer(
         values["run"],
-        Estimate(values["run"], values["accuracy"], values["ci_low"], values["ci_high"], f"n {values['n']}"),
+        ChartEstimate(values["run"], values["accuracy"], values["ci_low"], values["ci_high"], f"n {values['n']}"),
         values["cost_usd"],
     )
 
 
-def sweep_chart(sweep: Sweep, key: str) -> Markup | None:
+def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
     """The accuracies of a sweep over two keys, each of its cells one line; None of any other."""
     if len(sweep.keys) != _CROSSED:
         return None

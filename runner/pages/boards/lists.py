@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.pages.boards.marks import Mark, mark_of
-from runner.pages.sweeps import Sweep, published_sweeps, short_names, sweeps_of
+from runner.pages.sweeps import SweepPoints, published_sweeps, short_names, sweeps_of
 from runner.registry.board.board import RegistryBoard
 from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
 from runner.registry.lineage.contamination import legend
@@ -33,7 +33,7 @@ _TASK_CHARACTERS = 12
 
 
 @dataclass(frozen=True)
-class Row:
+class BoardRow:
     """One run of a list."""
 
     values: Mapping[str, Any]
@@ -53,26 +53,26 @@ class TaskList:
     benchmark: str
     task: str | None
     selection: str
-    rows: Sequence[Row]
-    sweeps: Sequence[Sweep]
+    rows: Sequence[BoardRow]
+    sweeps: Sequence[SweepPoints]
 
     @property
-    def ranked(self) -> list[Row]:
+    def ranked(self) -> list[BoardRow]:
         return [row for row in self.rows if row.values["rank"] is not None]
 
     @property
-    def others(self) -> list[Row]:
+    def others(self) -> list[BoardRow]:
         """The runs of this task that have no rank."""
         return [row for row in self.rows if row.values["rank"] is None and row.values["task"] == self.task]
 
     @property
-    def elsewhere(self) -> list[Row]:
+    def elsewhere(self) -> list[BoardRow]:
         """The runs of other tasks."""
         return [row for row in self.rows if row.values["task"] != self.task]
 
 
 @dataclass(frozen=True)
-class Board:
+class BoardPage:
     """What the pages of a board are made of."""
 
     where: str
@@ -104,7 +104,7 @@ def _is_relative(path: str) -> bool:
     return path != "" and not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
-def local_board(results: Results, named: str | None = None) -> Board:
+def local_board(results: Results, named: str | None = None) -> BoardPage:
     """The board of a results folder; one that is not there, or has no rows, has no lists.
 
     `named` is what the page is to call the folder, where that is not its path.
@@ -138,12 +138,12 @@ def local_board(results: Results, named: str | None = None) -> Board:
         ),
         ("Make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
     ]
-    return Board(where, False, at, told, said=said, commands=commands)
+    return BoardPage(where, False, at, told, said=said, commands=commands)
 
 
 def published_board(
     board: RegistryBoard, named: str | None = None, *, name_of: Callable[[Mapping[str, Any]], str] | None = None
-) -> Board:
+) -> BoardPage:
     """The board of a registry.
 
     `named` is what the page is to call its place, where that is not its address; `name_of` says what the page of a list
@@ -165,7 +165,7 @@ def published_board(
     hidden = [line for line in not_shown(board) if not line.startswith("left out: ")]
     if not board.rows:
         said = [f"No benchmark is published in {board.where}.", *hidden]
-        return Board(board.where, True, place, told, board.left_out, said)
+        return BoardPage(board.where, True, place, told, board.left_out, said)
     meaning = legend(mark for row in board.rows for mark in row["marks"])
     commands = [
         ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
@@ -175,7 +175,7 @@ def published_board(
         ("Two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
     ]
     said = [tiers_in_words(board), *([meaning] if meaning else []), *hidden]
-    return Board(board.where, True, place, told, board.left_out, said, commands)
+    return BoardPage(board.where, True, place, told, board.left_out, said, commands)
 
 
 def _names(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
@@ -190,7 +190,7 @@ def _names(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
 
 
 def _task_list(
-    name: str, listed: Sequence[Mapping[str, Any]], rows: Sequence[Row], sweeps: Sequence[Sweep]
+    name: str, listed: Sequence[Mapping[str, Any]], rows: Sequence[BoardRow], sweeps: Sequence[SweepPoints]
 ) -> TaskList:
     first = listed[0]
     return TaskList(name, str(first["benchmark"]), first["task"], selection_in_words(first), rows, sweeps)
@@ -204,14 +204,14 @@ _SAME = (
 """What a page's row has as the board has it."""
 
 
-def _local(row: Mapping[str, Any], short_point: str | None) -> Row:
+def _local(row: Mapping[str, Any], short_point: str | None) -> BoardRow:
     told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}", *shared_in_words(row)]
-    return Row(
+    return BoardRow(
         {"run": row["run_id"], "release": None, **_shared(row, short_point)}, [mark_of(text) for text in told if text]
     )
 
 
-def _published(row: Mapping[str, Any], short_point: str | None) -> Row:
+def _published(row: Mapping[str, Any], short_point: str | None) -> BoardRow:
     own = {
         "run": row["release"].removeprefix("run/"),
         "release": row["release"],
@@ -224,7 +224,7 @@ def _published(row: Mapping[str, Any], short_point: str | None) -> Row:
         "release_sha256": row["release_sha256"],
     }
     told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}", *row["marks"]]
-    return Row(own, [mark_of(text) for text in told if text])
+    return BoardRow(own, [mark_of(text) for text in told if text])
 
 
 def _shared(row: Mapping[str, Any], short_point: str | None) -> dict[str, Any]:

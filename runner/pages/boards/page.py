@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from runner.base.text import decimal, dollars, interval_ends
 from runner.pages.boards.charts import cost_chart, sweep_chart, told
-from runner.pages.boards.lists import Board, Row, TaskList
+from runner.pages.boards.lists import BoardPage, BoardRow, TaskList
 from runner.pages.boards.marks import MEANINGS, kinds_of
 from runner.pages.html import rendered
 from runner.pages.packing import packed
@@ -27,7 +27,7 @@ _MOST_LINKS = 5
 """With more tasks, the overview alone leads to them."""
 
 
-def board_site(board: Board, keep: Keep, runs: Collection[str] = ()) -> Site:
+def board_site(board: BoardPage, keep: Keep, runs: Collection[str] = ()) -> Site:
     """A board as a site: `board` is the overview, `board/TASK` the list of a task.
 
     The rows of each list are kept as data (`b0-rows-0`, ...), for the script. `runs` are the ids of those that the same
@@ -79,7 +79,7 @@ def _kept(slug: str, listed: TaskList, keep: Keep) -> dict[str, Any]:
     }
 
 
-def _short_name(listed: TaskList, board: Board) -> str:
+def _short_name(listed: TaskList, board: BoardPage) -> str:
     alone = sum(other.benchmark == listed.benchmark for other in board.lists) == 1
     return listed.benchmark if alone else f"{listed.benchmark} {listed.name[:8]}"
 
@@ -103,7 +103,7 @@ def _in_short(listed: TaskList) -> dict[str, Any]:
     }
 
 
-def _facts(board: Board, listed: TaskList, runs: Collection[str]) -> dict[str, Any]:
+def _facts(board: BoardPage, listed: TaskList, runs: Collection[str]) -> dict[str, Any]:
     domain = domain_of(listed.rows)
     ranked, others = listed.ranked[:FIRST], listed.others[: max(0, FIRST - len(listed.ranked))]
     elsewhere = listed.elsewhere[: FIRST - len(ranked) - len(others)]
@@ -124,7 +124,7 @@ def _facts(board: Board, listed: TaskList, runs: Collection[str]) -> dict[str, A
     }
 
 
-def _line(row: Row, domain: Sequence[float] | None, runs: Collection[str]) -> dict[str, Any]:
+def _line(row: BoardRow, domain: Sequence[float] | None, runs: Collection[str]) -> dict[str, Any]:
     """A row's cells."""
     values = row.values
     return {
@@ -165,7 +165,7 @@ def _sweep(sweep: Any, place: int) -> dict[str, Any]:
     return {"sweep": sweep, "lines": lines, "chart": sweep_chart(sweep, str(place)), "has_reasons": has_reasons}
 
 
-def _commands(board: Board, listed: TaskList) -> list[tuple[str, str]]:
+def _commands(board: BoardPage, listed: TaskList) -> list[tuple[str, str]]:
     """The board's commands, with the runs of this list in the place of words."""
     ranked = listed.ranked or listed.rows
     first, second = ranked[0].values, ranked[min(1, len(ranked) - 1)].values
@@ -177,12 +177,12 @@ def _commands(board: Board, listed: TaskList) -> list[tuple[str, str]]:
     return made
 
 
-def _hashes(row: Row) -> dict[str, Any]:
+def _hashes(row: BoardRow) -> dict[str, Any]:
     names = ("run", "spec_sha256", "dataset_sha256", "game_sha256", "release_sha256", "version", "seed")
     return {name: row.values.get(name) for name in names}
 
 
-def domain_of(rows: Iterable[Row]) -> list[float] | None:
+def domain_of(rows: Iterable[BoardRow]) -> list[float] | None:
     """The ends of all intervals, in tenths; None where there is no accuracy."""
     ends = [
         float(end)

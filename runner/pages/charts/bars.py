@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.axes import Axis, framed
 from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.estimates import Estimate, values_of
+from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import counted, known, listed, visible, width_of
 from runner.pages.charts.scales import Scale, Tick, extent
 from runner.pages.charts.styles import PAGE, Look
@@ -34,11 +34,11 @@ class Stack:
 
 
 def bars(
-    estimates: Sequence[Estimate],
+    estimates: Sequence[ChartEstimate],
     *,
     title: str,
     look: Look = PAGE,
-    baseline: Estimate | None = None,
+    baseline: ChartEstimate | None = None,
     domain: tuple[float, float] | None = None,
     told: Callable[[Any], str] | None = None,
     axis: str = "",
@@ -132,7 +132,7 @@ def _bar(drawing: Drawing, scale: Scale, middle: float, parts: Sequence[float | 
         before += part
 
 
-def _whisker(drawing: Drawing, one: Estimate, scale: Scale, y: float) -> None:
+def _whisker(drawing: Drawing, one: ChartEstimate, scale: Scale, y: float) -> None:
     ends, size = one.ends, drawing.size
     assert ends is not None
     first, last = (
@@ -145,7 +145,7 @@ def _whisker(drawing: Drawing, one: Estimate, scale: Scale, y: float) -> None:
             drawing.line(place, y - size * 0.25, place, y + size * 0.25, "over")
 
 
-def _baseline(drawing: Drawing, baseline: Estimate, scale: Scale, rows: Sequence[float]) -> None:
+def _baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows: Sequence[float]) -> None:
     """A dashed line at its value on each bar, and a band between the ends of its interval."""
     value, ends, size = known(baseline.value), baseline.ends, drawing.size
     if value is None:

@@ -10,12 +10,12 @@ from markupsafe import Markup
 
 from runner.pages.charts.axes import Axis, framed
 from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.estimates import Estimate, values_of
+from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import known, listed
 from runner.pages.charts.scales import Scale, Tick, extent
 from runner.pages.charts.styles import PAGE, Look
 
-Stretch = Sequence[tuple[float, Estimate]]
+Stretch = Sequence[tuple[float, ChartEstimate]]
 """Points without a gap between them."""
 
 
@@ -24,7 +24,7 @@ class Series:
     """`points`: each a place on the axis, and what was measured there."""
 
     name: str
-    points: Sequence[tuple[float, Estimate]]
+    points: Sequence[tuple[float, ChartEstimate]]
 
 
 _MOST_TICKS = 12
@@ -70,9 +70,9 @@ def curve(
     return drawing.svg(_told(series, x, y), key)
 
 
-def _stretches(series: Series) -> list[list[tuple[float, Estimate]]]:
+def _stretches(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
     """The points between those that are missing, in the order of their places."""
-    found: list[list[tuple[float, Estimate]]] = [[]]
+    found: list[list[tuple[float, ChartEstimate]]] = [[]]
     for at, point in sorted((one for one in series.points if known(one[0]) is not None), key=lambda one: one[0]):
         if known(point.value) is not None:
             found[-1].append((at, point))

@@ -10,7 +10,7 @@ from runner.pages.charts.labels import known, told_between
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ChartEstimate:
     """`value`, None where there is none; an end that is None is open, both of them: there is no interval."""
 
     name: str
@@ -23,7 +23,7 @@ class Estimate:
     """Those of one group have one colour and shape."""
 
     @classmethod
-    def of(cls, name: str, row: Mapping[str, Any], note: str = "") -> Estimate:
+    def of(cls, name: str, row: Mapping[str, Any], note: str = "") -> ChartEstimate:
         """Of a row with `value`, `ci_low` and `ci_high`, as `metrics.json` and the board have them."""
         return cls(name, row["value"], row["ci_low"], row["ci_high"], note or (row.get("reason") or ""))
 
@@ -37,11 +37,11 @@ class Estimate:
         return told_between(self.value, self.low, self.high, decimals)
 
 
-def groups_of(estimates: Sequence[Estimate]) -> dict[str, int]:
+def groups_of(estimates: Sequence[ChartEstimate]) -> dict[str, int]:
     """The series of each group, in the order in which they come."""
     return {name: series for series, name in enumerate(dict.fromkeys(one.group for one in estimates))}
 
 
-def values_of(estimates: Sequence[Estimate]) -> list[float | None]:
+def values_of(estimates: Sequence[ChartEstimate]) -> list[float | None]:
     """All that is drawn of them: values and the ends of intervals."""
     return [number for one in estimates for number in (known(one.value), *(one.ends or ()))]

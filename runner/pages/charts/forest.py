@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.estimates import Estimate, groups_of, values_of
+from runner.pages.charts.estimates import ChartEstimate, groups_of, values_of
 from runner.pages.charts.labels import known, listed, visible, width_of
 from runner.pages.charts.scales import Scale, extent
 from runner.pages.charts.styles import PAGE, Look
 
 
 def forest(
-    estimates: Sequence[Estimate],
+    estimates: Sequence[ChartEstimate],
     *,
     title: str,
     look: Look = PAGE,
@@ -52,7 +52,7 @@ def forest(
     return drawing.svg(f"{axis or 'values'}: " + listed(f"{one.name} {one.told()}" for one in estimates), key)
 
 
-def _row(drawing: Drawing, one: Estimate, scale: Scale) -> float:
+def _row(drawing: Drawing, one: ChartEstimate, scale: Scale) -> float:
     """The words of one estimate; where its interval is to be drawn."""
     size = drawing.size
     shown = one.told()
@@ -69,11 +69,11 @@ def _row(drawing: Drawing, one: Estimate, scale: Scale) -> float:
     return drawing.y - size * 0.85
 
 
-def _full(one: Estimate) -> str | None:
+def _full(one: ChartEstimate) -> str | None:
     return f"{one.name}: {one.note}" if one.note else None
 
 
-def interval(drawing: Drawing, one: Estimate, scale: Scale, y: float, series: int) -> None:
+def interval(drawing: Drawing, one: ChartEstimate, scale: Scale, y: float, series: int) -> None:
     """A point with its whisker; an end that is open has an arrow and no bar across."""
     value, ends, size = known(one.value), one.ends, drawing.size
     if value is None:

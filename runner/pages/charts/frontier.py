@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.axes import Axis, amounts, framed
 from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.estimates import Estimate, values_of
+from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import fitted, known, listed, money, visible, width_of
 from runner.pages.charts.scales import Scale, extent
 from runner.pages.charts.styles import PAGE, Look
@@ -27,7 +27,7 @@ class Offer:
     """A system: what it reaches, and what that costs; None where a price is not known."""
 
     name: str
-    reached: Estimate
+    reached: ChartEstimate
     cost: float | None
 
 

@@ -13,7 +13,7 @@ from runner.pages.charts.styles import PAGE, Look
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     """`key` is what links name; `below` is a softer second line."""
 
     key: str
@@ -22,7 +22,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Link:
+class GraphLink:
     """`words` stand in the description, and where a pointer rests on the line."""
 
     start: str
@@ -31,7 +31,7 @@ class Link:
 
 
 def lineage(
-    nodes: Sequence[Node], links: Sequence[Link], *, title: str, look: Look = PAGE, key: str = ""
+    nodes: Sequence[GraphNode], links: Sequence[GraphLink], *, title: str, look: Look = PAGE, key: str = ""
 ) -> Markup:  # fmt: skip
     """Each node right of all that it came from; links to what is not there are left out, and so is a way back."""
     if not nodes:
@@ -65,7 +65,7 @@ def lineage(
     return drawing.svg(listed(facts or names.values(), 24), key)
 
 
-def _layers(nodes: Sequence[Node], links: Sequence[Link]) -> dict[str, int]:
+def _layers(nodes: Sequence[GraphNode], links: Sequence[GraphLink]) -> dict[str, int]:
     """How many steps each node is from those that came from nothing; a circle is cut where it closes."""
     before: Mapping[str, list[str]] = {node.key: [] for node in nodes}
     for link in links:
@@ -83,7 +83,7 @@ def _layers(nodes: Sequence[Node], links: Sequence[Link]) -> dict[str, int]:
     return found
 
 
-def _link(drawing: Drawing, link: Link, places: Mapping[str, tuple[float, float]], wide: float) -> None:
+def _link(drawing: Drawing, link: GraphLink, places: Mapping[str, tuple[float, float]], wide: float) -> None:
     size = drawing.size
     (x1, y1), (x2, y2) = places[link.start], places[link.end]
     begin, end = (x1 + wide, y1 + size * 1.5), (x2, y2 + size * 1.5)
@@ -95,7 +95,7 @@ def _link(drawing: Drawing, link: Link, places: Mapping[str, tuple[float, float]
     drawing.polyline([(back, end[1] - size * 0.3), end, (back, end[1] + size * 0.3)], "axis")
 
 
-def _node(drawing: Drawing, node: Node, place: tuple[float, float], wide: float) -> None:
+def _node(drawing: Drawing, node: GraphNode, place: tuple[float, float], wide: float) -> None:
     size, (x, y) = drawing.size, place
     drawing.rect(x, y, wide, size * 3, "box", rx=size * 0.2)
     room = wide - size

@@ -10,23 +10,23 @@ from markupsafe import Markup
 
 from runner.pages.charts.axes import Axis, framed
 from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.labels import counted, known, listed, told
 from runner.pages.charts.scales import Scale
 from runner.pages.charts.styles import PAGE, Look
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ReliabilityBins:
     """One judge's bins, each with `low`, `high`, `n`, `confidence`, `right`, `ci_low`, `ci_high`."""
 
     name: str
     bins: Sequence[Mapping[str, Any]]
 
 
-def reliability(judges: Sequence[Calibration], *, title: str, look: Look = PAGE, key: str = "") -> Markup:
+def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = PAGE, key: str = "") -> Markup:
     """The curves of judges on one square beside the diagonal of a calibrated one, and their counts below."""
-    drawn = [Calibration(one.name, [row for row in one.bins if _is_drawn(row)]) for one in judges]
+    drawn = [ReliabilityBins(one.name, [row for row in one.bins if _is_drawn(row)]) for one in judges]
     if not any(one.bins for one in drawn):
         return empty(look, title, "No confidence of the verifier is known.", key)
     drawing = Drawing(look, title)
@@ -47,13 +47,13 @@ def _is_drawn(row: Mapping[str, Any]) -> bool:
     return known(row["confidence"]) is not None and known(row["right"]) is not None
 
 
-def _curve(drawing: Drawing, judge: Calibration, across: Scale, up: Scale, series: int) -> None:
+def _curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, series: int) -> None:
     aside = (series % 3) * drawing.size * 0.25
     points = [(across.at(row["confidence"]) + aside, up.at(row["right"])) for row in judge.bins]
     if len(points) > 1:
         drawing.polyline(points, "line", series)
     for (x, y), row in zip(points, judge.bins, strict=True):
-        ends = Estimate("", row["right"], row["ci_low"], row["ci_high"]).ends
+        ends = ChartEstimate("", row["right"], row["ci_low"], row["ci_high"]).ends
         if ends is not None:
             low, high = up.at(0.0 if ends[0] is None else ends[0]), up.at(1.0 if ends[1] is None else ends[1])
             drawing.line(x, low, x, high, "whisker", series=series)
@@ -62,7 +62,7 @@ def _curve(drawing: Drawing, judge: Calibration, across: Scale, up: Scale, serie
         drawing.mark(x, y, series, f"{judge.name}: {_of(row)}")
 
 
-def _counts(drawing: Drawing, judges: Sequence[Calibration], across: Scale) -> None:
+def _counts(drawing: Drawing, judges: Sequence[ReliabilityBins], across: Scale) -> None:
     """A bar for each bin, those of several judges side by side; its number above it, where there is room."""
     size = drawing.size
     top = drawing.y + size * 1.2
@@ -90,5 +90,5 @@ def _of(row: Mapping[str, Any]) -> str:
     return f"P(accept) {told(row['confidence'], 2)}, right {told(row['right'], 2)}, {counted(row['n'])} games"
 
 
-def _told(judges: Sequence[Calibration]) -> str:
+def _told(judges: Sequence[ReliabilityBins]) -> str:
     return listed(f"{one.name}: {_of(row)}" for one in judges for row in one.bins)

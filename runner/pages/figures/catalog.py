@@ -10,14 +10,14 @@ from typing import Any
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
 from runner.pages.charts.bars import bars, columns
-from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.forest import forest
 from runner.pages.charts.frontier import Offer, frontier
 from runner.pages.charts.labels import counted
-from runner.pages.charts.reliability import Calibration, reliability
+from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.learning_curve import learning_curve
-from runner.pages.figures.systems import System, curves_of, estimates, estimates_of, row_of, systems_of
+from runner.pages.figures.systems import FigureSystem, curves_of, estimates, estimates_of, row_of, systems_of
 from runner.results.comparison.baselines import baseline_of
 from runner.results.comparison.systems import system_of
 from runner.results.folder import RunFolder
@@ -25,7 +25,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.metrics import PROPORTIONS
 from runner.results.tasks import METRIC
 from runner.rollouts.rollout import Outcome
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 
 LONE = "solo_verifier"
 """The protocol in which the verifier decides alone: the baseline of the others."""
@@ -36,7 +36,7 @@ SHARES = (
 
 
 @dataclass(frozen=True)
-class Maker:
+class FigureKind:
     """`help`: what it shows, in a line."""
 
     help: str
@@ -84,12 +84,12 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
     )  # fmt: skip
 
 
-def _lone_verifier(system: System) -> System | None:
+def _lone_verifier(system: FigureSystem) -> FigureSystem | None:
     """The lone verifier's runs on the same datapoints with the same model, where there are any."""
     results = Results.of(system.folders[0])
     with suppress(UsageError):
         found = baseline_of(LONE, system_of([folder.path for folder in system.folders], results), results)
-        return System(LONE, tuple(found.runs), tuple(found.manifests))
+        return FigureSystem(LONE, tuple(found.runs), tuple(found.manifests))
     return None
 
 
@@ -108,7 +108,7 @@ def _check_plays(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
         )
 
 
-def _measured(systems: Sequence[System], metric: str) -> list[tuple[Estimate, dict[str, Any]]]:
+def _measured(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
     """A metric of systems of which one has it at least.
 
     Raises:
@@ -133,7 +133,7 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
             if any((row_of(folder, name) or {}).get("value") is not None for folder in system.folders)
         ]
         found = estimates_of(system, names)
-        shown = [Estimate(row["metric"], one.value, one.low, one.high, one.note) for one, row in found]
+        shown = [ChartEstimate(row["metric"], one.value, one.low, one.high, one.note) for one, row in found]
         title, y = f"Shares of {system.name}", "metric"
     else:
         found = _measured(systems, metric)
@@ -160,7 +160,7 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
         )
     several = len(systems) > 1
     judges = [
-        Calibration(f"{system.name}, {kind}" if several else kind, bins)
+        ReliabilityBins(f"{system.name}, {kind}" if several else kind, bins)
         for system, found in curves
         for kind, bins in found.items()
     ]
@@ -183,7 +183,7 @@ def _rounds(folders: Sequence[RunFolder], _: str) -> Figure:
     [system] = _one(systems_of(folders), "rounds")
     counts: dict[int, int] = {}
     for folder in system.folders:
-        table = RunResult.opened(folder).rollouts().filter(f"outcome = '{Outcome.DECIDED}'")
+        table = FinishedRun.opened(folder).rollouts().filter(f"outcome = '{Outcome.DECIDED}'")
         for rounds, games in table.aggregate("rounds, count(*)", "rounds").fetchall():
             counts[rounds] = counts.get(rounds, 0) + games
     if not counts:
@@ -202,7 +202,7 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
     told = [folder.read_metrics()["outcomes"] for folder in system.folders]
     sums = {outcome.value: sum(one.get(outcome.value, 0) for one in told) for outcome in Outcome}
     rows = [{**system.facts(), "outcome": name, "games": games} for name, games in sums.items()]
-    shown = [Estimate(name, games) for name, games in sums.items()]
+    shown = [ChartEstimate(name, games) for name, games in sums.items()]
     encoding = Encoding("bars", "games", "outcome", x_name="games")
     return Figure(
         "outcomes", f"How games ended, {system.name}", rows, encoding,
@@ -226,7 +226,7 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     )  # fmt: skip
 
 
-def _one(systems: Sequence[System], name: str) -> Sequence[System]:
+def _one(systems: Sequence[FigureSystem], name: str) -> Sequence[FigureSystem]:
     if len(systems) > 1:
         raise UsageError(
             f"{name} is of one system, and these are {len(systems)}: {comma_join(one.name for one in systems)}"
@@ -234,19 +234,19 @@ def _one(systems: Sequence[System], name: str) -> Sequence[System]:
     return systems
 
 
-FIGURES: Mapping[str, Maker] = {
-    "learning_curve": Maker("accuracy on the test over iterations, seeds pooled, with bands", learning_curve),
-    "accuracy_by_protocol": Maker(
+FIGURES: Mapping[str, FigureKind] = {
+    "learning_curve": FigureKind("accuracy on the test over iterations, seeds pooled, with bands", learning_curve),
+    "accuracy_by_protocol": FigureKind(
         "accuracy of each protocol beside the lone verifier's",
         lambda folders, metric: _by_protocol(folders, metric, "accuracy_by_protocol", "Accuracy by protocol"),
     ),
-    "always_failed": Maker(
+    "always_failed": FigureKind(
         "share of datapoints that the verifier has wrong in every play",
         lambda folders, _: _by_protocol(folders, "always_failed", "always_failed", "Share always failed"),
     ),
-    "reliability": Maker("P(accept) against the share of right solutions", _reliability),
-    "forest": Maker("a metric of each run with its interval, or all shares of one", _forest, takes_metric=True),
-    "rounds": Maker("rounds until the verdict", _rounds),
-    "outcomes": Maker("how games ended", _outcomes),
-    "frontier": Maker("dollars a game against accuracy, with the frontier", _frontier, takes_metric=True),
+    "reliability": FigureKind("P(accept) against the share of right solutions", _reliability),
+    "forest": FigureKind("a metric of each run with its interval, or all shares of one", _forest, takes_metric=True),
+    "rounds": FigureKind("rounds until the verdict", _rounds),
+    "outcomes": FigureKind("how games ended", _outcomes),
+    "frontier": FigureKind("dollars a game against accuracy, with the frontier", _frontier, takes_metric=True),
 }  # fmt: skip

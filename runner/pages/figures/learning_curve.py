@@ -8,9 +8,9 @@ from typing import Any
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted
 from runner.pages.charts.curve import Series, curve
-from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.figures.figure import Encoding, Figure
-from runner.pages.figures.systems import System, grouped, pooled
+from runner.pages.figures.systems import FigureSystem, grouped, pooled
 from runner.results.folder import RunFolder
 from runner.results.tasks import METRIC
 from runner.training.summary import progress
@@ -38,7 +38,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
         for iteration in sorted({at for folder in system.folders for at in told[folder.run_id]}):
             row = _at(system, iteration, told)
             rows.append({**system.facts(), "iteration": iteration, **row})
-            estimate = Estimate.of("", row, f"n {row['n']}, {counted(row['seeds'], 'seed')}")
+            estimate = ChartEstimate.of("", row, f"n {row['n']}, {counted(row['seeds'], 'seed')}")
             points.append((float(iteration), estimate))
         series.append(Series(system.name, points))
     seeds = max(row["seeds"] for row in rows)
@@ -56,7 +56,7 @@ def _tests(folder: RunFolder) -> dict[int, Mapping[str, Any]]:
     return {test["iteration"]: test for test in metrics["tests"]}
 
 
-def _at(system: System, iteration: int, told: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, Any]:
+def _at(system: FigureSystem, iteration: int, told: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, Any]:
     """What the seeds that were tested before an iteration came to together."""
     tested = [(folder, told[folder.run_id][iteration]) for folder in system.folders if iteration in told[folder.run_id]]
     facts = {"tests": [test["run_id"] for _, test in tested], "seeds": len(tested)}
@@ -64,5 +64,5 @@ def _at(system: System, iteration: int, told: Mapping[str, Mapping[int, Mapping[
     if len(tested) == 1:
         return {**{name: tested[0][1]["accuracy"][name] for name in names}, **facts}
     parts = [folder.beside(test["run_id"]) for folder, test in tested]
-    value = pooled(System(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [METRIC])[METRIC]
+    value = pooled(FigureSystem(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [METRIC])[METRIC]
     return {**{name: getattr(value, name) for name in names}, "between_seeds": value.between, **facts}

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted
-from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.estimates import ChartEstimate
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.pooled_numbers import pooled_curves, pooled_numbers
 from runner.results.leaderboard.results_folder import Results
@@ -27,7 +27,7 @@ _NOTHING: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class System:
+class FigureSystem:
     """The runs of one game; they differ in their seeds."""
 
     name: str
@@ -59,7 +59,7 @@ class System:
         return {"system": self.name, "protocol": self.first.protocol, "runs": self.run_ids}
 
 
-def systems_of(folders: Sequence[RunFolder]) -> list[System]:
+def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
     """Finished benchmark runs as systems, in their order.
 
     Raises:
@@ -78,7 +78,7 @@ def systems_of(folders: Sequence[RunFolder]) -> list[System]:
     return grouped(folders, manifests)
 
 
-def grouped(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list[System]:
+def grouped(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list[FigureSystem]:
     """Runs of one game together, each system under the shortest name that tells it from the others."""
     games: dict[str, list[tuple[RunFolder, Manifest]]] = {}
     for folder, manifest in dict(
@@ -88,7 +88,9 @@ def grouped(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list
     firsts = [members[0][1] for members in games.values()]
     name = _naming(firsts)
     return [
-        System(name(members[0][1]), tuple(folder for folder, _ in members), tuple(manifest for _, manifest in members))
+        FigureSystem(
+            name(members[0][1]), tuple(folder for folder, _ in members), tuple(manifest for _, manifest in members)
+        )
         for members in games.values()
     ]
 
@@ -108,7 +110,7 @@ def _naming(manifests: Sequence[Manifest]) -> Callable[[Manifest], str]:
     return next((way for way in ways if len({way(one) for one in manifests}) == len(manifests)), lambda one: one.run_id)
 
 
-def estimates(systems: Sequence[System], metric: str) -> list[tuple[Estimate, dict[str, Any]]]:
+def estimates(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
     """A metric of each system with the row of its facts; seeds are pooled as a sweep's are.
 
     Raises:
@@ -118,7 +120,7 @@ def estimates(systems: Sequence[System], metric: str) -> list[tuple[Estimate, di
     return [estimates_of(system, [metric])[0] for system in systems]
 
 
-def estimates_of(system: System, metrics: Sequence[str]) -> list[tuple[Estimate, dict[str, Any]]]:
+def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[ChartEstimate, dict[str, Any]]]:
     """`estimates` of several metrics of one system, whose games are read once for all of them."""
     if len(system.folders) == 1:
         found = {metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics}
@@ -133,12 +135,12 @@ def estimates_of(system: System, metrics: Sequence[str]) -> list[tuple[Estimate,
     return [_estimate(system, metric, found[metric]) for metric in metrics]
 
 
-def _estimate(system: System, metric: str, row: Mapping[str, Any]) -> tuple[Estimate, dict[str, Any]]:
+def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> tuple[ChartEstimate, dict[str, Any]]:
     note = "" if row["value"] is None else f"n {row['n']}, {counted(len(system.folders), 'run')}"
     facts = {name: row[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
     plays = {"plays": row["plays"]} if row.get("plays") is not None else {}
     told = {**system.facts(), "metric": metric, **facts, **plays, "reason": row.get("reason")}
-    return Estimate.of(system.name, row, note), told
+    return ChartEstimate.of(system.name, row, note), told
 
 
 def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
@@ -149,7 +151,7 @@ def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
 
 
 def pooled(
-    system: System, metrics: Sequence[str], numbers: Callable[[Sequence[str]], Mapping[str, Number]] | None = None
+    system: FigureSystem, metrics: Sequence[str], numbers: Callable[[Sequence[str]], Mapping[str, Number]] | None = None
 ) -> Mapping[str, SweepValue]:
     """Metrics of the games of all runs of a system, by the table of sweeps, which takes `numbers` where they are given.
 
@@ -169,7 +171,7 @@ def pooled(
     return row.metrics
 
 
-def results_of(system: System) -> Results:
+def results_of(system: FigureSystem) -> Results:
     """The results folder that the runs of a system are in together.
 
     Raises:
@@ -184,7 +186,7 @@ def results_of(system: System) -> Results:
     return next(iter(places.values()))
 
 
-def curves_of(system: System) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+def curves_of(system: FigureSystem) -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """The reliability curves of a system, by the kind of its confidences; empty where it has none."""
     if len(system.folders) == 1:
         found: Mapping[str, Sequence[Mapping[str, Any]]] = (

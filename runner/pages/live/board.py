@@ -8,17 +8,17 @@ from typing import Any
 import orjson
 
 from runner.base.errors import UsageError
-from runner.pages.boards.lists import Board
+from runner.pages.boards.lists import BoardPage
 from runner.pages.boards.page import board_site
-from runner.pages.live.piece_cache import Pieces
+from runner.pages.live.piece_cache import PieceCache
 from runner.pages.site import as_index
 
 
 class BoardPages:
     """What a server serves of a leaderboard, which `read` finds as it is now; see `viewing.server.Served`."""
 
-    def __init__(self, read: Callable[[], Board]) -> None:
-        self._read, self._pieces = read, Pieces()
+    def __init__(self, read: Callable[[], BoardPage]) -> None:
+        self._read, self._pieces = read, PieceCache()
 
     def page(self) -> bytes:
         """The board's page. Raises what reading the board raises."""

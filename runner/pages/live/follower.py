@@ -11,8 +11,8 @@ from typing import Any
 
 from runner.base.errors import NipRunError
 from runner.base.storage.atomic_files import read_json
-from runner.pages.live.journal_state import Reading
-from runner.pages.live.piece_cache import Pieces
+from runner.pages.live.journal_state import JournalReading
+from runner.pages.live.piece_cache import PieceCache
 from runner.pages.report.run_games import FIRST, Gathered
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -31,7 +31,7 @@ EMPTY = Gathered({"count": 0, "lists": [], "pieces": []}, ())
 
 
 @dataclass(frozen=True)
-class Shown:
+class FollowedRun:
     """A run as pages may show it: one moment of it."""
 
     generation: int = 0
@@ -48,12 +48,12 @@ class Follower:
     """Follows one run. `look` is called by one thread; what is `shown` may be asked by any."""
 
     def __init__(
-        self, folder: RunFolder, place: int, pieces: Pieces, clock: Callable[[], float] = time.monotonic
+        self, folder: RunFolder, place: int, pieces: PieceCache, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.folder, self.notes = folder, Notes(folder)
         self._place, self._pieces, self._clock = place, pieces, clock
-        self.shown = Shown()
-        self._reading: Reading | None = None
+        self.shown = FollowedRun()
+        self._reading: JournalReading | None = None
         self._read_as: tuple[Any, ...] = ()
         self._generation = 0
         self._problem: str | None = None
@@ -99,7 +99,7 @@ class Follower:
         return 0.0 if self._more else max(LOOK_SECONDS, SHARE * (time.thread_time() - self._begun))
 
     def _read(self, manifest: Manifest) -> None:
-        """Raises what `Reading` raises."""
+        """Raises what `JournalReading` raises."""
         if not self.folder.journal.is_file():
             return
         stopped = manifest.status in PLAYED
@@ -113,13 +113,13 @@ class Follower:
         if self._reading is None:
             if self._problem is not None and self._file_state() == self._damaged_at:
                 raise _AsBefore(self._problem)
-            self._reading = Reading(self.folder, self.slug, self._pieces.keep, self._clock)
+            self._reading = JournalReading(self.folder, self.slug, self._pieces.keep, self._clock)
             self._begin_after = self._clock() + SHARE * (time.thread_time() - self._begun)
             self._begun = time.thread_time()  # a plan is read once, and no reason to look seldom
         self._more = self._reading.step(STEP_SECONDS)
         self._publish(self._reading)
 
-    def _publish(self, reading: Reading) -> None:
+    def _publish(self, reading: JournalReading) -> None:
         """Have the games that were read be shown; not so often that it takes most of the time."""
         if reading.listed == self._games.about["count"] or self._clock() < self._publish_after:
             return
@@ -163,7 +163,7 @@ class Follower:
             **counts,
             **self._rate(standing, counts),
         }
-        self.shown = Shown(self._generation, self._games, state)
+        self.shown = FollowedRun(self._generation, self._games, state)
 
     def _standing(self, manifest: Manifest) -> str:
         """`playing`, `killed` (it says that it plays, and no process holds it), or its status."""

@@ -11,9 +11,16 @@ from runner.base.storage.log_follower import PIECE
 from runner.base.text import in_one_line, shortened
 from runner.models.interface import SampleKey
 from runner.models.journal_index import FollowedIndex
-from runner.models.journal_records import CallRecord, EndedRecord, Entry, FailureRecord, LostRecord, PartRecord
-from runner.models.usage_totals import Tally
-from runner.pages.report.games import Game, job_games
+from runner.models.journal_records import (
+    CallRecord,
+    EndedRecord,
+    FailureRecord,
+    IndexedRecord,
+    LostRecord,
+    RepeatRecord,
+)
+from runner.models.usage_totals import UsageTotals
+from runner.pages.report.games import GamePage, job_games
 from runner.pages.report.run_games import Gathered, RunGames
 from runner.pages.report.run_state import missing_rows
 from runner.pages.site import Keep
@@ -34,7 +41,7 @@ IN_VAIN, SHARE_IN_VAIN = 100, 10
 """So many games may be tried before their end is read, and one more for each so many that were finished."""
 
 
-class Reading:
+class JournalReading:
     """Reads a journal, each record and each finished game once, in steps that end in time."""
 
     def __init__(
@@ -70,7 +77,7 @@ class Reading:
         self._games = RunGames(self.plan, folder.run_id, slug, keep, measures=not folder.metrics.is_file())
         self.is_stale = False
         """Whether a game that is listed was played on since: all are to be read again."""
-        self._answers, self._spent = Tally(), 0.0
+        self._answers, self._spent = UsageTotals(), 0.0
         self._failures = 0
         self._errors: dict[str, int] = {}
         self._outcomes: Counter[str] = Counter()
@@ -122,9 +129,9 @@ class Reading:
             return []
         return [job for job, piece in self._touched.values() if piece < self._piece and job.index not in self._lost]
 
-    def _see(self, entry: Entry) -> None:
+    def _see(self, entry: IndexedRecord) -> None:
         record = entry.record
-        if isinstance(record, (CallRecord, PartRecord, EndedRecord)):
+        if isinstance(record, (CallRecord, RepeatRecord, EndedRecord)):
             self._touch(record.sample, ends=isinstance(record, EndedRecord))
         if isinstance(record, EndedRecord):
             self._ended.add(record.sample)
@@ -132,7 +139,7 @@ class Reading:
             self._answers.count(record.completion.usage, None)
             if record.charged is None and not record.completion.from_cache:
                 self._spent += self._costs.actual(self.plan.group_of(record.sample), record.completion).usd
-        elif isinstance(record, PartRecord):
+        elif isinstance(record, RepeatRecord):
             self._answers.completions += 1
         elif isinstance(record, FailureRecord):
             self._failures += 1
@@ -165,7 +172,7 @@ class Reading:
             self._jobs[job.datapoint.id, job.number] = job
         return self._jobs[datapoint, number]
 
-    def _list(self, game: Game) -> None:
+    def _list(self, game: GamePage) -> None:
         rollout = game.rollout
         self._games.add(game)
         self._outcomes[rollout.outcome.value] += 1

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from runner.base.errors import NipRunError, UsageError
 from runner.pages.html import shown
 from runner.pages.live.follower import Follower
-from runner.pages.live.piece_cache import Pieces
+from runner.pages.live.piece_cache import PieceCache
 from runner.pages.packing import packed
 from runner.pages.report.comparison import compares
 from runner.pages.report.run_site import Gathered, notes_name, runs_site
@@ -36,7 +36,7 @@ class LiveRuns:
     """What a server serves of some runs; see `viewing.server.Served`."""
 
     def __init__(self, folders: Sequence[RunFolder]) -> None:
-        self._pieces = Pieces()
+        self._pieces = PieceCache()
         self._asked = folders
         self._followers: dict[str, Follower] = {}
         self._rendering, self._adding = threading.Lock(), threading.Lock()

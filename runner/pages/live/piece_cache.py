@@ -16,7 +16,7 @@ NEWEST = 4
 """So many pieces stay there: the last of a list grows, and is kept again and again."""
 
 
-class Pieces:
+class PieceCache:
     """Pieces of data, which several threads ask for while one keeps them."""
 
     def __init__(self, memory: int = MEMORY) -> None:

@@ -66,7 +66,7 @@ class Served(Protocol):
         """Keep a note; raises `UsageError` where it is none."""
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """Serves one page until it is closed."""
 
     daemon_threads = True
@@ -82,7 +82,7 @@ class Server(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         try:
-            super().__init__((ADDRESS, port), Answering)
+            super().__init__((ADDRESS, port), RequestHandler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise UsageError(f"port {port} is in use; take another one, or leave --port out") from error
@@ -146,11 +146,11 @@ class _InTime(io.RawIOBase):
         return self._connection.recv_into(buffer)
 
 
-class Answering(BaseHTTPRequestHandler):
+class RequestHandler(BaseHTTPRequestHandler):
     """One request and its answer."""
 
     protocol_version = "HTTP/1.1"
-    server: Server
+    server: PageServer
 
     def setup(self) -> None:
         """As inherited, with a deadline."""

@@ -9,16 +9,16 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import p_value
-from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.forest import forest
 from runner.pages.html import rendered
 from runner.pages.numbers import MISSING, count
 from runner.pages.packing import packed
 from runner.pages.site import Keep, Section
-from runner.results.comparison.comparison import Compared, by_metrics, notes_of
+from runner.results.comparison.comparison import SystemComparison, by_metrics, notes_of
 from runner.results.comparison.game_pairs import GamePair, game_pairs
 from runner.results.comparison.measures import MEASURES
-from runner.results.comparison.systems import Reading
+from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
 
 METRICS = (
@@ -59,7 +59,7 @@ class Compares:
 
 def compares(folders: Sequence[RunFolder], keep: Keep) -> Compares:
     """Each two of a few runs side by side, of many the first beside every other. Raises as `compare_page`."""
-    reading = Reading(metrics=METRICS)
+    reading = SystemReader(metrics=METRICS)
     made = [
         compare_page(base, other, f"c{place}", keep, reading) for place, (base, other) in enumerate(couples(folders))
     ]
@@ -79,7 +79,7 @@ def couples(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
     return list(combinations(runs, 2)) if len(runs) <= EVERY else [(runs[0], other) for other in runs[1:]]
 
 
-def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, reading: Reading) -> ComparedPages:
+def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, reading: SystemReader) -> ComparedPages:
     """Two runs compared as `nip-run compare` does; their games, in pairs, are kept.
 
     Raises:
@@ -131,11 +131,11 @@ def crossed(pairs: Sequence[GamePair]) -> dict[str, int]:
     return {name: sum(one == kind for one in both) for name, kind in kinds.items()}
 
 
-def _estimate(row: Compared) -> Estimate:
-    return Estimate(row.metric.replace("_", " "), row.difference, row.ci_low, row.ci_high)
+def _estimate(row: SystemComparison) -> ChartEstimate:
+    return ChartEstimate(row.metric.replace("_", " "), row.difference, row.ci_low, row.ci_high)
 
 
-def _row(row: Compared) -> dict[str, str]:
+def _row(row: SystemComparison) -> dict[str, str]:
     shown = ",.0f" if max(abs(row.base_value), abs(row.other_value)) >= 1000 else ".3f"  # tokens, beside shares
     ends = MISSING if row.ci_low is None or row.ci_high is None else f"{row.ci_low:{shown}} to {row.ci_high:{shown}}"
     return {

@@ -29,8 +29,8 @@ from runner.pages.packing import PIECE_BYTES, Packing, Text, Texts, by_length
 from runner.pages.site import Keep
 from runner.results.folder import RunFolder
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
-from runner.runs.finished.reconstruction import Answered, Reconstructor, played_plan
-from runner.runs.finished.rollout_details import Told
+from runner.runs.finished.reconstruction import AnsweredRequest, Reconstructor, played_plan
+from runner.runs.finished.rollout_details import RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats
 from runner.spec.datasets.loader import Dataset
 
@@ -47,10 +47,10 @@ ROWS = 5_000
 
 
 @dataclass(frozen=True)
-class Game:
+class GamePage:
     """One game, whole."""
 
-    told: Told
+    told: RolloutDetails
     chats: Chats
 
     @property
@@ -58,7 +58,7 @@ class Game:
         return self.told.rollout
 
 
-def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[Game]:
+def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[GamePage]:
     """Every finished game of a run, in the order of its plan; of one that is still playing, those so far.
 
     `given` is what is known of its datapoints, where their rows are not there: what was sent is not known then.
@@ -73,22 +73,22 @@ def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[Game]:
 
 
 def job_games(
-    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[Answered], *, has_rows: bool
-) -> Iterator[Game]:
+    reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest], *, has_rows: bool
+) -> Iterator[GamePage]:
     """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`.
 
     What was sent is not known where the rows of the dataset are not there.
     """
     if not has_rows:
-        yield from (Game(_told(reconstructor, rollout), {}) for rollout in rollouts)
+        yield from (GamePage(_told(reconstructor, rollout), {}) for rollout in rollouts)
         return
     for rollout, chats in zip(rollouts, sent_chats(reconstructor.plan, rollouts, answered), strict=True):
-        yield Game(_told(reconstructor, rollout), chats)
+        yield GamePage(_told(reconstructor, rollout), chats)
 
 
-def _told(reconstructor: Reconstructor, rollout: Rollout) -> Told:
+def _told(reconstructor: Reconstructor, rollout: Rollout) -> RolloutDetails:
     plan, job = reconstructor.plan, rollout.job
-    return Told(
+    return RolloutDetails(
         rollout,
         plan.spec.protocol,
         plan.agents(swapped=job.swapped),
@@ -97,7 +97,7 @@ def _told(reconstructor: Reconstructor, rollout: Rollout) -> Told:
     )
 
 
-def row_of(game: Game) -> dict[str, Any]:
+def row_of(game: GamePage) -> dict[str, Any]:
     """A game's row of the list."""
     rollout, job = game.rollout, game.rollout.job
     answers = [call for call in rollout.calls if call.is_answer]
@@ -130,7 +130,7 @@ def row_of(game: Game) -> dict[str, Any]:
     }
 
 
-def _by_agent(game: Game, answers: Sequence[Call]) -> dict[str, float]:
+def _by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
     """Of each agent its tokens, how often it was asked again, and its reward."""
     found: dict[str, float] = {}
     for name in game.told.protocol.agent_names:
@@ -159,7 +159,7 @@ class GamesData:
         self._firsts: list[int] = []
         self._piece = _Piece(0)
 
-    def add(self, game: Game, row: dict[str, Any]) -> None:
+    def add(self, game: GamePage, row: dict[str, Any]) -> None:
         self._piece.add(game)
         self._rows.append(row)
         self.count += 1
@@ -210,7 +210,7 @@ class _Piece:
     def is_full(self) -> bool:
         return self._texts.size + self._size >= PIECE_BYTES
 
-    def add(self, game: Game) -> None:
+    def add(self, game: GamePage) -> None:
         self._games.append(_Packer(game, self._texts).packed())
         self._size += 400 + 200 * len(game.rollout.calls)
 
@@ -221,7 +221,7 @@ class _Piece:
 class _Packer:
     """One game on its way into a piece."""
 
-    def __init__(self, game: Game, texts: Texts) -> None:
+    def __init__(self, game: GamePage, texts: Texts) -> None:
         self.game, self.texts = game, texts
         rollout = game.rollout
         columns = [_plain(value) for value in rollout.job.datapoint.columns.values()]

@@ -15,7 +15,7 @@ from runner.game.protocols.protocol import label_word, stance_word
 from runner.pages.charts.labels import counted, money, told_between
 from runner.pages.html import shown
 from runner.results.manifest import Manifest
-from runner.rollouts.transcript import Transcript, confidence_words, variant_words
+from runner.rollouts.transcript import RolloutTranscript, confidence_words, variant_words
 
 _LINE = "1px solid rgba(128,128,128,.35)"
 _BOX = Markup("font-family:system-ui,sans-serif;font-size:14px;line-height:1.5;color:inherit;max-width:60rem")
@@ -59,7 +59,7 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
     )  # fmt: skip
 
 
-def transcript_html(game: Transcript) -> Markup:
+def transcript_html(game: RolloutTranscript) -> Markup:
     """A game as a conversation: rounds, who said what in which channel, and how it ended."""
     facts = [f"right: {label_word(game.label)}", *variant_words(game)]
     verdict = "no verdict" if game.decision is None else f"verdict: {stance_word(game.decision)}"

@@ -8,11 +8,11 @@ from typing import Any
 from markupsafe import Markup
 
 from runner.base.text import comma_join
-from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.forest import forest
 from runner.pages.html import rendered
 from runner.pages.numbers import count, decimal, dollars, interval
-from runner.pages.report.run import Made
+from runner.pages.report.run import RunPage
 from runner.pages.site import Section
 from runner.pages.sweeps import short_names
 from runner.results.leaderboard.results_folder import Results
@@ -24,14 +24,14 @@ from runner.results.tasks import METRIC
 ROUTE = "runs"
 
 
-def overview(made: Sequence[Made]) -> Section:
+def overview(made: Sequence[RunPage]) -> Section:
     """The section that comes first where there are several runs.
 
     Raises:
         LeaderboardError: the runs are of one sweep, and the board of their results is damaged.
     """
     rows = [_row(one) for one in made]
-    estimates = [Estimate.of(one.manifest.run_id, row) for one in made if (row := _accuracy(one)) is not None]
+    estimates = [ChartEstimate.of(one.manifest.run_id, row) for one in made if (row := _accuracy(one)) is not None]
     facts = {
         "rows": rows,
         "forest": forest(estimates, title="Accuracy of each run", domain=(0.0, 1.0), key="runs") if estimates else None,
@@ -40,7 +40,7 @@ def overview(made: Sequence[Made]) -> Section:
     return Section(ROUTE, rendered("runs.html", facts))
 
 
-def _accuracy(one: Made) -> Any:
+def _accuracy(one: RunPage) -> Any:
     """The row of its accuracy, of a training run that of its last test; None where it has none."""
     if one.manifest.is_training_run:
         tests = (one.metrics or {}).get("tests")
@@ -50,7 +50,7 @@ def _accuracy(one: Made) -> Any:
     return None if row is None or row["value"] is None else row
 
 
-def _row(one: Made) -> dict[str, Any]:
+def _row(one: RunPage) -> dict[str, Any]:
     manifest, accuracy = one.manifest, _accuracy(one)
     return {
         "run_id": manifest.run_id,
@@ -68,7 +68,7 @@ def _row(one: Made) -> dict[str, Any]:
 # A sweep
 
 
-def _sweep(made: Sequence[Made]) -> dict[str, Any] | None:
+def _sweep(made: Sequence[RunPage]) -> dict[str, Any] | None:
     """The points of a sweep, seeds of one point as one row; None where the runs are of none, or of several folders."""
     runs = [one for one in made if one.manifest.point]
     folders = {Results.of(one.folder).path.resolve() for one in runs}
@@ -95,7 +95,7 @@ def _forest(rows: Sequence[SweepRow]) -> Markup | None:
         value = row.metrics[METRIC]
         if value.value is not None:
             name = f"{row.name} {point}" if several or not point else point
-            estimates.append(Estimate(name, value.value, value.ci_low, value.ci_high))
+            estimates.append(ChartEstimate(name, value.value, value.ci_low, value.ci_high))
     return forest(estimates, title="Accuracy of each point", domain=(0.0, 1.0), key="sweep") if estimates else None
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from runner.game.protocols.protocol import Protocol
 from runner.pages.charts.protocol import protocol_picture
-from runner.pages.charts.reliability import Calibration
+from runner.pages.charts.reliability import ReliabilityBins
 from runner.pages.charts.reliability import reliability as reliability_picture
 from runner.pages.html import rendered
 from runner.pages.numbers import count
@@ -30,7 +30,7 @@ from runner.runs.finished.reconstruction import saved_plan
 
 
 @dataclass(frozen=True)
-class Made:
+class RunPage:
     """A run's page, what the script is told of it, and what a list of runs says of it."""
 
     folder: RunFolder
@@ -47,7 +47,9 @@ Gather = Callable[[RunFolder, str], Gathered]
 """Finds the games of a run, whose pieces have this slug in their names."""
 
 
-def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather, *, has_commands: bool = True) -> Made:
+def run_page(
+    folder: RunFolder, slug: str, here: Collection[str], gather: Gather, *, has_commands: bool = True
+) -> RunPage:
     """The page of a run that plays games; `here` are the runs that the site has.
 
     Raises:
@@ -70,7 +72,9 @@ def run_page(folder: RunFolder, slug: str, here: Collection[str], gather: Gather
         "headline": headline(manifest, metrics, number, None if told is None else told.so_far),
     }
     section = Section(f"run/{manifest.run_id}", rendered("run.html", facts))
-    return Made(folder, manifest, section, about, metrics, games.about["count"], 0 if told is None else told.tree_count)
+    return RunPage(
+        folder, manifest, section, about, metrics, games.about["count"], 0 if told is None else told.tree_count
+    )
 
 
 def gathered(folder: RunFolder, slug: str, keep: Keep) -> Gathered:
@@ -156,7 +160,7 @@ def _links(run_id: str, games: Gathered) -> list[dict[str, str]]:
 
 
 def _curve(run_id: str, one: Mapping[str, Any]) -> Any:
-    judge = Calibration(one["title"], one["bins"])
+    judge = ReliabilityBins(one["title"], one["bins"])
     return reliability_picture([judge], title=f"Confidence {one['title']}", key=f"{one['kind']}-{run_id}")
 
 

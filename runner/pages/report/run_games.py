@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.pages.report.games import Game, GamesData, row_of
+from runner.pages.report.games import GamePage, GamesData, row_of
 from runner.pages.report.run_numbers import agents_table, calls_so_far, confusion_table, outcomes_table, rounds_table
 from runner.pages.report.run_problems import examples
 from runner.pages.report.run_totals import RunTally
@@ -14,14 +14,14 @@ from runner.pages.report.run_trees import trees_section
 from runner.pages.report.trees import TreesData
 from runner.pages.site import Keep
 from runner.rollouts.plan import Plan
-from runner.runs.finished.problems import Trouble
+from runner.runs.finished.problems import GameProblem
 
 FIRST = 100
 """So many games stand in the page for a browser without JavaScript."""
 
 
 @dataclass(frozen=True)
-class Told:
+class GamesSummary:
     """What the games of a run came to, at one moment."""
 
     games: int
@@ -35,7 +35,7 @@ class Told:
     tree_count: int
     metrics: Mapping[str, Any] | None
     """Those so far, where the run has no file of them."""
-    troubles: Sequence[Trouble]
+    troubles: Sequence[GameProblem]
     so_far: tuple[str, ...] | None
     """The number in the headline that says what the games took so far."""
 
@@ -48,7 +48,7 @@ class Gathered:
     """How many there are and where they stand: see `GamesData.about`."""
     first: Sequence[Mapping[str, Any]]
     """The rows of the first of them."""
-    told: Told | None = None
+    told: GamesSummary | None = None
     """None where none was read."""
     is_part: bool = False
     """Whether more of them are being read."""
@@ -67,7 +67,7 @@ class RunGames:
         self._tally = RunTally(plan, measures)
         self._trees = None if plan.shape is None else TreesData(plan, run_id, slug, keep)
 
-    def add(self, game: Game) -> None:
+    def add(self, game: GamePage) -> None:
         """Take in one game."""
         row = row_of(game)
         self.data.add(game, row)
@@ -82,9 +82,9 @@ class RunGames:
         trees = {} if self._trees is None else {"trees": self._trees.about()}
         return Gathered({**self.data.about(), **trees}, tuple(self.first), self._told())
 
-    def _told(self) -> Told:
+    def _told(self) -> GamesSummary:
         tally, trees = self._tally, self._trees
-        return Told(
+        return GamesSummary(
             games=tally.games,
             done=tally.games if trees is None else trees.count,
             tables=_tables(tally) if tally.games else {},

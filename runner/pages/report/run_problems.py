@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from runner.runs.finished.part_problems import Found
-from runner.runs.finished.problems import Trouble
+from runner.runs.finished.part_problems import PartProblems
+from runner.runs.finished.problems import GameProblem
 
 _ROLLOUT = re.compile(r"[0-9a-f]{16}")
 
@@ -23,17 +23,17 @@ def games_link(run_id: str, only: str) -> str:
     return f"#/run/{quote(run_id, safe='')}/games?only={quote(only, safe=',')}"
 
 
-def of_run(run_id: str, troubles: Iterable[Trouble]) -> list[dict[str, Any]]:
+def of_run(run_id: str, troubles: Iterable[GameProblem]) -> list[dict[str, Any]]:
     """What went wrong in one run."""
     return [_row(run_id, trouble) for trouble in troubles]
 
 
-def of_parts(found: Iterable[Found]) -> list[dict[str, Any]]:
+def of_parts(found: Iterable[PartProblems]) -> list[dict[str, Any]]:
     """What went wrong in the parts of a training run."""
     return [_row(run_id, trouble) for run_id, trouble in found]
 
 
-def _row(run_id: str, trouble: Trouble) -> dict[str, Any]:
+def _row(run_id: str, trouble: GameProblem) -> dict[str, Any]:
     link = None
     if _ROLLOUT.fullmatch(trouble.show):
         link = {"href": game_link(run_id, trouble.show), "text": f"game {trouble.show}"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from runner.pages.report.comparison import compares
 from runner.pages.report.games import FORMAT
 from runner.pages.report.overview import overview
-from runner.pages.report.run import Gather, Made, gathered, notes_name, run_page
+from runner.pages.report.run import Gather, RunPage, gathered, notes_name, run_page
 from runner.pages.report.run_games import FIRST, Gathered
 from runner.pages.report.training import training_page
 from runner.pages.site import Keep, Site
@@ -77,7 +77,7 @@ def _title(folders: Sequence[RunFolder]) -> str:
     return " · ".join(names) if len(names) <= NAMED else f"{len(names)} runs: {names[0]} and others"
 
 
-def _navigation(made: Sequence[Made]) -> list[tuple[str, str]]:
+def _navigation(made: Sequence[RunPage]) -> list[tuple[str, str]]:
     if len(made) == 1:
         return _links(made[0], "Summary")
     first = made[0].manifest
@@ -88,7 +88,7 @@ def _navigation(made: Sequence[Made]) -> list[tuple[str, str]]:
     return [*links, *((one.section.route, one.manifest.run_id) for one in made if one.about)]
 
 
-def _links(one: Made, name: str) -> list[tuple[str, str]]:
+def _links(one: RunPage, name: str) -> list[tuple[str, str]]:
     route, links = one.section.route, [(one.section.route, name)]
     links += [(f"{route}/games", "Games")] if one.about else []
     return [*links, *([(f"{route}/trees", "Trees")] if one.trees else [])]

@@ -9,7 +9,7 @@ from typing import Any
 from runner.base.errors import RunError
 from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.pages.numbers import count
-from runner.pages.report.run_games import Gathered, Told
+from runner.pages.report.run_games import GamesSummary, Gathered
 from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
 from runner.registry.bundles.withheld_rows import take_withheld
 from runner.registry.fetched_release import WITHOUT_ROWS, is_got, opened
@@ -22,14 +22,14 @@ from runner.spec.origin import DATA
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingRows:
     """A run without the rows of its dataset: what is known of its datapoints, and how the rows come to it."""
 
     given: Dataset
     needed: str
 
 
-def missing_rows(folder: RunFolder) -> Missing | None:
+def missing_rows(folder: RunFolder) -> MissingRows | None:
     """What is not there of a run that was published without the rows of its dataset.
 
     Raises:
@@ -43,7 +43,7 @@ def missing_rows(folder: RunFolder) -> Missing | None:
     if not lacks_rows(got):
         return None
     try:
-        return Missing(take_withheld(folder), what_is_needed(got))
+        return MissingRows(take_withheld(folder), what_is_needed(got))
     except OSError as error:
         raise RunError(f"{root} cannot be read: {error.strerror}") from error
 
@@ -60,7 +60,7 @@ def state(
     plan: Plan,
     manifest: Manifest,
     games: Gathered,
-    missing: Missing | None,
+    missing: MissingRows | None,
     *,
     metrics: Mapping[str, Any] | None,
     tells_source: bool = True,
@@ -101,7 +101,7 @@ def _read(manifest: Manifest, games: Gathered) -> Iterator[str]:
 
 
 def _state(
-    folder: RunFolder, plan: Plan, manifest: Manifest, told: Told | None, missing: Missing | None
+    folder: RunFolder, plan: Plan, manifest: Manifest, told: GamesSummary | None, missing: MissingRows | None
 ) -> Iterator[str]:
     if told is not None:
         yield from _standing(plan, manifest, told, missing)
@@ -119,7 +119,7 @@ def _state(
         yield f"Its journal: {NOT_BOUND}."
 
 
-def _standing(plan: Plan, manifest: Manifest, told: Told, missing: Missing | None) -> Iterator[str]:
+def _standing(plan: Plan, manifest: Manifest, told: GamesSummary, missing: MissingRows | None) -> Iterator[str]:
     """How far a run has come that is not done, or has nothing."""
     progress = f"{count(told.done)} of {count(plan.size)} {'games' if plan.shape is None else 'trees'}"
     match manifest.status:

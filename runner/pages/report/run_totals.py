@@ -13,8 +13,8 @@ from runner.results.metrics import Metrics
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Rollout
 from runner.runs.execution.spending import run_costs
-from runner.runs.finished.problems import Trouble, Troubles
-from runner.runs.finished.rollout_details import Told
+from runner.runs.finished.problems import GameProblem, GameProblems
+from runner.runs.finished.rollout_details import RolloutDetails
 
 EXAMPLES = 3
 """So many games of each kind are named."""
@@ -59,11 +59,11 @@ class RunTally:
 
     def __post_init__(self) -> None:
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats) if self.measures else None
-        self._troubles = Troubles(self.plan)
+        self._troubles = GameProblems(self.plan)
         self._prices = run_costs(self.plan).prices
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}
 
-    def add(self, told: Told) -> None:
+    def add(self, told: RolloutDetails) -> None:
         """Count one game."""
         rollout = told.rollout
         self.games += 1
@@ -88,7 +88,7 @@ class RunTally:
         if len(named) < EXAMPLES:
             named.append((rollout.job.rollout_id, rollout.job.datapoint.id))
 
-    def _add_calls(self, told: Told) -> None:
+    def _add_calls(self, told: RolloutDetails) -> None:
         groups = self.plan.groups(swapped=told.rollout.job.swapped)
         for call in told.rollout.calls:
             if not call.is_answer:
@@ -115,7 +115,7 @@ class RunTally:
         """What `metrics.json` would say of the games so far; None where they are not measured, or there is none."""
         return None if self._metrics is None or not self.games else self._metrics.summary()
 
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[GameProblem]:
         """What went wrong in the games so far."""
         return self._troubles.found()
 

@@ -8,10 +8,10 @@ from typing import Any
 from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.models.settings import ModelSettings
 from runner.pages.charts.curve import Series, curve
-from runner.pages.charts.estimates import Estimate
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.html import rendered
 from runner.pages.numbers import count, decimal, dollars, interval, took
-from runner.pages.report.run import Made, shared_facts
+from runner.pages.report.run import RunPage, shared_facts
 from runner.pages.report.run_facts import models
 from runner.pages.report.run_problems import of_parts
 from runner.pages.report.run_state import why_stopped
@@ -29,7 +29,7 @@ from runner.training.stages import ModelState, Stages, Switched
 from runner.training.summary import became_words, come_to, left_out_words, test_name
 
 
-def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has_commands: bool = True) -> Made:
+def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has_commands: bool = True) -> RunPage:
     """The page of a training run; `here` are the runs that the site has, `titled` as in `shared_facts`.
 
     Raises:
@@ -52,7 +52,7 @@ def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has
         "troubles": of_parts(found_in(folder, parts)),
     }
     section = Section(f"run/{manifest.run_id}", rendered("training.html", facts))
-    return Made(folder, manifest, section, metrics=metrics, games=metrics["games"]["rollouts"])
+    return RunPage(folder, manifest, section, metrics=metrics, games=metrics["games"]["rollouts"])
 
 
 def _headline(manifest: Manifest, metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -104,7 +104,7 @@ def _curve(run_id: str, metrics: Mapping[str, Any]) -> Any:
     if len(metrics["tests"]) < 2:
         return None
     named = zip(_test_names(metrics), metrics["tests"], strict=True)
-    points = [(float(test["iteration"]), Estimate.of(name, test["accuracy"])) for name, test in named]
+    points = [(float(test["iteration"]), ChartEstimate.of(name, test["accuracy"])) for name, test in named]
     return curve([Series("test", points)], title="Accuracy on the test by iteration", key=f"learning-{run_id}")
 
 

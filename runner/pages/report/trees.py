@@ -20,7 +20,7 @@ from runner.results.finetune.preferences import preferences
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.rollouts.trees import Node, TreeStatistics, build_tree, is_positive
+from runner.rollouts.trees import TreeNode, TreeStatistics, build_tree, is_positive
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _Packer:
             for which in ("chosen", "rejected"):
                 self._learnt.setdefault(tuple(pair[which]), {})[pair["agent"]] = which
 
-    def _pairs(self, root: Node, trees: _Trees) -> Iterator[dict[str, Any]]:
+    def _pairs(self, root: TreeNode, trees: _Trees) -> Iterator[dict[str, Any]]:
         """The pairs that a tree has for each agent, by the paths of their two answers; a dataset drops repeats."""
         paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in root.leaves}
         seed = trees.plan.spec.experiment.seed
@@ -167,10 +167,10 @@ class _Packer:
         size = 1 if self.root is None else sum(1 for _ in self.root.nodes())
         return {**self.row(), "worth": worth, "learnt": self.pairs, "nodes": nodes, "size": size}
 
-    def _worth(self, node: Node) -> dict[str, float]:
+    def _worth(self, node: TreeNode) -> dict[str, float]:
         return {agent: node.expected_reward(agent) for agent in self._protocol.agent_names}
 
-    def _node(self, node: Node) -> dict[str, Any]:
+    def _node(self, node: TreeNode) -> dict[str, Any]:
         played, here = node.rounds[-1], tuple(node.path)
         leaf = node.leaves[0]
         ended = {} if node.children else {"game": leaf.job.rollout_id, **self._end_of(leaf)}

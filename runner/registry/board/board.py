@@ -15,16 +15,16 @@ from runner.base.storage.duckdb_connections import kept_connections
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
-from runner.registry.board.cache import DATA, BoardCache, Kept
+from runner.registry.board.cache import DATA, BoardCache, CachedRun
 from runner.registry.board.numbers import NOT_RECOMPUTED
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
 from runner.registry.lineage.contamination import edge_json, marks_of, total_json
 from runner.registry.lineage.lineage import Ancestry, Lineage
 from runner.registry.lineage.relations import kin_in_words, replayed_run
-from runner.registry.lineage.sessions import Session
+from runner.registry.lineage.sessions import LineageSession
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import in_words
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.results.leaderboard.database import Leaderboard
 from runner.results.leaderboard.local_board import shared_in_words
 
@@ -61,9 +61,9 @@ class Read:
     """A board, and all that was read of a registry for it."""
 
     board: RegistryBoard
-    releases: Mapping[Entry, Release]
+    releases: Mapping[ReleaseEntry, Release]
     """Of runs and models, those that are on no board too."""
-    sessions: Mapping[str, Session]
+    sessions: Mapping[str, LineageSession]
     """By the hash of its release."""
 
 
@@ -106,7 +106,7 @@ def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = Non
     return Read(board, releases, sessions)
 
 
-def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Iterator[tuple[Entry, Release]]:
+def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Iterator[tuple[ReleaseEntry, Release]]:
     """The manifests of runs and models."""
     entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
     registry.expect((entry, MANIFEST) for entry in entries if not kept.has_manifest(entry))
@@ -118,8 +118,8 @@ def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Ite
 
 
 def _sessions(
-    registry: Registry, kept: BoardCache, releases: Mapping[Entry, Release], board: RegistryBoard
-) -> Iterator[tuple[str, Session]]:
+    registry: Registry, kept: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
+) -> Iterator[tuple[str, LineageSession]]:
     for entry, release in releases.items():
         try:
             session = kept.session(entry, release)
@@ -136,9 +136,9 @@ def _sessions(
         yield entry.sha256, session
 
 
-def _shown(releases: Mapping[Entry, Release], board: RegistryBoard) -> Iterator[Entry]:
+def _shown(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
     """The benchmarks that the board shows: of each name the newest version that is neither private nor yanked."""
-    newest: dict[str, Entry] = {}
+    newest: dict[str, ReleaseEntry] = {}
     for entry, release in releases.items():  # from the oldest version of a name
         if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
             continue
@@ -156,10 +156,10 @@ def _shown(releases: Mapping[Entry, Release], board: RegistryBoard) -> Iterator[
 def _runs(
     registry: Registry,
     kept: BoardCache,
-    releases: Mapping[Entry, Release],
-    shown: Mapping[str, Entry],
+    releases: Mapping[ReleaseEntry, Release],
+    shown: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
-) -> Iterator[tuple[str, Kept]]:
+) -> Iterator[tuple[str, CachedRun]]:
     registry.expect((entry, path) for entry in shown.values() for path in kept.read_for_run(entry, releases[entry]))
     for sha256, entry in shown.items():
         try:
@@ -169,7 +169,11 @@ def _runs(
 
 
 def _ranked(
-    kept: BoardCache, runs: Mapping[str, Kept], shown: Mapping[str, Entry], board: RegistryBoard, registry: Registry
+    kept: BoardCache,
+    runs: Mapping[str, CachedRun],
+    shown: Mapping[str, ReleaseEntry],
+    board: RegistryBoard,
+    registry: Registry,
 ) -> list[dict[str, Any]]:
     """The rows of the view `leaderboard`, over a board in the cache that has just these runs."""
     database = Leaderboard(kept.path, kept.runs)
@@ -186,7 +190,7 @@ def _ranked(
     return _with_own_lists([_with_release(dict(zip(columns, row, strict=True)), shown) for row in rows])
 
 
-def _with_release(row: dict[str, Any], shown: Mapping[str, Entry]) -> dict[str, Any]:
+def _with_release(row: dict[str, Any], shown: Mapping[str, ReleaseEntry]) -> dict[str, Any]:
     """Replace the hash of the release that a row shares answers with, its name in the cache, by its reference."""
     if (sha256 := row["shared_with"]) in shown:
         release = str(shown[sha256].reference)
@@ -226,17 +230,17 @@ def _check_benchmark(benchmark: str | None, rows: Sequence[Mapping[str, Any]], w
         raise UsageError(f"no benchmark {benchmark!r} is published in {where}{near}")
 
 
-def _repeats(releases: Mapping[Entry, Release], shown: Sequence[Entry]) -> dict[str, list[str]]:
+def _repeats(releases: Mapping[ReleaseEntry, Release], shown: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
     """What of the rows are plays of one spec, by canonical identity: repeats of a system, and no systems of their own.
 
     Each play is a sample, with a row and a rank; copies of one run are one sample, and each says so, too.
     """
-    alike: dict[str, list[Entry]] = defaultdict(list)
+    alike: dict[str, list[ReleaseEntry]] = defaultdict(list)
     for entry in shown:
         alike[releases[entry].identity.get("run") or entry.sha256].append(entry)
     marks: dict[str, list[str]] = defaultdict(list)
     for plays in alike.values():
-        samples: dict[str | None, list[Entry]] = defaultdict(list)
+        samples: dict[str | None, list[ReleaseEntry]] = defaultdict(list)
         for entry in plays:
             file = releases[entry].file(DATA + ROLLOUTS_FILE)
             samples[None if file is None else file.sha256].append(entry)
@@ -257,7 +261,7 @@ def _more(count: int) -> str:
 
 
 def _with_lineage(
-    row: dict[str, Any], entry: Entry, kept: Kept, lineage: Lineage, sessions: Mapping[str, Session]
+    row: dict[str, Any], entry: ReleaseEntry, kept: CachedRun, lineage: Lineage, sessions: Mapping[str, LineageSession]
 ) -> dict[str, Any]:
     """A row with its release in the place of the name that it has in the cache, and the training behind it."""
     session = sessions[entry.sha256]

@@ -24,10 +24,10 @@ from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import FileEntry, Release, digest
 from runner.registry.board.numbers import checked_run
-from runner.registry.lineage.sessions import Session, content_hashes, session_of_release
+from runner.registry.lineage.sessions import LineageSession, content_hashes, session_of_release
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import in_words, is_passing
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import wrong_kind
 from runner.results.folder import RunFolder
 from runner.spec.origin import MARKER
@@ -47,7 +47,7 @@ def default_cache() -> Path:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedRun:
     """A published run whose numbers follow from its records."""
 
     folder: RunFolder
@@ -56,7 +56,7 @@ class Kept:
     run_id: str
 
 
-class Refused(ReleaseError):
+class RefusedRelease(ReleaseError):
     """A release whose bytes are as published, and say what cannot be."""
 
 
@@ -86,7 +86,7 @@ class BoardCache:
             raise ReleaseError(f"cannot write {path}: {error.strerror}; XDG_CACHE_HOME names another place") from error
         return cls(path)
 
-    def release(self, registry: Registry, entry: Entry) -> Release:
+    def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
         """A release's manifest, from here or from the registry. Raises as `Registry.read`."""
         path = self.path / "manifests" / f"{entry.sha256}.json"
         with suppress(OSError, ReleaseError):
@@ -98,15 +98,15 @@ class BoardCache:
         atomic_write(path, data)
         return release
 
-    def session(self, entry: Entry, release: Release) -> Session:
+    def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
         """A published run or model by its manifest. Raises as `session_of_release`."""
         return session_of_release(entry, release)
 
-    def has_manifest(self, entry: Entry) -> bool:
+    def has_manifest(self, entry: ReleaseEntry) -> bool:
         """Whether its manifest is here."""
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
-    def read_for_run(self, entry: Entry, release: Release) -> list[str]:
+    def read_for_run(self, entry: ReleaseEntry, release: Release) -> list[str]:
         """The files that `run` reads from the registry, in this order; none where it has looked at them already."""
         looked = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
         if any(path.is_file() for path in looked):
@@ -115,7 +115,7 @@ class BoardCache:
         first = [file.path for file in release.files if _is_read_first(file.path)]
         return [*first, rows] if release.file(rows) is not None else first
 
-    def run(self, registry: Registry, entry: Entry, release: Release) -> Kept:
+    def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
         """A benchmark's folder with all that its rows are made of.
 
         Raises:
@@ -134,9 +134,9 @@ class BoardCache:
             return {"marks": marks, "run_id": run_id}
 
         said = self._looked_at(entry, folder, look)
-        return Kept(folder, tuple(said["marks"]), str(said["run_id"]))
+        return CachedRun(folder, tuple(said["marks"]), str(said["run_id"]))
 
-    def check_training(self, registry: Registry, entry: Entry, release: Release) -> None:
+    def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
         """See that what a release says of the models that its run made is what the run's own stages say.
 
         Raises:
@@ -149,12 +149,12 @@ class BoardCache:
             fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
             with _refusing(entry, folder):
                 for wrong in wrong_kind(folder, release.facts):
-                    raise Refused(wrong)
+                    raise RefusedRelease(wrong)
             return {}
 
         self._looked_at(entry, folder, look)
 
-    def _looked_at(self, entry: Entry, folder: RunFolder, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _looked_at(self, entry: ReleaseEntry, folder: RunFolder, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What a look at a release came to, which is kept with the folder that it filled, or as a refusal without it.
 
         Raises:
@@ -168,21 +168,21 @@ class BoardCache:
                 with suppress(NipRunError):
                     said = read_json(path)
                 if said.get("by") == __version__ and "why" in said:
-                    raise Refused(str(said["why"]))
+                    raise RefusedRelease(str(said["why"]))
                 if said.get("by") == __version__:
                     return said
             remove_folder(folder.path)
             make_folders(folder.path)
             try:
                 said = {"by": __version__, **look()}
-            except Refused as error:
+            except RefusedRelease as error:
                 remove_folder(folder.path)
                 atomic_write(refused, orjson.dumps({"by": __version__, "why": str(error)}))
                 raise
             atomic_write(checked, orjson.dumps(said))
             return said
 
-    def datapoints(self, registry: Registry, entry: Entry, release: Release) -> frozenset[str] | None:
+    def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
         """The content hashes of what a run played, by its inputs; None where it has none that can be read."""
         folder = self.path / "kept" / entry.sha256
         if not (folder / _CHECKED).is_file():
@@ -207,7 +207,7 @@ def _is_read_first(path: str) -> bool:
 
 
 @contextmanager
-def _refusing(entry: Entry, folder: RunFolder) -> Iterator[None]:
+def _refusing(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
     """Make refusals of errors that follow from a release's bytes; those of this machine pass.
 
     Raises:
@@ -220,12 +220,12 @@ def _refusing(entry: Entry, folder: RunFolder) -> Iterator[None]:
         why = in_words(error, folder.path)
         if is_passing(error, folder.path):
             raise ReleaseError(f"{entry.reference} cannot be read now: {why}") from error
-        raise Refused(why) from error
+        raise RefusedRelease(why) from error
 
 
 def fetch(
     registry: Registry,
-    entry: Entry,
+    entry: ReleaseEntry,
     release: Release,
     target: Path,
     wanted: Callable[[str], bool],
@@ -249,7 +249,7 @@ def fetch(
             _copy(source, file, copy, entry)
 
 
-def _copy(source: IO[bytes], file: FileEntry, copy: IO[bytes], entry: Entry) -> None:
+def _copy(source: IO[bytes], file: FileEntry, copy: IO[bytes], entry: ReleaseEntry) -> None:
     try:
         checked_copy(source, file, copy.write)
     except ReleaseError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.base.text import counted
 from runner.registry.board.board import TIER, RegistryBoard
-from runner.registry.transports.listing import Entry
+from runner.registry.transports.listing import ReleaseEntry
 
 _SELF_REPORTED = (
     "self-reported: a board replays no journal; that numbers follow from their records does not show that the games "
@@ -31,7 +31,7 @@ def tiers_in_words(board: RegistryBoard) -> str:
     return f"{shown}. Of one run this shows more: {verifying(board, board.rows[0]['release'])}"
 
 
-def tier_in_words(entry: Entry, where: str) -> str | None:
+def tier_in_words(entry: ReleaseEntry, where: str) -> str | None:
     """How far a server says that it has checked one run; None where it says nothing, or is no server."""
     return f"{entry.vouched}, says {where}" if entry.vouched else None
 

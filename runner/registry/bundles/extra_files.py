@@ -17,14 +17,14 @@ from runner.documents.yaml_reader import Document, parse
 from runner.documents.yaml_writer import dump, dump_inline
 from runner.registry.bundles import parameters, run_data
 from runner.registry.differences import MOST_SHOWN, by_other, some_of
-from runner.registry.fetched_release import Got, small
+from runner.registry.fetched_release import FetchedRelease, small
 from runner.results.folder import RunFolder
 from runner.spec.experiment import SAVED_SPEC
-from runner.spec.model_sources import Source
+from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 
 
-def wrong_beside(got: Got, run: RunFolder, but: frozenset[str] = frozenset()) -> Iterator[str]:
+def wrong_beside(got: FetchedRelease, run: RunFolder, but: frozenset[str] = frozenset()) -> Iterator[str]:
     """What those files say otherwise than the run's own; not of the files `but`, which a reader may have edited.
 
     They may say less. Of metrics another version may have told more than this one knows.
@@ -32,7 +32,7 @@ def wrong_beside(got: Got, run: RunFolder, but: frozenset[str] = frozenset()) ->
     Raises:
         NipRunError: a file of the run cannot be read.
     """
-    manifest, spec = run.manifest(), Source(run.path).spec
+    manifest, spec = run.manifest(), ModelSource(run.path).spec
     metrics = read_json(run.metrics) if run.metrics.is_file() else {}
     follows = {
         parameters.FILE: dump(spec).encode(),

@@ -13,7 +13,7 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import in_one_line, shortened
 from runner.documents.dataclass_schema import from_plain
 from runner.registry.bundles.runs import ROWS
-from runner.registry.fetched_release import PIN, Got, read_pin
+from runner.registry.fetched_release import PIN, FetchedRelease, read_pin
 from runner.registry.recomputed_run import write_tables
 from runner.spec.datasets.loader import Dataset, load_dataset
 from runner.spec.datasets.settings import DatasetSettings
@@ -21,12 +21,12 @@ from runner.spec.datasets.settings import DatasetSettings
 OPTION = "dataset.path"
 
 
-def lacks_rows(got: Got) -> bool:
+def lacks_rows(got: FetchedRelease) -> bool:
     """Whether the rows of its dataset are neither in a release nor put beside it since."""
     return got.release.file(PIN) is not None and not (got.folder / ROWS).is_file()
 
 
-def what_is_needed(got: Got) -> str:
+def what_is_needed(got: FetchedRelease) -> str:
     """Which dataset a release needs, in a sentence."""
     pin = read_pin(got.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
@@ -41,7 +41,7 @@ def what_is_needed(got: Got) -> str:
     )
 
 
-def put_rows(got: Got, file: Path) -> None:
+def put_rows(got: FetchedRelease, file: Path) -> None:
     """Put the rows that were played into a got folder, out of a dataset's file or the rows of another run.
 
     Raises:
@@ -70,7 +70,7 @@ def put_rows(got: Got, file: Path) -> None:
     raise UsageError(f"{file} does not have the rows that were played, by their hash{why}; {what_is_needed(got)}")
 
 
-def _settings(got: Got, file: Path) -> Iterator[DatasetSettings]:
+def _settings(got: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:
     """How the rows may stand in a file: as a run keeps them, or as in the file that they were chosen from."""
     yield DatasetSettings(path=str(file))
     said = read_pin(got.folder / PIN).get("selection")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.documents.releases.bundle import Content
-from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.paths import wrong_path
 from runner.documents.releases.reference import Kind
 from runner.documents.yaml_writer import dump
@@ -30,7 +30,7 @@ from runner.registry.markdown import code
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
-from runner.spec.model_sources import Source
+from runner.spec.model_sources import ModelSource
 from runner.training.stage_log import read_stages
 from runner.training.stages import Switched
 from runner.training.weights import Weights, is_path, weights_at, without_path
@@ -77,13 +77,13 @@ def _draft(
     group: Mapping[str, Any],
     state: Mapping[str, Any],
     *,
-    links: tuple[Link, ...],
+    links: tuple[ReleaseLink, ...],
 ) -> Draft:
     """Its models by the names that they have here: what is cleaned with its run calls them as that does."""
     name, last = group["group"], group["made"][-1]
     weights, notes = _weights(state["model"], last["weights_sha256"])
     files, left_out = _published(weights, state["model"], naming) if weights is not None else ({}, [])
-    began = Source(folder.path).groups[name]
+    began = ModelSource(folder.path).groups[name]
     said = _settings(began, state)
     address = "weights/" if files else _address(began, state["model"])
     if is_path(state["model"]) or weights is not None:
@@ -254,9 +254,9 @@ def _identity(manifest: Manifest, last: Mapping[str, Any], weights: Weights | No
     return {name: value for name, value in said.items() if value is not None and _HEX.fullmatch(value)}
 
 
-def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tuple[Link, ...]]:
+def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tuple[ReleaseLink, ...]]:
     """Of each model group."""
-    parent = Link(
+    parent = ReleaseLink(
         role="parent",
         release=str(run_reference(manifest.run_id, naming.owner, naming.version)),
         identity=manifest.identity,
@@ -269,7 +269,9 @@ def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tu
             if before is None
             else (
                 parent,
-                Link(role="input", release=before["release"], sha256=before["release_sha256"], identity=identity),
+                ReleaseLink(
+                    role="input", release=before["release"], sha256=before["release_sha256"], identity=identity
+                ),
             )
         )
 

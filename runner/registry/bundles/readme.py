@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.base.text import decimal, interval_ends, with_interval
-from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.manifest import FileSource, Release
 from runner.models.api_keys import OPENAI
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.retirements import shutdown_notes
@@ -171,7 +171,7 @@ def _files(release: Release) -> str:
     return "\n".join(("Where it came from:", "", *sources))
 
 
-def _source(source: Source) -> str:
+def _source(source: FileSource) -> str:
     """Where a part came from, in a line. Why it is not pinned is in words of nip-run, which hold no markup."""
     path = "" if source.path is None else code(source.path)
     if source.repository is not None:

@@ -15,7 +15,7 @@ from runner.documents.releases.reference import Kind
 from runner.models.api_keys import NO_KEY, KeyUse, forms_of
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.bundles.missing_rows import OPTION, lacks_rows
-from runner.registry.fetched_release import Got
+from runner.registry.fetched_release import FetchedRelease
 from runner.spec.loader import load_specs
 from runner.training.key_usage import to_allow
 from runner.training.plan import plan_of
@@ -27,7 +27,7 @@ NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
 
 
 @dataclass(frozen=True)
-class Takes:
+class PlayRequirements:
     """What playing a got spec anew takes."""
 
     command: str
@@ -59,7 +59,7 @@ class Takes:
         return {**asdict(self), "keys": keys}
 
 
-def to_reproduce(got: Got) -> str:
+def to_reproduce(got: FetchedRelease) -> str:
     """The command that reproduces a got run, with what has to be given: its registry for the parts, or its rows."""
     words = ["nip-run", "reproduce", str(got.folder)]
     where = where_from(got.folder) if got.is_training_run else None
@@ -68,7 +68,7 @@ def to_reproduce(got: Got) -> str:
     return shlex.join(words)
 
 
-def what_it_takes(folder: Path) -> Takes:
+def what_it_takes(folder: Path) -> PlayRequirements:
     """Of a folder that `get` left; nothing is asked."""
     command = f"nip-run {shlex.quote(str(folder))}"
     try:
@@ -78,7 +78,7 @@ def what_it_takes(folder: Path) -> Takes:
         asked = [one for plan in plans for one in asked_for(plan)]
         prices = tuple(dict.fromkeys(line for plan in plans for _, line in stranger_prices(plan)))
     except NipRunError as error:
-        return Takes(command, problem=str(error))
+        return PlayRequirements(command, problem=str(error))
     options = [
         *(f"{key}=http://HOST:PORT/v1" for key in addresses),
         *forms_of(keys),
@@ -87,7 +87,7 @@ def what_it_takes(folder: Path) -> Takes:
     known = [one.cost_usd for one in asked if one.cost_usd is not None]
     cost = (sum(one[0] for one in known), sum(one[1] for one in known)) if len(known) == len(asked) else None
     missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec.trainer_files)))
-    return Takes(" ".join([command, *options]), keys, addresses, (low, high), cost, missing, prices)
+    return PlayRequirements(" ".join([command, *options]), keys, addresses, (low, high), cost, missing, prices)
 
 
 NAMED: Mapping[Kind, str] = {

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from runner.base.errors import RunError
 from runner.base.hashing import tagged_hash
-from runner.documents.releases.manifest import Source
+from runner.documents.releases.manifest import FileSource
 from runner.models.provider_traits import PROVIDERS, ProviderName
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import ModelSettings
@@ -92,7 +92,7 @@ def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapo
     }
 
 
-def sources_of_manifest(manifest: Manifest) -> dict[str, Source]:
+def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
     """Where each part of a run came from, as it was measured when it began; nothing of a run of 0.1.0.
 
     Raises:
@@ -100,14 +100,14 @@ def sources_of_manifest(manifest: Manifest) -> dict[str, Source]:
     """
     try:
         return {
-            str(part): Source(**{name: said.get(name) for name in ("repository", "commit", "path", "clean", "why")})
+            str(part): FileSource(**{name: said.get(name) for name in ("repository", "commit", "path", "clean", "why")})
             for part, said in (manifest.sources or {}).items()
         }
     except (AttributeError, TypeError) as error:
         raise RunError(f"run {manifest.run_id}: the sources in its manifest are damaged: {error}") from error
 
 
-def with_sources(manifest: Manifest, sources: Mapping[str, Source] | None) -> Manifest:
+def with_sources(manifest: Manifest, sources: Mapping[str, FileSource] | None) -> Manifest:
     """Return a manifest whose files come from `sources`; None keeps what was recorded."""
     if sources is None:
         return manifest
@@ -119,7 +119,7 @@ def is_pinned(manifest: Manifest) -> bool:
     return not any(why_not_pinned(sources_of_manifest(manifest)))
 
 
-def why_not_pinned(sources: Mapping[str, Source]) -> Iterator[str]:
+def why_not_pinned(sources: Mapping[str, FileSource]) -> Iterator[str]:
     """Why the parts of a run or a component cannot be got as they were; the one test of it."""
     if not sources:
         yield "it is not recorded which commit its files were in"

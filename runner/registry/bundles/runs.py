@@ -15,7 +15,7 @@ import orjson
 from runner.base.errors import RunError
 from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.documents.releases.bundle import Content
-from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import SUFFIX
@@ -34,7 +34,7 @@ from runner.results.manifest import PLAYED, Manifest
 from runner.results.provenance.sources_snapshot import ENVIRONMENT, WRITTEN
 from runner.results.tasks import PlayedDatapoint
 from runner.spec.experiment import SAVED_SPEC
-from runner.spec.model_sources import Source
+from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 from runner.spec.rejudged_run import DEBATES
 from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
@@ -57,7 +57,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         RunError, SpecError: a file of the run is gone or damaged.
     """
     manifest = with_sources(folder.manifest(), naming.sources)
-    spec = Source(folder.path).spec
+    spec = ModelSource(folder.path).spec
     metrics = folder.read_metrics() if folder.metrics.is_file() else {}
     points = datapoints_of(folder)
     release = Release(
@@ -93,7 +93,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
 
 def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
     metrics = folder.read_metrics() if folder.metrics.is_file() else {}
-    return readme.readme(release, folder.manifest(), Source(folder.path).spec, metrics, has_rows=has_rows)
+    return readme.readme(release, folder.manifest(), ModelSource(folder.path).spec, metrics, has_rows=has_rows)
 
 
 def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> list[Draft]:
@@ -112,11 +112,11 @@ def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> list[Draft
     ]
 
 
-def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[Link, ...]:
+def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[ReleaseLink, ...]:
     found = links_of(folder, results, naming.owner, naming.version)
     if naming.child_of is None:
         return found
-    parent = Link(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
+    parent = ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
     return (*(link for link in found if link.role != "child_of"), parent)
 
 

@@ -21,7 +21,7 @@ from runner.base.errors import ReleaseError
 from runner.base.storage.log_lines import read_journal
 from runner.base.storage.safe_files import create, make_folders
 from runner.documents.releases.bundle import Content, opened
-from runner.documents.releases.manifest import Release, Source
+from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.cleaning.draft_folder import LOGS, ROLLOUTS, lay_out, run_folder
 from runner.registry.cleaning.logs import AskedAgain, clean_log
@@ -239,7 +239,7 @@ def _without_logins(release: Release) -> Release:
     return replace(release, sources={part: public_source(source) for part, source in release.sources.items()})
 
 
-def public_source(source: Source) -> Source:
+def public_source(source: FileSource) -> FileSource:
     """A source without a user's name and password in its address; one in a folder of a machine, others cannot get."""
     if source.repository is None:
         return source
@@ -257,6 +257,6 @@ def _source_as_data(said: Any) -> Any:
         return said
     names = {one: said.get(one) for one in ("repository", "commit", "path", "why")}
     try:
-        return {**said, **vars(public_source(Source(**names, clean=bool(said.get("clean")))))}
+        return {**said, **vars(public_source(FileSource(**names, clean=bool(said.get("clean")))))}
     except (TypeError, ValueError, AttributeError) as error:
         raise ReleaseError(f"{MANIFEST}: its sources are damaged: {error}") from error

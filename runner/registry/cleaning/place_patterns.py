@@ -84,7 +84,7 @@ _NAMED = re.compile(
 _PORT_OF = re.compile(r"(?i)\b(?P<before>ports?(?:\s*[=:]\s*|\s+))\d{2,5}\b")
 
 
-class Reading(IntEnum):
+class Strictness(IntEnum):
     """How strictly a text is read."""
 
     NAMES = 0
@@ -102,7 +102,7 @@ def is_public(host: str) -> bool:
     return _IS_PUBLIC.fullmatch(host) is not None
 
 
-def without_places(text: str, took: Callable[[str], None], reading: Reading = Reading.WORDS) -> str:
+def without_places(text: str, took: Callable[[str], None], reading: Strictness = Strictness.WORDS) -> str:
     """The text with `???` for every place in it; `took` is told "address" or "path" for each."""
     return _Reader(text, took, reading).cleaned()
 
@@ -110,21 +110,21 @@ def without_places(text: str, took: Callable[[str], None], reading: Reading = Re
 class _Reader:
     """One text that is read: for each thing that looks like a place, what stands there instead."""
 
-    def __init__(self, text: str, took: Callable[[str], None], reading: Reading) -> None:
+    def __init__(self, text: str, took: Callable[[str], None], reading: Strictness) -> None:
         self._text, self._took, self._reading = text, took, reading
         self._kept: list[str] = []
 
     def cleaned(self) -> str:
         text = _URL.sub(self._aside, self._text.replace("\0", ""))
         for least, pattern, by in (
-            (Reading.NAMES, _ENCODED, self._path), (Reading.NAMES, _VARIABLE, self._path),
-            (Reading.NAMES, _MOUNT, self._mount),
-            (Reading.NAMES, _SHARE, self._path), (Reading.NAMES, _DRIVE, self._path),
-            (Reading.NAMES, _USER, self._user), (Reading.NAMES, _SIX, self._address),
-            (Reading.NAMES, _FOUR, self._address), (Reading.NAMES, _PATH, self._shown),
-            (Reading.NAMES, _HOME, self._path), (Reading.NAMES, _INTERNAL, self._address),
-            (Reading.PROSE, _PORT, self._port), (Reading.PROSE, _DOMAIN, self._domain),
-            (Reading.WORDS, _PORT_OF, self._named), (Reading.WORDS, _NAMED, self._named),
+            (Strictness.NAMES, _ENCODED, self._path), (Strictness.NAMES, _VARIABLE, self._path),
+            (Strictness.NAMES, _MOUNT, self._mount),
+            (Strictness.NAMES, _SHARE, self._path), (Strictness.NAMES, _DRIVE, self._path),
+            (Strictness.NAMES, _USER, self._user), (Strictness.NAMES, _SIX, self._address),
+            (Strictness.NAMES, _FOUR, self._address), (Strictness.NAMES, _PATH, self._shown),
+            (Strictness.NAMES, _HOME, self._path), (Strictness.NAMES, _INTERNAL, self._address),
+            (Strictness.PROSE, _PORT, self._port), (Strictness.PROSE, _DOMAIN, self._domain),
+            (Strictness.WORDS, _PORT_OF, self._named), (Strictness.WORDS, _NAMED, self._named),
         ):  # fmt: skip
             if self._reading >= least:
                 text = pattern.sub(by, text)
@@ -144,7 +144,7 @@ class _Reader:
 
     def _url(self, found: re.Match[str]) -> str:
         host, has_login = found["at"].rpartition("@")[2], "@" in found["at"]
-        is_strict = self._reading == Reading.WORDS
+        is_strict = self._reading == Strictness.WORDS
         if _STORE.match(found[0]) or _ENCODED_HOME.search(found[0]):
             return self._address(found)
         if not is_strict and not has_login and (_WEB.match(found[0]) is None or _IS_PUBLIC.fullmatch(host)):
@@ -152,21 +152,23 @@ class _Reader:
         return found[0] if _PUBLIC.fullmatch(host) and not has_login else self._address(found)
 
     def _user(self, found: re.Match[str]) -> str:
-        is_version = _NO_USER.fullmatch(found["at"]) and self._reading == Reading.NAMES
-        is_everybody = found["user"] == "git" and _IS_PUBLIC.fullmatch(found["at"]) and self._reading != Reading.WORDS
+        is_version = _NO_USER.fullmatch(found["at"]) and self._reading == Strictness.NAMES
+        is_everybody = (
+            found["user"] == "git" and _IS_PUBLIC.fullmatch(found["at"]) and self._reading != Strictness.WORDS
+        )
         return found[0] if is_version or is_everybody else self._address(found)
 
     def _mount(self, found: re.Match[str]) -> str:
-        is_public = _IS_PUBLIC.fullmatch(found["at"]) and self._reading != Reading.WORDS
+        is_public = _IS_PUBLIC.fullmatch(found["at"]) and self._reading != Strictness.WORDS
         return found[0] if is_public else self._path(found)
 
     def _domain(self, found: re.Match[str]) -> str:
         whole = found[0].rstrip(".")
         is_file = re.fullmatch(rf"[\w-]+\.{_FILES}(?::\d+)?", whole)
         spared = is_file or _CLASS.fullmatch(whole) or _PUBLIC.fullmatch(whole) or whole in ("e.g", "i.e")
-        if self._reading < Reading.WORDS and found[0] != self._text and not _TOP.fullmatch(found["top"]):
+        if self._reading < Strictness.WORDS and found[0] != self._text and not _TOP.fullmatch(found["top"]):
             spared = True  # as `message.role` in a template
-        if self._reading == Reading.PROSE and _SITE.fullmatch(whole):
+        if self._reading == Strictness.PROSE and _SITE.fullmatch(whole):
             spared = True
         return found[0] if spared else self._address(found)
 
@@ -177,7 +179,7 @@ class _Reader:
         """A path that a value may not have: one of a spec's own is relative, and a word may begin with a stroke."""
         relative = found[0].startswith(".")
         short = found[0].count("/") < (1 if found[0].startswith("~") else 2)
-        is_strict = self._reading == Reading.WORDS
+        is_strict = self._reading == Strictness.WORDS
         return self._path(found) if is_strict or not (relative or short) else found[0]
 
     def _path(self, found: re.Match[str]) -> str:

@@ -18,7 +18,7 @@ from runner.base.hashing import tagged_hash
 from runner.models.answers import CHOICES
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.cleaning.answers import clean_answer
-from runner.registry.cleaning.place_patterns import Reading, without_places
+from runner.registry.cleaning.place_patterns import Strictness, without_places
 from runner.training.weights import is_path, without_path
 
 ADDRESS, PATH, MODEL, CACHE = "address", "path", "model path", "cache path"
@@ -39,7 +39,7 @@ _OF_HOSTS = re.compile(
     r"(?i)(?:.*[_-])?(?:hosts?|hostname|nodes?|nodename|servers?|addr|address|addresses|endpoints?|ur[il]s?|ips?|ports?|peers?)"
 )
 _OF_FILES = re.compile(r"(?i)(?:.*[_-])?(?:path|paths|dir|dirs|directory|folder|folders|file|files|root)")
-_READ_AS = {"description": Reading.PROSE}
+_READ_AS = {"description": Strictness.PROSE}
 _KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.-]*")
 _HOMES = re.compile(r"(?:.*[\\/])?(?:home|users|homes)[\\/][^\\/]+[\\/]*", re.IGNORECASE)
 
@@ -151,7 +151,7 @@ class Rules:
             return self._took(PATH, key if key == "cache" else _last_part(text))
         if free and _OF_FILES.fullmatch(key) and re.search(r"[\\/]", text) and "://" not in text:
             return self._took(PATH, _last_part(f"./{text}"))
-        return self._without(text, Reading.FREE if free else _READ_AS.get(key, Reading.NAMES))
+        return self._without(text, Strictness.FREE if free else _READ_AS.get(key, Strictness.NAMES))
 
     def text(self, text: str) -> str:
         """A text in which only what the spec itself says can tell: its models' paths, its servers, its hashes."""
@@ -165,7 +165,7 @@ class Rules:
 
     def error(self, text: str) -> str:
         """The words of an error, in which whatever looks like an address, a host or a path tells of a machine."""
-        text = self._without(text, Reading.WORDS)
+        text = self._without(text, Strictness.WORDS)
         for pattern in self._hosts:
             text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
         return text
@@ -179,7 +179,7 @@ class Rules:
             return self.error(line)
         key, equals, value = line.partition("=")
         if not equals or not _KEY.fullmatch(key):
-            return self._without(line, Reading.NAMES)
+            return self._without(line, Strictness.NAMES)
         bare = value.strip()
         quoted = bare[:1] if len(bare) > 1 and bare[:1] == bare[-1:] and bare[:1] in "\"'" else ""
         inner = bare.removeprefix(quoted).removesuffix(quoted) if quoted else bare
@@ -192,7 +192,7 @@ class Rules:
         self.taken[ANSWER_FIELD] += gone
         return {name: item if name == CHOICES else self.value(item, name) for name, item in kept.items()}
 
-    def _without(self, text: str, reading: Reading) -> str:
+    def _without(self, text: str, reading: Strictness) -> str:
         """Models first, whose paths get names; what the spec says of its servers last, in what is left."""
         for pattern, name in self._models:
             text = self._replaced(pattern, name, text, MODEL)

@@ -8,9 +8,9 @@ from pathlib import Path
 from runner.base import package_data
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
-from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import COMPONENTS, Kind, Reference, wrong_word
-from runner.registry.components.files import Made, dataset, prompts, protocol
+from runner.registry.components.files import UnnamedComponent, dataset, prompts, protocol
 from runner.registry.components.parts import agent, model, trainer
 from runner.registry.components.spec import spec
 from runner.registry.draft import Draft, Naming
@@ -18,7 +18,7 @@ from runner.results.provenance.file_pins import sources
 
 README = "README.md"
 
-Maker = Callable[[Path, Naming, str | None], Made]
+Maker = Callable[[Path, Naming, str | None], UnnamedComponent]
 
 _MAKERS: Mapping[Kind, Maker] = {
     Kind.PROTOCOL: protocol,
@@ -84,10 +84,10 @@ def _words(naming: Naming) -> tuple[str, ...]:
     return naming.owner, naming.name or "", naming.version
 
 
-def _child_of(naming: Naming) -> tuple[Link, ...]:
+def _child_of(naming: Naming) -> tuple[ReleaseLink, ...]:
     if naming.child_of is None:
         return ()
-    return (Link(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256),)
+    return (ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256),)
 
 
 _IN_A_SPEC: Mapping[Kind, str] = {

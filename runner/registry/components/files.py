@@ -20,7 +20,7 @@ from runner.base.text import comma_join
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.layer_merge import EXTENDS
 from runner.documents.releases.bundle import Content
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.documents.yaml_reader import read
 from runner.documents.yaml_writer import dump
@@ -38,7 +38,7 @@ from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.registry.components.croissant import column_kinds, croissant_of
 from runner.registry.draft import Naming
-from runner.results.provenance.file_pins import Part
+from runner.results.provenance.file_pins import PinnedFiles
 from runner.rollouts.identity import protocol_content
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
@@ -51,15 +51,15 @@ _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
-class Made:
+class UnnamedComponent:
     """A component before it is named."""
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, PinnedFiles]
     """The files that it was made of, by what they are."""
     contents: Mapping[str, Content]
     identity: Mapping[str, str]
     facts: Mapping[str, Any]
-    links: tuple[Link, ...] = ()
+    links: tuple[ReleaseLink, ...] = ()
     notes: tuple[str, ...] = ()
     description: str = ""
     """What it is, where its publisher does not say it."""
@@ -99,13 +99,13 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def protocol(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
+def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path} is no protocol's file; give a .yaml file")
     data, protocol = protocol_file(path)
     parameters = to_plain(protocol.parameters)
-    return Made(
-        {Kind.PROTOCOL: Part(path, (path,))},
+    return UnnamedComponent(
+        {Kind.PROTOCOL: PinnedFiles(path, (path,))},
         {"protocol.yaml": data},
         {"protocol": protocol_identity(protocol)},
         {
@@ -162,15 +162,15 @@ def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name.removesuffix(SUFFIX): data.decode("utf-8-sig") for name, data in files.items()}
 
 
-def prompts(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
+def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     files = template_files(path)
     prompts = PromptSet(sources_of(files))
     hashes = template_hashes(prompts.sources)
     own = {name: sorted(used & VARIABLES.keys()) for name, used in prompts.variables.items()}
     columns = sorted({name for used in prompts.variables.values() for name in used - VARIABLES.keys()})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
-    return Made(
-        {Kind.PROMPTS: Part(path, tuple(path / name for name in files))},
+    return UnnamedComponent(
+        {Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
         {**files, GOLDEN: _golden(prompts, columns)},
         {"prompts": prompts_identity(hashes)},
         {
@@ -224,7 +224,7 @@ def changed_renderings(folder: Path) -> list[str]:
 # Datasets
 
 
-def dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
+def dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     if path.suffix not in _SUFFIXES:
         raise UsageError(f"{path} is no dataset's file; it is one of {comma_join(_SUFFIXES)}")
     settings = DatasetSettings(path=path.name)
@@ -236,8 +236,8 @@ def dataset(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
     description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
     columns = {"id": "text", **column_kinds({"label": p.label, **p.columns} for p in dataset.datapoints)}
     croissant = croissant_of(naming.name or path.stem, description, licence, {name: path}, columns)
-    return Made(
-        {Kind.DATASET: Part(path, (path,))},
+    return UnnamedComponent(
+        {Kind.DATASET: PinnedFiles(path, (path,))},
         {name: path, "croissant.json": croissant},
         {"dataset": dataset.sha256, "source": dataset.source_sha256},
         {

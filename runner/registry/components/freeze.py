@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.safe_files import create_only, read_bounded
 from runner.documents.plain_values import KeyPath
-from runner.documents.releases.manifest import Source
+from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse
 from runner.documents.yaml_edits import with_new_texts
 from runner.documents.yaml_reader import MAX_BYTES
@@ -20,12 +20,12 @@ from runner.spec.loader import Spec
 
 
 @dataclass(frozen=True)
-class Pin:
+class FrozenPin:
     """How one thing that a spec names is pinned: as a release, or as a file in a commit; or why it is not."""
 
     part: str
     """`spec`, `protocol`, `prompts`, `dataset`, or the slot of a release, such as `agents.verifier`."""
-    source: Source | None = None
+    source: FileSource | None = None
     release: str | None = None
     sha256: str | None = None
 
@@ -49,14 +49,14 @@ class Pin:
         return None if self.is_pinned or self.source is None else self.source.why
 
 
-def pins_of(specs: Iterable[Spec]) -> list[Pin]:
+def pins_of(specs: Iterable[Spec]) -> list[FrozenPin]:
     """What the points of a spec name, each thing once, by its part."""
-    found: dict[Pin, None] = {}
+    found: dict[FrozenPin, None] = {}
     for spec in specs:
         for slot, use in spec.components.items():
-            found[Pin(slot, release=use.release, sha256=use.sha256)] = None
+            found[FrozenPin(slot, release=use.release, sha256=use.sha256)] = None
         for part, source in sources_of(spec).items():
-            found[Pin(part, source)] = None
+            found[FrozenPin(part, source)] = None
     return sorted(found, key=lambda pin: (pin.part, pin.how))
 
 

@@ -13,10 +13,10 @@ from runner.base.text import comma_join
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import COMPONENTS, Digest, Kind, Reference, parse
 from runner.registry.components.files import GOLDEN, changed_renderings
-from runner.registry.components.lockfile import Lock, Pin
+from runner.registry.components.lockfile import Lock, LockedPin
 from runner.registry.components.store import Store
 from runner.registry.transports.locations import VARIABLE, to_read
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 
 MAX_DEPENDENCIES = 1_000
 
@@ -32,7 +32,7 @@ class Install:
     notes: tuple[str, ...] = ()
 
 
-_Wanted = dict[Reference, tuple[Registry | None, Entry]]
+_Wanted = dict[Reference, tuple[Registry | None, ReleaseEntry]]
 """Releases by name, each with the registry that has it; None where it is installed already."""
 
 
@@ -76,7 +76,7 @@ class Installer:
         wanted: _Wanted = {}
         for reference, pin in sorted(self.lock.pins.items(), key=lambda one: str(one[0])):
             if self.store.has(reference) and self.store.check(reference).sha256 == pin.sha256:
-                wanted[reference] = (None, Entry(reference, pin.sha256))
+                wanted[reference] = (None, ReleaseEntry(reference, pin.sha256))
                 continue
             registry = self._registry(self.where or self.lock.where(reference))
             entry = registry.find(reference)
@@ -94,13 +94,13 @@ class Installer:
             self._open[key] = self._stack.enter_context(to_read(where))
         return self._open[key]
 
-    def _found(self, meant: Reference | Digest) -> tuple[Registry | None, Entry]:
+    def _found(self, meant: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
         """The release that is meant; one that is installed, or pinned, is not looked for in another registry."""
         if self.where is None and isinstance(meant, Reference) and meant in self.lock.pins:
             registry = self._registry(self.lock.where(meant))
             return registry, registry.find(meant)
         if self.where is None and isinstance(meant, Reference) and meant.version and self.store.has(meant):
-            return None, Entry(meant, self.store.check(meant).sha256)
+            return None, ReleaseEntry(meant, self.store.check(meant).sha256)
         registry = self._registry(self.where or self._usual())
         return registry, registry.find(meant)
 
@@ -108,7 +108,7 @@ class Installer:
         """The registry of those who name none; without one, that of all which the lock pins."""
         return None if os.environ.get(VARIABLE) else self.lock.only_where()
 
-    def _walk(self, registry: Registry | None, entry: Entry, wanted: _Wanted) -> None:
+    def _walk(self, registry: Registry | None, entry: ReleaseEntry, wanted: _Wanted) -> None:
         """Add a release, and those that it needs, which are where it is."""
         pending = [(registry, entry)]
         while pending:
@@ -122,23 +122,23 @@ class Installer:
             for reference, sha256 in needed(release):
                 pending.append(self._needed(registry, entry.reference, reference, sha256))
 
-    def _manifest(self, registry: Registry | None, entry: Entry) -> Release:
+    def _manifest(self, registry: Registry | None, entry: ReleaseEntry) -> Release:
         if registry is None:
             return self.store.check(entry.reference).release
         return registry.read(entry)[0]
 
     def _needed(
         self, registry: Registry | None, by: Reference, reference: Reference, sha256: str | None
-    ) -> tuple[Registry | None, Entry]:
+    ) -> tuple[Registry | None, ReleaseEntry]:
         try:
             if registry is not None:
-                found: tuple[Registry | None, Entry] = registry, registry.find(reference)
+                found: tuple[Registry | None, ReleaseEntry] = registry, registry.find(reference)
             else:
-                found = None, Entry(reference, self.store.check(reference).sha256)
+                found = None, ReleaseEntry(reference, self.store.check(reference).sha256)
         except NotPublished as error:
             if not self.store.has(reference):
                 raise NotPublished(f"{by} needs {reference}: {error}; nothing was installed") from error
-            found = None, Entry(reference, self.store.check(reference).sha256)
+            found = None, ReleaseEntry(reference, self.store.check(reference).sha256)
         if sha256 is not None and found[1].sha256 != sha256:
             raise ReleaseError(
                 f"{by} needs {reference} as sha256:{sha256[:12]}, and there it is sha256:{found[1].sha256[:12]}; "
@@ -164,7 +164,7 @@ class Installer:
                     "template engine is another one"
                 )
             done.append(Install(reference, there.sha256, where or f"file:{self.store.root}", was_there, tuple(notes)))
-        self.lock = self.lock.add({one.reference: Pin(one.sha256, one.where) for one in done})
+        self.lock = self.lock.add({one.reference: LockedPin(one.sha256, one.where) for one in done})
         return done
 
 

@@ -38,7 +38,7 @@ _CONFLICT = re.compile(rb"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Pin:
+class LockedPin:
     """The one release that a reference means."""
 
     sha256: str
@@ -51,7 +51,7 @@ class Lock:
     """What a lock file says; one that is not there pins nothing."""
 
     path: Path
-    pins: Mapping[Reference, Pin] = field(default_factory=dict)
+    pins: Mapping[Reference, LockedPin] = field(default_factory=dict)
 
     @classmethod
     def above(cls, folder: Path) -> Lock:
@@ -110,7 +110,7 @@ class Lock:
         found = {self.where(reference) for reference in self.pins}
         return found.pop() if len(found) == 1 else None
 
-    def add(self, pins: Mapping[Reference, Pin]) -> Lock:
+    def add(self, pins: Mapping[Reference, LockedPin]) -> Lock:
         """Write further pins, whoever else writes some now.
 
         Raises:
@@ -137,7 +137,7 @@ class Lock:
         with self._held() as now:
             return now.write({one: pin for one, pin in now.pins.items() if one not in references})
 
-    def write(self, pins: Mapping[Reference, Pin]) -> Lock:
+    def write(self, pins: Mapping[Reference, LockedPin]) -> Lock:
         atomic_write(self.path, _text(pins))
         return Lock(self.path, pins)
 
@@ -147,17 +147,17 @@ class Lock:
         with locked(self.path.with_name(HELD), str(self.path), WAIT_SECONDS):
             yield Lock.read(self.path)
 
-    def _inside(self, pin: Pin) -> Pin:
+    def _inside(self, pin: LockedPin) -> LockedPin:
         """A folder inside the project is named from there: the project may be moved, or be on another machine."""
         if not pin.where.startswith("file:"):
             return pin
         with suppress(ValueError):
             inside = Path(pin.where.removeprefix("file:")).relative_to(self.path.parent.absolute())
-            return Pin(pin.sha256, f"file:./{inside.as_posix()}")
+            return LockedPin(pin.sha256, f"file:./{inside.as_posix()}")
         return pin
 
 
-def _pins(said: Any) -> dict[Reference, Pin]:
+def _pins(said: Any) -> dict[Reference, LockedPin]:
     if not isinstance(said, dict) or set(said) != {"format", "releases"} or not isinstance(said["releases"], dict):
         raise ValueError("it has not the keys format and releases")
     if type(said["format"]) is int and said["format"] > FORMAT:
@@ -174,7 +174,7 @@ def _exact(name: str) -> Reference:
     return reference
 
 
-def _pin(name: str, entry: Any) -> Pin:
+def _pin(name: str, entry: Any) -> LockedPin:
     if not isinstance(entry, dict) or set(entry) != {"sha256", "where"}:
         raise ValueError(f"{name}: sha256 and where belong there")
     sha256, where = entry["sha256"], entry["where"]
@@ -182,10 +182,10 @@ def _pin(name: str, entry: Any) -> Pin:
         raise ValueError(f"{name}: its sha256 is none")
     if not isinstance(where, str) or not 0 < len(where) <= MAX_WHERE:
         raise ValueError(f"{name}: where it came from cannot be {str(where)[:60]!r}")
-    return Pin(sha256, where)
+    return LockedPin(sha256, where)
 
 
-def _text(pins: Mapping[Reference, Pin]) -> str:
+def _text(pins: Mapping[Reference, LockedPin]) -> str:
     """One line a release, so that two who install different ones change different lines."""
     lines = [
         f"  {json.dumps(str(one))}: {json.dumps({'sha256': pins[one].sha256, 'where': pins[one].where})}"

@@ -20,10 +20,10 @@ from runner.documents.yaml_writer import dump
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.registry.cleaning.rules import MODEL_KEYS, renamed_models
-from runner.registry.components.files import Made
+from runner.registry.components.files import UnnamedComponent
 from runner.registry.components.lookup import finder_of
 from runner.registry.draft import Naming
-from runner.results.provenance.file_pins import Part
+from runner.results.provenance.file_pins import PinnedFiles
 from runner.results.provenance.sources_snapshot import parts_of
 from runner.rollouts.identity import agent_content, model_content
 from runner.spec.chat_formats import default_chat_format
@@ -38,7 +38,7 @@ MODEL = "model.yaml"
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-def agent(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
+def agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     """One agent of a spec, with its model group."""
     specs = load_specs(path, (), find_component=finder_of(path))
     name = _part(part, specs[0].protocol.agent_names, "agent", path)
@@ -48,7 +48,7 @@ def agent(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001
     said, notes = model_entry(asked, group)
     content = {"model": group, **_said(settings, {"model", "freeze"}), MODEL_GROUP: said}
     model = from_plain(ModelSettings, said)
-    return Made(
+    return UnnamedComponent(
         _written(Kind.AGENT, specs[0]),
         {"agent.yaml": dump(content).encode()},
         {
@@ -68,7 +68,7 @@ def agent(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001
     )
 
 
-def trainer(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
+def trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     """The trainer of one model group of a spec that trains."""
     specs = load_specs(path, (), find_component=finder_of(path))
     sections = [spec.experiment.training for spec in specs]
@@ -83,7 +83,7 @@ def trainer(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG0
     own = f"{FOLDER}/{group}/"
     files = {name.removeprefix(own): data.hex() for name, data in stored.items() if name.startswith(own)}
     identity |= {"stored": files} if files else {}
-    return Made(
+    return UnnamedComponent(
         _written(Kind.TRAINER, specs[0]),
         {"trainer.yaml": dump(content).encode(), **stored},
         {"trainer": tagged_hash("trainer", identity)},
@@ -113,7 +113,7 @@ def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tup
     return stored, tuple(f"not in the release: {line}" for line in missing_lines(found))
 
 
-def model(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
+def model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     """A model group of a spec; or a model that somebody describes by hand, with what is known of its weights."""
     if part is not None:
         specs = load_specs(path, (), find_component=finder_of(path))
@@ -125,7 +125,7 @@ def model(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001
         raise UsageError(f"there is no file {file}; a model is described by a {MODEL}: provider, model, base_model ...")
     settings, weights = _described(file)
     files = _weights(file.parent) if path.is_dir() else {}
-    return _model(settings, settings.name, weights, files, {Kind.MODEL: Part(file, (file,))})
+    return _model(settings, settings.name, weights, files, {Kind.MODEL: PinnedFiles(file, (file,))})
 
 
 def _described(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
@@ -152,14 +152,18 @@ def _described(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
 
 
 def _model(
-    settings: ModelSettings, group: str, weights: dict[str, Any], files: Mapping[str, Content], parts: dict[str, Part]
-) -> Made:
+    settings: ModelSettings,
+    group: str,
+    weights: dict[str, Any],
+    files: Mapping[str, Content],
+    parts: dict[str, PinnedFiles],
+) -> UnnamedComponent:
     said, notes = model_entry(settings, group)
     known = from_plain(ModelSettings, said)
     sha256 = weights.get("sha256")
     is_hash = isinstance(sha256, str) and _HEX.fullmatch(sha256) is not None
     identity = {"model": tagged_hash("model", model_content(known, None))}
-    return Made(
+    return UnnamedComponent(
         parts,
         {MODEL: dump({**said, **({WEIGHTS: weights} if weights else {})}).encode(), **files},
         {**identity, WEIGHTS: str(sha256)} if is_hash else identity,
@@ -194,7 +198,7 @@ def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tu
     return data, tuple(notes)
 
 
-def _written(kind: Kind, spec: Spec) -> dict[str, Part]:
+def _written(kind: Kind, spec: Spec) -> dict[str, PinnedFiles]:
     """The files of the spec that something was cut out of."""
     found = parts_of(spec).get("spec")
     return {} if found is None else {kind: found}

@@ -11,17 +11,17 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import NipRunError, ReleaseError
 from runner.base.hashing import tagged_hash
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.bundle import Content
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, is_reference
 from runner.documents.yaml_writer import dump
 from runner.game.protocols.loader import find_protocol
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.cleaning.rules import renamed_models
-from runner.registry.components.files import Made, protocol_file, template_files
+from runner.registry.components.files import UnnamedComponent, protocol_file, template_files
 from runner.registry.components.lookup import finder_of
 from runner.registry.components.parts import trainer_contents
 from runner.registry.draft import Naming
@@ -45,7 +45,7 @@ _OF_RUNS = re.compile(
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def spec(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 - as all makers
+def spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     """A spec as it is written, with its bases put in: its sweep stays, and `base_url`s are left out."""
     find = finder_of(path)
     specs = load_specs(path, (), find_component=find)
@@ -61,7 +61,7 @@ def spec(path: Path, naming: Naming, part: str | None) -> Made:  # noqa: ARG001 
         if f"training.trainers.{name}" in files.uses:  # whose own release has them
             del own[name]
     stored, missing = trainer_contents(own, specs[0])
-    return Made(
+    return UnnamedComponent(
         parts_of(specs[0]),
         {"spec.yaml": dump(data).encode(), **files.contents, **stored},
         _identity(specs),
@@ -115,7 +115,7 @@ def _keep_chat_formats(data: dict[str, Any], loaded: Spec, files: _Files) -> Non
 class _Files:
     """The files of a spec's release, as the spec's data is gone through."""
 
-    layered: Layered
+    layered: LayeredData
     find: FindComponent
     called: Mapping[str, str]
     """For each model name that is a path, what it is called."""
@@ -144,7 +144,7 @@ class _Files:
                 found[name] = self._value(value, name, (name,))
         return found
 
-    def links(self) -> Iterator[Link]:
+    def links(self) -> Iterator[ReleaseLink]:
         """The releases that it names."""
         for slot, use in sorted(self.uses.items()):
             role, _, name = slot.partition(".")
@@ -153,7 +153,7 @@ class _Files:
                 "training": f"trainer:{name.rpartition('.')[2]}",
                 "models": f"model:{name}",
             }
-            yield Link(role=told.get(role, role), release=use.release, sha256=use.sha256)
+            yield ReleaseLink(role=told.get(role, role), release=use.release, sha256=use.sha256)
 
     def _swept(self, value: Any, at: KeyPath) -> Any:
         """A sweep, whose keys are dotted keys of the spec, with lists of their values."""

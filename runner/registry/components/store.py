@@ -1,7 +1,7 @@
 """The store: the components that are installed for a user, from whichever registry, each checked when it is used.
 
-It is a folder registry (`runner.registry.transports.folder`). What is in it is others': each release's folder has the mark of
-what came from elsewhere, as one that `get` left.
+It is a folder registry (`runner.registry.transports.folder`). What is in it is others': each release's folder has the
+mark of what came from elsewhere, as one that `get` left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, FileEntry, Release, digest
 from runner.documents.releases.reference import Digest, Reference
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.spec.origin import MARKER
 
 VARIABLE = "NIP_RUN_STORE"
@@ -56,7 +56,7 @@ class Store:
     def __init__(self, root: Path | None = None) -> None:
         self.root = store_folder() if root is None else root.absolute()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ReleaseEntry]:
         """All that is installed. Raises as `Registry.entries`."""
         return Registry(FolderTransport(str(self.root))).entries()
 
@@ -113,7 +113,7 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def add(self, registry: Registry, entry: Entry) -> Installed:
+    def add(self, registry: Registry, entry: ReleaseEntry) -> Installed:
         """Install a release of a registry, checked; the very same release is left as it is.
 
         Raises:

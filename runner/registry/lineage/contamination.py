@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from runner.registry.lineage.edges import MINTED, Edge, Maker, Proof
+from runner.registry.lineage.edges import MINTED, Edge, ModelMaker, Proof
 from runner.registry.lineage.lineage import Ancestry, Contact, Total
-from runner.registry.lineage.sessions import Session
+from runner.registry.lineage.sessions import LineageSession
 
 NO_WEIGHTS = "weights not known"
 """Of a run with a trained model that nothing but a name identifies; `legend` says so, once below the table."""
 
 
-def marks_of(session: Session, ancestry: Ancestry, contact: Contact | None) -> list[str]:
+def marks_of(session: LineageSession, ancestry: Ancestry, contact: Contact | None) -> list[str]:
     """What a reader must know of a run, the worst first."""
     gone = _gone(ancestry.edges)
     marks = [] if contact is None or not (contact.trained_on or (contact.at_least and not gone)) else [str(contact)]
@@ -56,7 +56,7 @@ def made_by(edge: Edge) -> str:
     return _named([maker for maker in edge.makers if maker.session.kind != "model" or maker.session.run not in runs])
 
 
-def _named(makers: Sequence[Maker]) -> str:
+def _named(makers: Sequence[ModelMaker]) -> str:
     """Makers by release and iteration; of a run that is here not its releases, too."""
     here = {one.session.run for one in makers if one.session.owner is None}
     makers = [one for one in makers if one.session.owner is None or one.session.run not in here]

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from runner.documents.releases.manifest import Release, digest
 from runner.documents.releases.reference import Kind
-from runner.registry.differences import Note
+from runner.registry.differences import CheckNote
 from runner.registry.lineage.lineage import Lineage
-from runner.registry.lineage.sessions import Session, session_of_release
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.lineage.sessions import LineageSession, session_of_release
+from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
 def closed_cycle(release: Release, together: Iterable[Release], registry: Registry) -> str | None:
     """How a release's models would come from themselves, in words, with those published with it; None: they do not.
 
-    A `Note` where others' releases say a part of it: whoever may publish could else bar an owner from publishing. Only
-    a run that trained can close a cycle; for one that did, all manifests of runs and models are read.
+    A `CheckNote` where others' releases say a part of it: whoever may publish could else bar an owner from publishing.
+    Only a run that trained can close a cycle; for one that did, all manifests of runs and models are read.
     """
     if release.kind not in (Kind.RUN, Kind.MODEL) or not _session(release).trains:
         return None
@@ -27,23 +27,23 @@ def closed_cycle(release: Release, together: Iterable[Release], registry: Regist
     if own := lineage.way_back(key, release.owner):
         return f"{_in_words(own)}; one of them says what is not so, and {registry.where} takes none"
     chain = lineage.way_back(key)
-    return Note(f"{_in_words(chain)}; by the word of others, of whom one says what is not so") if chain else None
+    return CheckNote(f"{_in_words(chain)}; by the word of others, of whom one says what is not so") if chain else None
 
 
 def _in_words(chain: Sequence[str]) -> str:
     return f"its model would come from itself: {', whose model comes from '.join(chain)}"
 
 
-def _session(release: Release) -> Session:
-    return _seen(session_of_release(Entry(release.reference, digest(release.to_bytes())), release))
+def _session(release: Release) -> LineageSession:
+    return _seen(session_of_release(ReleaseEntry(release.reference, digest(release.to_bytes())), release))
 
 
-def _seen(session: Session) -> Session:
+def _seen(session: LineageSession) -> LineageSession:
     """Whoever publishes to a place can read what is private there, too."""
     return replace(session, private=False)
 
 
-def _published(registry: Registry, but: Iterable[str]) -> Iterator[Session]:
+def _published(registry: Registry, but: Iterable[str]) -> Iterator[LineageSession]:
     known = set(but)
     for kind in (Kind.RUN, Kind.MODEL):
         for entry in registry.entries(kind):

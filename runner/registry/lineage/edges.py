@@ -27,8 +27,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runner.registry.lineage.session_facts import Group, Made, Step
-from runner.registry.lineage.sessions import Session
+from runner.registry.lineage.session_facts import Group, MadeModel, TrainingStep
+from runner.registry.lineage.sessions import LineageSession
 
 MINTED = "ft:"
 """What the names of fine-tuned models begin with that a provider gives to no two."""
@@ -47,31 +47,31 @@ class Proof(StrEnum):
 
 
 @dataclass(frozen=True)
-class Use:
+class ModelUse:
     """A model that a run began with."""
 
-    session: Session
+    session: LineageSession
     group: Group
     model: str | None
     weights_sha256: str | None
-    lineage: tuple[Step, ...]
+    lineage: tuple[TrainingStep, ...]
 
     @classmethod
-    def of(cls, session: Session, group: Group) -> Use:
+    def of(cls, session: LineageSession, group: Group) -> ModelUse:
         return cls(session, group, group.model, group.weights_sha256, group.lineage)
 
-    def before(self) -> Use:
+    def before(self) -> ModelUse:
         """The model that its last training started from, by its own lineage alone."""
-        return Use(self.session, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
+        return ModelUse(self.session, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
 
 
 @dataclass(frozen=True)
-class Maker:
+class ModelMaker:
     """A run, or a model's release, that has made a model of a group."""
 
-    session: Session
+    session: LineageSession
     group: Group
-    made: Made
+    made: MadeModel
 
     @property
     def key(self) -> tuple[tuple[str, str], str, int]:
@@ -82,14 +82,14 @@ class Maker:
 class Edge:
     """Where a model came from. Without makers nothing more is known of it than what `why` says."""
 
-    use: Use
+    use: ModelUse
     proof: Proof
-    makers: tuple[Maker, ...] = ()
+    makers: tuple[ModelMaker, ...] = ()
     why: str | None = None
     """What is to be told of it."""
     left_out: bool = False
     """Whether the lineage that the run declares does not say so."""
-    claimed_by: tuple[Maker, ...] = ()
+    claimed_by: tuple[ModelMaker, ...] = ()
     """Others that say they made it, where nothing confirms it."""
     gone: str | None = None
     """The id of the run that its lineage names, where neither that nor anything of the model's name is here."""
@@ -98,34 +98,34 @@ class Edge:
 class Edges:
     """Where each model came from, among the sessions of a registry, of a results folder, or of both."""
 
-    def __init__(self, sessions: Iterable[Session]) -> None:
+    def __init__(self, sessions: Iterable[LineageSession]) -> None:
         self.sessions = list(sessions)
-        self._by_weights: dict[str, list[Maker]] = defaultdict(list)
-        self._by_name: dict[tuple[str, str], list[Maker]] = defaultdict(list)
-        self._by_step: dict[tuple[str, int], list[Maker]] = defaultdict(list)
-        self._by_run: dict[str, list[Session]] = defaultdict(list)
+        self._by_weights: dict[str, list[ModelMaker]] = defaultdict(list)
+        self._by_name: dict[tuple[str, str], list[ModelMaker]] = defaultdict(list)
+        self._by_step: dict[tuple[str, int], list[ModelMaker]] = defaultdict(list)
+        self._by_run: dict[str, list[LineageSession]] = defaultdict(list)
         self._found: dict[tuple[int, str], Edge | None] = {}
         for session in self.sessions:
             self._by_run[session.run_id].append(session)
             for group in session.groups:
                 for made in group.made:
-                    self._index(Maker(session, group, made))
+                    self._index(ModelMaker(session, group, made))
 
-    def _index(self, maker: Maker) -> None:
+    def _index(self, maker: ModelMaker) -> None:
         step = maker.made.step
         self._by_step[maker.session.run_id, step.iteration].append(maker)
         self._by_name[maker.group.provider, step.model].append(maker)
         if step.weights_sha256 is not None:
             self._by_weights[step.weights_sha256].append(maker)
 
-    def edge_of(self, session: Session, group: Group) -> Edge | None:
+    def edge_of(self, session: LineageSession, group: Group) -> Edge | None:
         """Where the model came from that a run began with in a group; found once."""
         key = (id(session), group.name)
         if key not in self._found:
-            self._found[key] = self.edge(Use.of(session, group))
+            self._found[key] = self.edge(ModelUse.of(session, group))
         return self._found[key]
 
-    def edge(self, use: Use) -> Edge | None:
+    def edge(self, use: ModelUse) -> Edge | None:
         """Where a model came from; None where, as far as anybody knows, nothing was trained before."""
         by_bytes = [
             maker
@@ -141,7 +141,7 @@ class Edges:
         more = [maker for maker in _told(claims) if maker not in found.claimed_by]
         return replace(found, claimed_by=(*found.claimed_by, *more))
 
-    def _by_words(self, use: Use) -> Edge | None:
+    def _by_words(self, use: ModelUse) -> Edge | None:
         """Where a model came from by lineage and name."""
         if use.lineage:
             return self._declared(use, use.lineage[-1])
@@ -150,7 +150,7 @@ class Edges:
             return Edge(use, Proof.MISSING, (), f"{use.model} is a fine-tuned model, whose training is not here")
         return named
 
-    def _proved(self, use: Use, makers: Sequence[Maker]) -> Edge:
+    def _proved(self, use: ModelUse, makers: Sequence[ModelMaker]) -> Edge:
         if not use.lineage:
             return self._seen(Edge(use, Proof.PROVED, tuple(makers), left_out=True))
         last = use.lineage[-1]
@@ -160,7 +160,7 @@ class Edges:
         why = f"its lineage says that {last.run_id} made it, but its weights are those that {_names(makers)} made"
         return self._seen(Edge(use, Proof.BROKEN, tuple(makers), why))
 
-    def _declared(self, use: Use, last: Step) -> Edge:
+    def _declared(self, use: ModelUse, last: TrainingStep) -> Edge:
         named = self._by_step[last.run_id, last.iteration]
         there = _whose(named, use, last)
         if use.model is not None and use.model != last.model:
@@ -182,11 +182,11 @@ class Edges:
         gone = Edge(use, Proof.MISSING, (), _tombstone(last), gone=last.run_id)
         return self._named(use, f"its lineage names {which}") or gone
 
-    def _broken(self, use: Use, why: str) -> Edge:
+    def _broken(self, use: ModelUse, why: str) -> Edge:
         makers, claims = _parted(self._of_name(use), use)
         return Edge(use, Proof.BROKEN, _told(makers), why, claimed_by=_told(claims))
 
-    def _named(self, use: Use, why: str | None) -> Edge | None:
+    def _named(self, use: ModelUse, why: str | None) -> Edge | None:
         """Where a model came from by its name alone; None where nobody made one of this name."""
         makers, claims = _parted(self._of_name(use), use)
         if not makers:
@@ -195,7 +195,7 @@ class Edges:
             return Edge(use, Proof.MISSING, (), f"several say that they made {use.model}: {_names(makers)}", True)
         return self._seen(Edge(use, Proof.DECLARED, tuple(makers), why, left_out=not use.lineage))
 
-    def _of_name(self, use: Use) -> list[Maker]:
+    def _of_name(self, use: ModelUse) -> list[ModelMaker]:
         """Who made a model of this name: its own publisher, or others where a provider gives no name twice.
 
         A stranger's word that it made a model whose name anybody may give tells nothing.
@@ -220,7 +220,7 @@ class Edges:
         return Edge(edge.use, Proof.MISSING, (), why, edge.left_out)
 
 
-def _parted(makers: Sequence[Maker], use: Use) -> tuple[list[Maker], list[Maker]]:
+def _parted(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[ModelMaker], list[ModelMaker]]:
     """Those whose word counts for where a model came from, and those who only claim it, and say something else.
 
     Who holds the weights counts beside the owner of the run that began with them, unless that owner holds them too.
@@ -237,29 +237,29 @@ def _parted(makers: Sequence[Maker], use: Use) -> tuple[list[Maker], list[Maker]
     return counted, _others(makers, counted)
 
 
-def _others(makers: Sequence[Maker], counted: Sequence[Maker]) -> list[Maker]:
+def _others(makers: Sequence[ModelMaker], counted: Sequence[ModelMaker]) -> list[ModelMaker]:
     """Those that do not count, but for copies of runs that do and say the same, of whichever group."""
     same = [(one.session.run, group) for one in counted for group in one.session.groups]
     return [one for one in makers if one not in counted and (one.session.run, one.group) not in same]
 
 
-def _whose(makers: Sequence[Maker], use: Use, last: Step) -> list[Maker]:
+def _whose(makers: Sequence[ModelMaker], use: ModelUse, last: TrainingStep) -> list[ModelMaker]:
     """Of the runs of the id that a lineage names, the one that it means; without any, all, if it names no owner."""
     meant = [maker for maker in makers if _is_meant(maker.session, use, last)]
     return meant or (list(makers) if last.release is None else [])
 
 
-def _is_meant(session: Session, use: Use, last: Step) -> bool:
+def _is_meant(session: LineageSession, use: ModelUse, last: TrainingStep) -> bool:
     """Whether a run of the id that a lineage names is the one that it means, and no stranger's of the same id."""
     named = [] if last.release is None else last.release.split("/")[-2:-1]
     return session.owner in (None, use.session.owner, *named)
 
 
-def _told(makers: Sequence[Maker]) -> tuple[Maker, ...]:
+def _told(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
     return tuple(maker for maker in makers if not maker.session.private)
 
 
-def _matches(maker: Maker, use: Use, last: Step) -> bool:
+def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
     made = maker.made.step
     claimed = {digest for digest in (use.weights_sha256, last.weights_sha256) if digest is not None}
     return (
@@ -269,7 +269,7 @@ def _matches(maker: Maker, use: Use, last: Step) -> bool:
     )
 
 
-def _other_release(makers: Sequence[Maker], last: Step) -> str | None:
+def _other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
     """That the release it was taken from is here, with other bytes."""
     for maker in makers:
         session = maker.session
@@ -278,7 +278,7 @@ def _other_release(makers: Sequence[Maker], last: Step) -> str | None:
     return None
 
 
-def _tombstone(last: Step) -> str:
+def _tombstone(last: TrainingStep) -> str:
     """What is left of an ancestor that is not here."""
     release = f", {last.release}" if last.release else ""
     digest = last.release_sha256 or last.weights_sha256
@@ -286,11 +286,11 @@ def _tombstone(last: Step) -> str:
     return f"made by {last.run_id}{release}, which is not here ({told})"
 
 
-def _names(makers: Sequence[Maker]) -> str:
+def _names(makers: Sequence[ModelMaker]) -> str:
     return " and ".join(dict.fromkeys("a private release" if m.session.private else m.session.key for m in makers))
 
 
-def _made(makers: Sequence[Maker], last: Step) -> str:
+def _made(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
     """What differs between what was made and what is said of it."""
     models = {maker.made.step.model for maker in makers if not maker.session.private}
     if last.model not in models:

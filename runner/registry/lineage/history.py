@@ -18,16 +18,16 @@ from runner.registry.lineage.edges import Edge
 from runner.registry.lineage.lineage import Ancestry, Contact, Lineage
 from runner.registry.lineage.relations import Originals, again_in_words, as_one, replayed_run, reproduced_by
 from runner.registry.lineage.session_facts import Group
-from runner.registry.lineage.sessions import Session
+from runner.registry.lineage.sessions import LineageSession
 
 RunKey = tuple[str, str]
 
 
 @dataclass
-class Row:
+class HistoryRow:
     """One session."""
 
-    session: Session
+    session: LineageSession
     groups: tuple[Group, ...]
     """Those that are meant."""
     edges: tuple[Edge, ...]
@@ -35,9 +35,9 @@ class Row:
     """Its own training alone."""
     ancestry: Ancestry
     contact: Contact | None
-    published: tuple[Session, ...]
+    published: tuple[LineageSession, ...]
     """The releases of it, and of the models that it made."""
-    replays: tuple[Session, ...] = ()
+    replays: tuple[LineageSession, ...] = ()
     """Runs that were played from its transcripts: no sessions of their own."""
     after: tuple[RunKey, ...] = ()
     datapoints: int | None = None
@@ -96,7 +96,7 @@ class Row:
         }
 
 
-def history_of(named: str, sessions: Iterable[Session]) -> list[Row]:
+def history_of(named: str, sessions: Iterable[LineageSession]) -> list[HistoryRow]:
     """The sessions that are meant by a name, each below what it came from, the oldest first.
 
     Raises:
@@ -117,23 +117,23 @@ def history_of(named: str, sessions: Iterable[Session]) -> list[Row]:
     return _rows(meant, runs, replays, lineage)
 
 
-def whole_history(sessions: Iterable[Session]) -> list[Row]:
+def whole_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
     """All of these sessions, as `history_of` has those that a name means; none of games whose training is not here."""
     sessions = as_one(list(sessions))
     runs, replays = _by_run(sessions)
     return _rows({key: group_of(copies[0]) for key, copies in runs.items()}, runs, replays, Lineage(sessions))
 
 
-Runs = Mapping[RunKey, Sequence[Session]]
+Runs = Mapping[RunKey, Sequence[LineageSession]]
 
 
-def _by_run(sessions: Sequence[Session]) -> tuple[Runs, Runs]:
+def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
     """The sessions of each run, those of this machine first, and the replays of each.
 
     Games that are trained on are in their parent's, and a replay is in what it replays, where that is here.
     """
-    found: dict[RunKey, list[Session]] = {}
-    replays: dict[RunKey, list[Session]] = {}
+    found: dict[RunKey, list[LineageSession]] = {}
+    replays: dict[RunKey, list[LineageSession]] = {}
     originals = Originals(sessions)
     for session in sorted(sessions, key=lambda one: (one.kind == "model", one.owner is not None)):
         if session.private or (session.kind == "training" and session.parent_run_id is not None):
@@ -143,7 +143,7 @@ def _by_run(sessions: Sequence[Session]) -> tuple[Runs, Runs]:
     return found, replays
 
 
-def _names(session: Session) -> Iterator[str]:
+def _names(session: LineageSession) -> Iterator[str]:
     yield session.run_id
     yield session.key
     for group in session.groups:
@@ -168,13 +168,13 @@ def _meant(named: str, runs: Runs, replays: Runs, lineage: Lineage) -> dict[RunK
     return _family(by_model or by_run, runs, lineage)
 
 
-def _called(session: Session) -> set[str]:
+def _called(session: LineageSession) -> set[str]:
     """What a session may be called: by its run, or by its release, with or without its kind and its version."""
     without_kind = session.key.partition("/")[2] if session.owner is not None else session.key
     return {session.run_id, *(name for key in (session.key, without_kind) for name in (key, key.partition("@")[0]))}
 
 
-def _rows(meant: Mapping[RunKey, tuple[Group, ...]], runs: Runs, replays: Runs, lineage: Lineage) -> list[Row]:
+def _rows(meant: Mapping[RunKey, tuple[Group, ...]], runs: Runs, replays: Runs, lineage: Lineage) -> list[HistoryRow]:
     rows = {key: _row(runs[key], replays.get(key, ()), groups, lineage) for key, groups in meant.items()}
     for row in rows.values():
         found = dict.fromkeys(maker.session.run for edge in row.edges for maker in edge.makers)
@@ -182,7 +182,7 @@ def _rows(meant: Mapping[RunKey, tuple[Group, ...]], runs: Runs, replays: Runs, 
     return list(_in_tree(rows))
 
 
-def group_of(session: Session) -> tuple[Group, ...]:
+def group_of(session: LineageSession) -> tuple[Group, ...]:
     """The groups of a run that were trained, or that it trains; all of them, where none was."""
     return tuple(group for group in session.groups if group.made or group.lineage) or session.groups
 
@@ -219,12 +219,14 @@ def _family(meant: dict[RunKey, tuple[Group, ...]], runs: Runs, lineage: Lineage
     return found
 
 
-def _makers(session: Session, group: Group, lineage: Lineage) -> Iterator[Any]:
+def _makers(session: LineageSession, group: Group, lineage: Lineage) -> Iterator[Any]:
     edge = lineage.edge_of(session, group)
     yield from () if edge is None else edge.makers
 
 
-def _row(copies: Sequence[Session], replays: Sequence[Session], groups: tuple[Group, ...], lineage: Lineage) -> Row:
+def _row(
+    copies: Sequence[LineageSession], replays: Sequence[LineageSession], groups: tuple[Group, ...], lineage: Lineage
+) -> HistoryRow:
     session = copies[0]
     edges = tuple(edge for group in groups if (edge := lineage.edge_of(session, group)) is not None)
     ancestry = lineage.ancestry(session, groups)
@@ -233,21 +235,21 @@ def _row(copies: Sequence[Session], replays: Sequence[Session], groups: tuple[Gr
     marks = [*again_in_words(session), *(mark for copy in copies for mark in marks_of(copy, ancestry, contact))]
     published = tuple(copy for copy in copies if copy.owner is not None)
     played = lineage.trained_on(own)[0] if session.trains else session.datapoints
-    return Row(
+    return HistoryRow(
         session, groups, edges, own, ancestry, contact, published, _once(replays),
         datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
     )  # fmt: skip
 
 
-def _once(replays: Sequence[Session]) -> tuple[Session, ...]:
+def _once(replays: Sequence[LineageSession]) -> tuple[LineageSession, ...]:
     """Each replay once: that of this machine rather than its release."""
-    found: dict[RunKey, Session] = {}
+    found: dict[RunKey, LineageSession] = {}
     for one in replays:
         found.setdefault(one.run, one)
     return tuple(found.values())
 
 
-def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:
+def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
     """The rows, each after the first that it came from: one line of descent on one level, a fork on the next.
 
     A test stands below the training that it is a part of, whatever it was played with, so that time goes down.
@@ -274,10 +276,10 @@ def _in_tree(rows: Mapping[RunKey, Row]) -> Iterator[Row]:
             waiting.extend((child, inner) for child in reversed(children))
 
 
-def _parent(session: Session) -> tuple[str, str | None]:
+def _parent(session: LineageSession) -> tuple[str, str | None]:
     """The training run that it is a part of, which is its owner's; of what is no part, none."""
     return session.parent_run_id or "", session.owner
 
 
-def _age(row: Row) -> tuple[str, str]:
+def _age(row: HistoryRow) -> tuple[str, str]:
     return row.session.started_at, row.session.run_id

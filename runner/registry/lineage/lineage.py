@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from runner.registry.lineage.edges import MINTED, Edge, Edges, Maker, Proof, Use
+from runner.registry.lineage.edges import MINTED, Edge, Edges, ModelMaker, ModelUse, Proof
 from runner.registry.lineage.links import EFFORT
 from runner.registry.lineage.session_facts import Effort, Group
-from runner.registry.lineage.sessions import Session
+from runner.registry.lineage.sessions import LineageSession
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Contact:
 
 
 @dataclass(frozen=True)
-class Games:
+class TrainedGames:
     """The games of one iteration that a model learnt from."""
 
     run_id: str
@@ -55,7 +55,7 @@ class Ancestry:
 
     edges: list[Edge] = field(default_factory=list)
     """From the nearest ancestors to the farthest."""
-    trained: dict[tuple[tuple[str, str], int], Games] = field(default_factory=dict)
+    trained: dict[tuple[tuple[str, str], int], TrainedGames] = field(default_factory=dict)
     """Each iteration of each run that a model learnt from."""
     unknown: list[str] = field(default_factory=list)
     """What is not known, so that all sums are at least what they say."""
@@ -84,22 +84,22 @@ class Ancestry:
 class Lineage(Edges):
     """The graph over sessions, and what can be asked of it."""
 
-    def ancestry(self, session: Session, groups: Sequence[Group] | None = None) -> Ancestry:
+    def ancestry(self, session: LineageSession, groups: Sequence[Group] | None = None) -> Ancestry:
         """All the training behind a run's models, or those of some groups: each iteration once, whatever leads to it.
 
         Of a training run or a model: what is behind what it made, its own training too.
         """
         found = Ancestry()
         seen: set[tuple[object, ...]] = set()
-        waiting: deque[Use | Maker] = deque()
+        waiting: deque[ModelUse | ModelMaker] = deque()
         for group in session.groups if groups is None else groups:
             if group.made:
-                waiting.append(Maker(session, group, group.made[-1]))
+                waiting.append(ModelMaker(session, group, group.made[-1]))
             else:
-                waiting.append(Use.of(session, group))
+                waiting.append(ModelUse.of(session, group))
         while waiting:
             at = waiting.popleft()
-            if isinstance(at, Use):
+            if isinstance(at, ModelUse):
                 waiting.extend(self._from_use(at, found))
             elif (at.session.key, *at.key) not in seen:  # copies of a run are looked at each: one may say less
                 seen.add((at.session.key, *at.key))
@@ -107,7 +107,7 @@ class Lineage(Edges):
                 waiting.append(_before(at))
         return found
 
-    def _from_use(self, use: Use, found: Ancestry) -> Iterator[Use | Maker]:
+    def _from_use(self, use: ModelUse, found: Ancestry) -> Iterator[ModelUse | ModelMaker]:
         is_first = use.lineage is use.group.lineage
         edge = self.edge_of(use.session, use.group) if is_first else self.edge(use)
         if edge is None:
@@ -122,7 +122,7 @@ class Lineage(Edges):
         elif use.lineage:
             yield use.before()
 
-    def _count(self, maker: Maker, found: Ancestry) -> None:
+    def _count(self, maker: ModelMaker, found: Ancestry) -> None:
         """Count the games that a model was trained on; of copies that do not agree, and of its parts, the most."""
         for iteration in maker.made.trained_on:
             key = (maker.session.run, iteration)
@@ -133,9 +133,9 @@ class Lineage(Edges):
             if key in found.trained:
                 before = found.trained[key]
                 run_id, effort, owners = run_id or before.run_id, _most(before.effort, effort), owners | before.owners
-            found.trained[key] = Games(run_id, effort, owners)
+            found.trained[key] = TrainedGames(run_id, effort, owners)
 
-    def contact(self, session: Session, ancestry: Ancestry | None = None) -> Contact | None:
+    def contact(self, session: LineageSession, ancestry: Ancestry | None = None) -> Contact | None:
         """How many datapoints of a benchmark its models were trained on; None where it knows none of either."""
         behind = ancestry or self.ancestry(session)
         if session.kind != "benchmark" or not (behind.trained or behind.unknown):
@@ -157,7 +157,7 @@ class Lineage(Edges):
             trained.update(*parts)
         return trained, at_least
 
-    def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[Session]:
+    def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageSession]:
         """The sessions of a part of a training run, by those whose word counts for it."""
         for part in self._by_run.get(run_id, ()):
             if part.parent_run_id == parent and part.owner in owners and not part.private:
@@ -197,11 +197,13 @@ class Lineage(Edges):
         return after
 
 
-def _before(maker: Maker) -> Use | Maker:
+def _before(maker: ModelMaker) -> ModelUse | ModelMaker:
     """What a model was trained from: an earlier one of the same run, or what that run began with."""
     before = maker.made.from_iteration
     earlier = None if before is None else maker.group.made_in(before)
-    return Use.of(maker.session, maker.group) if earlier is None else Maker(maker.session, maker.group, earlier)
+    return (
+        ModelUse.of(maker.session, maker.group) if earlier is None else ModelMaker(maker.session, maker.group, earlier)
+    )
 
 
 def _most(one: Effort, other: Effort) -> Effort:

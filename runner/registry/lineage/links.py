@@ -8,14 +8,14 @@ from typing import Any
 
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import open_to_read
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
 from runner.models.settings import FineTuneStep
 from runner.registry.cleaning.rules import MODEL_KEYS, renamed_models
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
-from runner.spec.model_sources import Source
+from runner.spec.model_sources import ModelSource
 from runner.training.plan import part_id
 from runner.training.stage_log import read_stages
 from runner.training.stages import Became, Stages, Switched
@@ -52,7 +52,7 @@ def model_identity(provider: str | None, model: str | None, weights_sha256: str 
     return None if model is None or is_path(model) else f"{provider or 'openai'}:{model}"
 
 
-def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1") -> tuple[Link, ...]:
+def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1") -> tuple[ReleaseLink, ...]:
     """Every release that a run was made with, from or for, and those that are made of it.
 
     Parts, parents and what it judges are the owner's own where their folders are in `results`: `version` is theirs.
@@ -70,10 +70,10 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     )
 
 
-def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[Link]:
+def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[ReleaseLink]:
     """The runs of the same results folder that it is one with."""
     for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
-        yield Link(
+        yield ReleaseLink(
             role="part",
             release=str(run_reference(part.run_id, owner, version)),
             identity=part.manifest().identity,
@@ -84,7 +84,7 @@ def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str,
             continue
         other = results.run(run_id)
         is_there = other.manifest_path.is_file()
-        yield Link(
+        yield ReleaseLink(
             role=role,
             release=str(run_reference(run_id, owner, version)) if is_there else None,
             identity=other.manifest().identity if is_there else None,
@@ -93,7 +93,7 @@ def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str,
 
 def _models(
     folder: RunFolder, components: Mapping[str, Any], groups: Iterable[Mapping[str, Any]], owner: str, version: str
-) -> Iterator[Link]:
+) -> Iterator[ReleaseLink]:
     for group in groups:
         step = group["lineage"][-1] if group["lineage"] else {}
         named = components.get(f"models.{group['group']}") or {
@@ -102,21 +102,21 @@ def _models(
         }
         if step or named["release"]:
             identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
-            yield Link(role="input", release=named["release"], sha256=named["sha256"], identity=identity)
+            yield ReleaseLink(role="input", release=named["release"], sha256=named["sha256"], identity=identity)
         if group["made"]:
             last = group["made"][-1]
-            yield Link(
+            yield ReleaseLink(
                 role="output",
                 release=str(model_reference(folder.run_id, group["group"], owner, version)),
                 identity=model_identity(group["provider"], last["model"], last["weights_sha256"]),
             )
 
 
-def links_of_manifest(manifest: Manifest) -> tuple[Link, ...]:
+def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
     """The releases that a run plays again, and that it was made from."""
     others = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
     return tuple(
-        Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
+        ReleaseLink(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
         for role, said in others.items()
         if said is not None
     )
@@ -125,17 +125,19 @@ def links_of_manifest(manifest: Manifest) -> tuple[Link, ...]:
 _SLOTS = {"agents": "agent", "training.trainers": "trainer"}
 
 
-def _components(components: Mapping[str, Any]) -> Iterator[Link]:
+def _components(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
     """What the spec named by reference, by its slot: `protocol`, `extends:0`, `agents.verifier`; models are inputs."""
     for slot, said in sorted(components.items()):
         above, _, name = slot.rpartition(".")
         if above == "models":
             continue
         role = f"{_SLOTS[above]}:{name}" if above in _SLOTS else slot.partition(":")[0]
-        yield Link(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
+        yield ReleaseLink(
+            role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity")
+        )
 
 
-def trained_facts(folder: RunFolder, source: Source | None = None) -> list[dict[str, Any]]:
+def trained_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
     """`trained_as_recorded`, in which no name is a path of this machine. Raises as that."""
     recorded = trained_as_recorded(folder, source)
     called = renamed_models(name for key, name in _names(recorded, "") if key in MODEL_KEYS)
@@ -159,7 +161,7 @@ def _renamed(value: Any, key: str, called: Mapping[str, str]) -> Any:
     return called.get(value, value) if key in MODEL_KEYS and isinstance(value, str) else value
 
 
-def trained_as_recorded(folder: RunFolder, source: Source | None = None) -> list[dict[str, Any]]:
+def trained_as_recorded(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
     """A run's model groups: what each was when the run began, by which trainings, and what the run made of it.
 
     In `made` a training run has each model in the order of its iterations: `from_iteration` is the one that made what
@@ -169,7 +171,7 @@ def trained_as_recorded(folder: RunFolder, source: Source | None = None) -> list
     Raises:
         RunError: a file of the run is gone or damaged.
     """
-    source = source or Source(folder.path)
+    source = source or ModelSource(folder.path)
     stages = read_stages(folder.path, folder.identity()) if source.trains else Stages([])
     games = _games(folder, stages)
     agents = source.spec.get("agents")
@@ -186,7 +188,7 @@ def trained_as_recorded(folder: RunFolder, source: Source | None = None) -> list
 
 
 def _group(
-    source: Source, stages: Stages, group: str, agents: list[str], games: list[dict[str, Any]]
+    source: ModelSource, stages: Stages, group: str, agents: list[str], games: list[dict[str, Any]]
 ) -> dict[str, Any]:
     began = source.groups[group]
     provider, model = began.get("provider"), began.get("model")
@@ -211,7 +213,7 @@ def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP}
 
 
-def _made(source: Source, stages: Stages, group: str) -> list[dict[str, Any]]:
+def _made(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any]]:
     """The models that a training run made of a group, in the order of its iterations."""
     training = source.spec.get("training") or {}
     found: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.lineage.session_facts import WrongFact, typed
 from runner.registry.lineage.sessions import session_of_release
-from runner.registry.transports.listing import Entry
+from runner.registry.transports.listing import ReleaseEntry
 
 TEXTS = ("kind", "benchmark", "protocol")
 MOST_TEXT = 300
@@ -20,7 +20,7 @@ MOST_MODELS = 100
 _SHOWN, _SHOWN_MODELS = 200, 1_000
 
 
-def wrong_facts(entry: Entry, release: Release) -> Iterator[str]:
+def wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
     """What a manifest says of its release that no list and no board can show."""
     facts = release.facts
     try:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from runner.base.text import comma_join
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.registry.lineage.session_facts import Group
-from runner.registry.lineage.sessions import Session
+from runner.registry.lineage.sessions import LineageSession
 
 _REPRODUCES = "reproduces"
 _CHILD = "child_of"
@@ -24,19 +24,19 @@ _LEFT_BY_CLEANING = (
 """Facts that are the same before and after a run is cleaned: when to the second, and how much, and of what."""
 
 
-def reproduced_by(session: Session) -> Link | None:
+def reproduced_by(session: LineageSession) -> ReleaseLink | None:
     """The release that a run plays again, from its transcripts or anew."""
     return next((link for link in session.links if link.role == _REPRODUCES), None)
 
 
-def replayed_run(session: Session) -> str | None:
+def replayed_run(session: LineageSession) -> str | None:
     """The run whose answers are all of a run's: nobody was asked, and it is no session of its own; None of others."""
     said = session.facts.get("replay_of")
     is_whole = isinstance(said, (list, tuple)) and said[1] is None and not session.trains
     return said[0] if is_whole and said is not None else None
 
 
-def again_in_words(session: Session) -> Iterator[str]:
+def again_in_words(session: LineageSession) -> Iterator[str]:
     """What it has of another run."""
     link, said, judged = reproduced_by(session), session.facts.get("replay_of"), session.facts.get("rejudge_of")
     named = None if link is None else link.release
@@ -53,7 +53,7 @@ def again_in_words(session: Session) -> Iterator[str]:
     yield from made_from_in_words(session.groups, () if session.parent_run_id is not None else session.links, named)
 
 
-def made_from_in_words(groups: Iterable[Group], links: Iterable[Link], *told: str | None) -> Iterator[str]:
+def made_from_in_words(groups: Iterable[Group], links: Iterable[ReleaseLink], *told: str | None) -> Iterator[str]:
     """What it continues, and which release it is a child of, but for those that were told."""
     before = continued(groups)
     if before:
@@ -69,12 +69,12 @@ def continued(groups: Iterable[Group]) -> list[str]:
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
 
-def child_of(links: Iterable[Link]) -> str | None:
+def child_of(links: Iterable[ReleaseLink]) -> str | None:
     """The release that one was made from by changing it."""
     return next((link.release for link in links if link.role == _CHILD and link.release is not None), None)
 
 
-def kin_in_words(session: Session) -> list[str]:
+def kin_in_words(session: LineageSession) -> list[str]:
     """What it has of another run, or which part of a training run it is."""
     said = list(again_in_words(session))
     if session.parent_run_id is not None:
@@ -82,7 +82,7 @@ def kin_in_words(session: Session) -> list[str]:
     return said
 
 
-def _part_in_words(session: Session, iteration: int | None) -> str:
+def _part_in_words(session: LineageSession, iteration: int | None) -> str:
     if session.kind == "training":
         return f"games of iteration {iteration} of {session.parent_run_id}"
     when = f"after iteration {iteration - 1}" if iteration else "before its training"  # it is played before that one
@@ -92,15 +92,15 @@ def _part_in_words(session: Session, iteration: int | None) -> str:
 class Originals:
     """Which session a replay replays, among those of a results folder and a registry."""
 
-    def __init__(self, sessions: Iterable[Session]) -> None:
-        self._by_sha256: dict[str | None, Session] = {}
-        self._by_run: dict[str, Session] = {}
+    def __init__(self, sessions: Iterable[LineageSession]) -> None:
+        self._by_sha256: dict[str | None, LineageSession] = {}
+        self._by_run: dict[str, LineageSession] = {}
         for session in sorted(sessions, key=lambda one: (one.kind == "model", one.owner is not None)):
             if not session.private:
                 self._by_sha256.setdefault(session.sha256, session)
                 self._by_run.setdefault(session.run_id, session)
 
-    def first_of(self, session: Session) -> Session:
+    def first_of(self, session: LineageSession) -> LineageSession:
         """What a replay came from in the end; itself where that is not here, and of what is no replay, or of itself."""
         seen = [session]
         while (original := self._of(seen[-1])) is not None:
@@ -109,7 +109,7 @@ class Originals:
             seen.append(original)
         return seen[-1]
 
-    def _of(self, session: Session) -> Session | None:
+    def _of(self, session: LineageSession) -> LineageSession | None:
         """The session that is replayed: by its release, since other runs may have the same id; else by that.
 
         Where that release is not here, the run of this machine that it was made of may be: it has the same identity.
@@ -124,7 +124,7 @@ class Originals:
         return self._by_sha256.get(link.sha256, by_run if is_own else None)
 
 
-def as_one(sessions: Sequence[Session]) -> list[Session]:
+def as_one(sessions: Sequence[LineageSession]) -> list[LineageSession]:
     """The sessions, with the releases of a run of this machine under the identity that the run has here.
 
     A model whose name was a path has another one where it is published, and with it the run has another identity.
@@ -135,7 +135,7 @@ def as_one(sessions: Sequence[Session]) -> list[Session]:
     return [_known_again(session, here.get(session.run_id)) for session in sessions]
 
 
-def _known_again(session: Session, own: Session | None) -> Session:
+def _known_again(session: LineageSession, own: LineageSession | None) -> LineageSession:
     if own is None or session.owner is None or own.identity == session.identity:
         return session
     if session.sha256 in own.sent_as:
@@ -143,7 +143,7 @@ def _known_again(session: Session, own: Session | None) -> Session:
     return replace(session, looks_like=own.run_id) if _is_cleaned_from(session, own) else session
 
 
-def _is_cleaned_from(published: Session, own: Session) -> bool:
+def _is_cleaned_from(published: LineageSession, own: LineageSession) -> bool:
     if not published.facts.get("cleaned") or published.facts.get("finished_at") is None:
         return False
     if any(published.facts.get(name) != own.facts.get(name) for name in _LEFT_BY_CLEANING):

@@ -32,7 +32,7 @@ def _rows(said: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One training in a model's past: which run made it in which iteration, from what, on what."""
 
     model: str
@@ -54,17 +54,17 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeModel:
     """A model that a training run made: by its step, from which earlier one of its own, from which games."""
 
-    step: Step
+    step: TrainingStep
     from_iteration: int | None
     """None: from the model that the run began with."""
     trained_on: tuple[int, ...]
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Self:
-        step, before = Step.of(said), typed(said, "from_iteration", int)
+        step, before = TrainingStep.of(said), typed(said, "from_iteration", int)
         trained_on = typed(said, "trained_on", list) or [step.iteration]
         if any(type(one) is not int for one in trained_on) or (before is not None and before >= step.iteration):
             raise WrongFact("a model cannot be made from a later one")
@@ -98,8 +98,8 @@ class Group:
     provider: str
     model: str | None
     weights_sha256: str | None
-    lineage: tuple[Step, ...] = ()
-    made: tuple[Made, ...] = ()
+    lineage: tuple[TrainingStep, ...] = ()
+    made: tuple[MadeModel, ...] = ()
     games: Mapping[int, tuple[str, Effort]] = field(default_factory=dict)
     """Of each iteration the run of its games, and what they took."""
     agents: tuple[str, ...] = ()
@@ -111,20 +111,20 @@ class Group:
         for row in _rows(said, "games"):
             iteration, run_id = typed(row, "iteration", int), typed(row, "run_id", str)
             games[iteration] = (run_id or "", Effort.of(row))
-        made = tuple(sorted(map(Made.of, _rows(said, "made")), key=lambda one: one.step.iteration))
+        made = tuple(sorted(map(MadeModel.of, _rows(said, "made")), key=lambda one: one.step.iteration))
         return cls(
             typed(said, "group", str) or "",
             typed(said, "provider", str) or "openai",
             typed(said, "model", str),
             typed(said, "weights_sha256", str),
-            tuple(map(Step.of, _rows(said, "lineage"))),
+            tuple(map(TrainingStep.of, _rows(said, "lineage"))),
             made,
             games,
             tuple(map(str, typed(said, "agents", list) or [])),
             typed(said, "base_model", str),
         )
 
-    def made_in(self, iteration: int) -> Made | None:
+    def made_in(self, iteration: int) -> MadeModel | None:
         return next((one for one in self.made if one.step.iteration == iteration), None)
 
 

@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from runner.base.errors import NipRunError, ReleaseError
 from runner.base.hashing import tagged_hash
-from runner.documents.releases.manifest import Link, Release
+from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.lineage.links import links_of_manifest, trained_facts
 from runner.registry.lineage.session_facts import Group, WrongFact, check_types, groups_of, typed
 from runner.registry.sent_releases import sent_as
-from runner.registry.transports.registry import Entry
+from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.tasks import played_datapoints
@@ -25,7 +25,7 @@ Points = Callable[[], frozenset[str] | None]
 
 
 @dataclass(frozen=True, eq=False)
-class Session:
+class LineageSession:
     """One run, or a model that one has made, published or here."""
 
     key: str
@@ -38,7 +38,7 @@ class Session:
     """Whose release it is; None: it is in the results folder."""
     facts: Mapping[str, Any]
     groups: tuple[Group, ...]
-    links: tuple[Link, ...] = ()
+    links: tuple[ReleaseLink, ...] = ()
     sha256: str | None = None
     private: bool = False
     yanked: str | None = None
@@ -79,7 +79,7 @@ class Session:
         return any(group.made for group in self.groups)
 
 
-def session_of_release(entry: Entry, release: Release, where: str | None = None) -> Session:
+def session_of_release(entry: ReleaseEntry, release: Release, where: str | None = None) -> LineageSession:
     """A published run or model, by its manifest alone.
 
     Raises:
@@ -94,7 +94,7 @@ def session_of_release(entry: Entry, release: Release, where: str | None = None)
     except WrongFact as error:
         raise ReleaseError(f"{entry.reference}: its facts are not those of a {release.kind}: {error}") from error
     known = None if hashes is None else frozenset(map(str, hashes))
-    return Session(
+    return LineageSession(
         str(entry.reference),
         "model" if release.kind == Kind.MODEL else kind or "benchmark",
         run_id or release.name,
@@ -141,7 +141,7 @@ _FACTS = (
 )  # fmt: skip
 
 
-def session_of_folder(folder: RunFolder) -> Session:
+def session_of_folder(folder: RunFolder) -> LineageSession:
     """A run of a results folder.
 
     Raises:
@@ -159,7 +159,7 @@ def session_of_folder(folder: RunFolder) -> Session:
         groups = groups_of({"trained": trained})
     except WrongFact as error:
         raise ReleaseError(f"{folder.path}: {error}") from error
-    return Session(
+    return LineageSession(
         folder.run_id,
         manifest.kind,
         folder.run_id,

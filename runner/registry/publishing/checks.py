@@ -25,7 +25,7 @@ from runner.registry.cleaning.draft_cleaning import ROWS, SPEC
 from runner.registry.cleaning.draft_folder import run_folder
 from runner.registry.cleaning.machine_names import Names
 from runner.registry.cleaning.private_data import private_in
-from runner.registry.differences import Note
+from runner.registry.differences import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.cycles import closed_cycle
 from runner.registry.publishing.spec_check import unreadable_spec
@@ -79,7 +79,7 @@ class Subject:
         return self.draft.bundle() if self.registry is None else self.draft.bundle(self.registry.limits)
 
 
-class Outcome(NamedTuple):
+class CheckOutcome(NamedTuple):
     """What a check has come to."""
 
     check: str
@@ -105,7 +105,7 @@ def _finished(subject: Subject) -> Iterator[str]:
         yield f"run {manifest.run_id} {what}, and only a finished run is published; run its command again to finish it"
         return
     if manifest.status == Status.INCOMPLETE:
-        yield Note(
+        yield CheckNote(
             f"it is incomplete: {manifest.transport_failed} of {manifest.rollouts} rollouts were lost in transport"
         )
     for line in torn_logs(run, manifest.identity):
@@ -158,7 +158,7 @@ _NEIGHBOURS = ("part", "parent", "judges", "output", "input")
 def _published(subject: Subject, role: str, named: Reference, sha256: str | None, registry: Registry) -> Iterator[str]:
     found = next((one for one in registry.entries(named.kind) if one.reference == named), None)
     if found is None:
-        yield Note(f"{role}: {named} is not in {registry.where}; publish it there too, so that others find it")
+        yield CheckNote(f"{role}: {named} is not in {registry.where}; publish it there too, so that others find it")
     elif sha256 is not None and found.sha256 != sha256:
         yield f"{role}: {named} in {registry.where} is not the release that was used (sha256:{sha256[:12]})"
     elif subject.release.visibility == "public" and registry.read(found)[0].visibility == "private":
@@ -170,7 +170,7 @@ def _pinned(subject: Subject) -> Iterator[str]:
     could_be = {part for part, source in subject.release.sources.items() if source.repository is not None}
     for why in not_pinned(subject.release):
         if subject.force or why.partition(":")[0] not in could_be:
-            yield Note(f"not pinned: {why}")
+            yield CheckNote(f"not pinned: {why}")
         else:
             later = " (then add --pin SPEC)" if subject.release.kind in (Kind.RUN, Kind.MODEL) else ""
             yield f"{why}{later}, or publish it as not pinned with --force"
@@ -190,7 +190,7 @@ def _versions(subject: Subject) -> Iterator[str]:
         yield "the versions of nip-run and Python that played it are not recorded; play it again to publish it"
     if "environment.lock" not in subject.draft.contents:
         said = "there is no environment.lock with the versions of the packages that it was played with"
-        yield Note(said) if manifest.sources is None else said  # an earlier version kept none
+        yield CheckNote(said) if manifest.sources is None else said  # an earlier version kept none
 
 
 def _private(subject: Subject) -> Iterator[str]:
@@ -222,7 +222,7 @@ def _numbers(subject: Subject) -> Iterator[str]:
         return
     for line in wrong_in_run(subject.run):
         shown = line.replace(f"{subject.laid_out}/", "")
-        yield Note(shown) if isinstance(line, Note) else shown
+        yield CheckNote(shown) if isinstance(line, CheckNote) else shown
 
 
 def _manifest(subject: Subject) -> Iterator[str]:
@@ -260,16 +260,16 @@ CHECKS: Mapping[str, CheckFunction] = {
 """In their order, which is that of facts/registry.md; the last one asks the registry."""
 
 
-def checked(subject: Subject) -> list[Outcome]:
+def checked(subject: Subject) -> list[CheckOutcome]:
     """What all checks say of a release."""
     return [_outcome(name, check, subject) for name, check in CHECKS.items()]
 
 
-def _outcome(name: str, check: CheckFunction, subject: Subject) -> Outcome:
+def _outcome(name: str, check: CheckFunction, subject: Subject) -> CheckOutcome:
     said: list[str] = []
     try:
         said.extend(check(subject))
     except (NipRunError, OSError) as error:
         said.append(str(error))
-    failures = tuple(dict.fromkeys(line for line in said if not isinstance(line, Note)))
-    return Outcome(name, failures, tuple(dict.fromkeys(line for line in said if isinstance(line, Note))))
+    failures = tuple(dict.fromkeys(line for line in said if not isinstance(line, CheckNote)))
+    return CheckOutcome(name, failures, tuple(dict.fromkeys(line for line in said if isinstance(line, CheckNote))))

@@ -9,13 +9,13 @@ from pathlib import Path
 from runner.base.errors import ReleaseError
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import read_bounded
-from runner.documents.releases.manifest import Source
+from runner.documents.releases.manifest import FileSource
 from runner.registry.bundles.run_facts import why_not_pinned
 from runner.registry.components.lookup import finder_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.provenance import file_pins
-from runner.results.provenance.file_pins import Part
+from runner.results.provenance.file_pins import PinnedFiles
 from runner.results.provenance.sources_snapshot import INDEX, MAX_WRITTEN, OVERRIDES, WRITTEN, sources_of, written_files
 from runner.rollouts.identity import protocol_content
 from runner.spec.loader import Spec, load_spec
@@ -24,7 +24,7 @@ from runner.spec.trainer_files import read_index
 from runner.training.trainer_files import CollectedFiles, collect_files
 
 
-def pinned_sources(folder: RunFolder, path: Path) -> dict[str, Source]:
+def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
     """Return where the files of a run are now; `path` is the spec that it was played from.
 
     Raises:
@@ -56,11 +56,11 @@ def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
             yield group, collect_files(group, trainer, spec.trainer_files.get(group))
 
 
-def _trainer_parts(spec: Spec) -> dict[str, Part]:
+def _trainer_parts(spec: Spec) -> dict[str, PinnedFiles]:
     """The user's own files of each trainer; those of a fetched one are pinned by its release."""
     own = [(group, found) for group, found in _trainers(spec) if group not in spec.trainer_files and found.contents]
     here = Path.cwd()
-    return {group: Part(here, tuple(here / path for path in found.contents)) for group, found in own}
+    return {group: PinnedFiles(here, tuple(here / path for path in found.contents)) for group, found in own}
 
 
 def _saved(path: Path) -> bytes | None:

@@ -12,7 +12,7 @@ from typing import Any
 from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.base.text import counted
 from runner.documents.releases.bundle import Bundle
-from runner.documents.releases.manifest import Link
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, parse
 from runner.models.retirements import shutdown_notes
 from runner.registry.cleaning.byte_search import PrivateText
@@ -20,7 +20,7 @@ from runner.registry.cleaning.draft_cleaning import clean
 from runner.registry.cleaning.draft_folder import as_got
 from runner.registry.cleaning.machine_names import Names
 from runner.registry.draft import Draft
-from runner.registry.publishing.checks import Outcome, Subject, checked, not_pinned
+from runner.registry.publishing.checks import CheckOutcome, Subject, checked, not_pinned
 from runner.registry.transports.interface import Added
 from runner.registry.transports.registry import Published, Registry
 
@@ -36,11 +36,11 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Ready:
+class ReadyRelease:
     """A release that was made and checked, and not sent."""
 
     draft: Draft
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[CheckOutcome]
     bundle: Bundle | None
     """None where it cannot be made; an outcome says why."""
 
@@ -71,7 +71,9 @@ class Ready:
 
 
 @contextmanager
-def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options) -> Iterator[list[Ready]]:
+def ready(
+    families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options
+) -> Iterator[list[ReadyRelease]]:
     """The drafts made ready, each family's together; their files are there as long as the block goes on.
 
     A family is a training run with its parts, or one draft alone: what one says has no bearing on another.
@@ -80,7 +82,7 @@ def ready(families: Sequence[Sequence[Draft]], registry: Registry | None, option
         ReleaseError: something cannot be taken out of one; nothing of it is to be published.
     """
     with ExitStack() as places:
-        made: list[Ready] = []
+        made: list[ReadyRelease] = []
         beside = [draft.release for family in families for draft in family]
         together = frozenset(str(release.reference) for release in beside)
         for said in families:
@@ -102,7 +104,7 @@ def _resolved(draft: Draft, registry: Registry | None) -> Draft:
     return draft if links == draft.release.links else replace(draft, release=replace(draft.release, links=links))
 
 
-def _found(link: Link, registry: Registry | None, kind: Kind) -> Link:
+def _found(link: ReleaseLink, registry: Registry | None, kind: Kind) -> ReleaseLink:
     if registry is None or link.role != "child_of" or link.release is None or link.sha256 is not None:
         return link
     try:
@@ -119,7 +121,7 @@ def _marked(draft: Draft) -> Draft:
     return replace(draft, release=marked, notes=notes)
 
 
-def _by_hash(draft: Draft, made: Sequence[Ready]) -> Draft:
+def _by_hash(draft: Draft, made: Sequence[ReadyRelease]) -> Draft:
     """With the hashes of its parts, and of the models that it made, which are always published with it, before it."""
     hashes = {str(one.bundle.release.reference): one.bundle.sha256 for one in made if one.bundle is not None}
     links = tuple(
@@ -129,15 +131,15 @@ def _by_hash(draft: Draft, made: Sequence[Ready]) -> Draft:
     return replace(draft, release=replace(draft.release, links=links))
 
 
-def _ready(subject: Subject) -> Ready:
+def _ready(subject: Subject) -> ReadyRelease:
     outcomes = checked(subject)
     try:
-        return Ready(subject.draft, outcomes, subject.bundle)
+        return ReadyRelease(subject.draft, outcomes, subject.bundle)
     except ReleaseError:
-        return Ready(subject.draft, outcomes, None)
+        return ReadyRelease(subject.draft, outcomes, None)
 
 
-def failures(made: Sequence[Ready]) -> list[str]:
+def failures(made: Sequence[ReadyRelease]) -> list[str]:
     """Return all problems, one line for each cause, however many releases have it."""
     causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
     for prepared in made:
@@ -165,7 +167,7 @@ def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) 
     return f"{reference}{more}: {check}: {message}"
 
 
-def send(made: Sequence[Ready], registry: Registry) -> tuple[list[Published], Added]:
+def send(made: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Published], Added]:
     """Send what was made ready, all of it.
 
     Raises:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.documents.releases.manifest import Source
+from runner.documents.releases.manifest import FileSource
 from runner.registry.bundles.run_facts import why_not_pinned
-from runner.registry.differences import Note
+from runner.registry.differences import CheckNote
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.provenance.sources_snapshot import sources_of
@@ -22,7 +22,7 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     if manifest.status not in PLAYED:
         yield "being played" if manifest.status == Status.RUNNING else f"{manifest.status}: not finished"
     elif manifest.status == Status.INCOMPLETE:
-        yield Note("incomplete, and shown as that")
+        yield CheckNote("incomplete, and shown as that")
     log = folder.stage_log if manifest.is_training_run else folder.journal
     gone = [path.name for path in (folder.spec, log, folder.metrics) if not path.is_file()]
     if gone and manifest.status in PLAYED:
@@ -33,14 +33,14 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         if part in sources and sources[part].repository is not None:
             yield f"{part}: {reason} (--force publishes it as not pinned)"
         else:
-            yield Note(f"not pinned: {line.partition(';')[0]}")
+            yield CheckNote(f"not pinned: {line.partition(';')[0]}")
 
 
-def _sources(said: Mapping[str, Any]) -> Iterator[tuple[str, Source]]:
+def _sources(said: Mapping[str, Any]) -> Iterator[tuple[str, FileSource]]:
     for part, source in said.items():
         if isinstance(source, Mapping):
             known = {name: source.get(name) for name in ("repository", "commit", "path", "why")}
-            yield part, Source(**known, clean=source.get("clean") is True)
+            yield part, FileSource(**known, clean=source.get("clean") is True)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from runner.base.errors import NewerFormatError, ReleaseError
 from runner.base.text import counted
 from runner.documents.releases.bundle import Bundle
-from runner.registry.differences import Note
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.differences import CheckNote
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.spec.origin import DATA
 
 THERE_ALREADY = "it is there already, with the very same bytes"
@@ -21,7 +21,7 @@ def taken(registry: Registry, bundle: Bundle) -> Iterator[str]:
     if found is None:
         return
     if found.sha256 == bundle.sha256:
-        yield Note(THERE_ALREADY)
+        yield CheckNote(THERE_ALREADY)
         return
     yield (
         f"this differs from {found.reference} in {registry.where} (sha256:{found.sha256[:12]}) in "
@@ -30,7 +30,7 @@ def taken(registry: Registry, bundle: Bundle) -> Iterator[str]:
     )
 
 
-def _what_differs(registry: Registry, bundle: Bundle, found: Entry) -> str:
+def _what_differs(registry: Registry, bundle: Bundle, found: ReleaseEntry) -> str:
     """What somebody said of it, if that differs, since files say it, too; else the files."""
     try:
         there, _ = registry.read(found)

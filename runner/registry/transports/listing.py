@@ -18,7 +18,7 @@ _FOLDER = 4
 
 
 @dataclass(frozen=True)
-class Entry:
+class ReleaseEntry:
     """A release that a registry lists."""
 
     reference: Reference
@@ -39,22 +39,22 @@ class Listing:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._listed: dict[str, dict[Reference, Entry]] = {}
+        self._listed: dict[str, dict[Reference, ReleaseEntry]] = {}
         """By the prefix of the paths that were looked at; the empty one is the whole registry."""
 
     def forget(self) -> None:
         """Look again when next asked."""
         self._listed.clear()
 
-    def of_kind(self, kind: Kind | None) -> list[Entry]:
+    def of_kind(self, kind: Kind | None) -> list[ReleaseEntry]:
         """All releases, or those of a kind, by kind, owner, name, and version from the oldest."""
         return self._below("" if kind is None else f"{kind}/")
 
-    def of_name(self, reference: Reference) -> list[Entry]:
+    def of_name(self, reference: Reference) -> list[ReleaseEntry]:
         """All versions of a release, from the oldest. Nothing else of the registry is looked at."""
         return self._below(f"{reference.kind}/{reference.owner}/{reference.name}/")
 
-    def _below(self, prefix: str) -> list[Entry]:
+    def _below(self, prefix: str) -> list[ReleaseEntry]:
         whole = self._listed.get("")
         listed = self._listed.get(prefix) if whole is None else whole
         if listed is None:
@@ -62,7 +62,7 @@ class Listing:
         found = [entry for entry in listed.values() if entry.reference.folder.startswith(prefix)]
         return sorted(found, key=lambda entry: _order(entry.reference))
 
-    def _read(self, prefix: str) -> dict[Reference, Entry]:
+    def _read(self, prefix: str) -> dict[Reference, ReleaseEntry]:
         if isinstance(self._transport, Swift):
             known = ((Reference.of_folder(one.folder), one) for one in self._transport.index(prefix))
             return {reference: self._of_index(reference, one) for reference, one in known if reference is not None}
@@ -77,22 +77,22 @@ class Listing:
                 marks.add((folder, inside[0]))
         return {reference: self._entry(reference, marks) for reference in there}
 
-    def _of_index(self, reference: Reference, one: Indexed) -> Entry:
+    def _of_index(self, reference: Reference, one: Indexed) -> ReleaseEntry:
         try:
             yanked = None if one.yanked is None else read_yanked(one.yanked)
         except ReleaseError as error:
-            return Entry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
-        return Entry(reference, one.sha256, yanked, one.signed, one.vouched)
+            return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
+        return ReleaseEntry(reference, one.sha256, yanked, one.signed, one.vouched)
 
-    def _entry(self, reference: Reference, marks: set[tuple[str, str]]) -> Entry:
+    def _entry(self, reference: Reference, marks: set[tuple[str, str]]) -> ReleaseEntry:
         folder, yanked = reference.folder, None
         try:
             sha256 = read_checksum(self._small(f"{folder}/{CHECKSUM}", 1_000))
             if (folder, YANKED) in marks:
                 yanked = read_yanked(self._small(f"{folder}/{YANKED}/{YANKED_FILE}", MAX_BYTES))
         except ReleaseError as error:
-            return Entry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
-        return Entry(reference, sha256, yanked, (folder, SIGNATURE) in marks)
+            return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
+        return ReleaseEntry(reference, sha256, yanked, (folder, SIGNATURE) in marks)
 
     def _small(self, path: str, most: int) -> bytes:
         return small_file(self._transport.open(path), path, most)

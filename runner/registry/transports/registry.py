@@ -18,10 +18,10 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, dige
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.documents.releases.versions import version_order
 from runner.registry.transports.interface import Added, Swift, Transport
-from runner.registry.transports.listing import SIGNATURE, Entry, Listing, small_file
+from runner.registry.transports.listing import SIGNATURE, Listing, ReleaseEntry, small_file
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
 
-__all__ = ("Entry", "Published", "Registry", "version_order")
+__all__ = ("Published", "Registry", "ReleaseEntry", "version_order")
 
 MAX_SIGNATURES = 16
 MAX_STRAY = 20
@@ -62,7 +62,7 @@ class Registry:
     def close(self) -> None:
         self._transport.close()
 
-    def entries(self, kind: Kind | None = None) -> list[Entry]:
+    def entries(self, kind: Kind | None = None) -> list[ReleaseEntry]:
         """All releases, by kind, owner, name, and version from the oldest.
 
         Raises:
@@ -74,7 +74,7 @@ class Registry:
         """Return each release's place in the order of publication, by its hash; empty if the place does not know."""
         return {}
 
-    def find(self, named: Reference | Digest) -> Entry:
+    def find(self, named: Reference | Digest) -> ReleaseEntry:
         """The release that is meant: of a name without a version, the newest that is not yanked.
 
         Raises:
@@ -105,7 +105,7 @@ class Registry:
             f"{shlex.join(['nip-run', 'search', '--from', self.where])}"
         )
 
-    def _is_itself(self, entry: Entry) -> bool:
+    def _is_itself(self, entry: ReleaseEntry) -> bool:
         try:
             self.read(entry)
         except (ReleaseError, NewerFormatError):
@@ -119,7 +119,7 @@ class Registry:
         ]
         return did_you_mean(str(named), known) if known else "; nothing is published there"
 
-    def read(self, entry: Entry) -> tuple[Release, bytes]:
+    def read(self, entry: ReleaseEntry) -> tuple[Release, bytes]:
         """A release's manifest, and its bytes.
 
         Raises:
@@ -142,12 +142,12 @@ class Registry:
             raise ReleaseError(f"{where} says that it is {release.reference}")
         return release, data
 
-    def expect(self, wanted: Iterable[tuple[Entry, str]]) -> None:
+    def expect(self, wanted: Iterable[tuple[ReleaseEntry, str]]) -> None:
         """Say which files of releases are read soon, in this order; where the place can, they come many at a time."""
         if isinstance(self._transport, Swift):
             self._transport.expect([f"{entry.reference.folder}/{path}" for entry, path in wanted])
 
-    def open(self, entry: Entry, path: str) -> IO[bytes]:
+    def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
         """A file of a release to read; nothing is checked, see `checked_copy`.
 
         Raises:
@@ -160,7 +160,7 @@ class Registry:
                 f"{path} is missing; the release is not whole here, as when a copy of the registry has not ended"
             ) from error
 
-    def content(self, entry: Entry, release: Release, path: str, most: int) -> bytes:
+    def content(self, entry: ReleaseEntry, release: Release, path: str, most: int) -> bytes:
         """A small file of a release, checked.
 
         Raises:
@@ -180,7 +180,7 @@ class Registry:
             raise type(error)(f"{entry.reference} in {self.where}: {error}") from error
         return b"".join(pieces)
 
-    def unpack(self, entry: Entry, target: Path, *, also: Mapping[str, bytes] | None = None) -> Release:
+    def unpack(self, entry: ReleaseEntry, target: Path, *, also: Mapping[str, bytes] | None = None) -> Release:
         """Write a release into a folder, checked; see `runner.documents.releases.bundle.unpack`."""
         release, manifest = self.read(entry)
         try:
@@ -189,7 +189,7 @@ class Registry:
             raise type(error)(f"{entry.reference} in {self.where}: {error}") from error
         return release
 
-    def wrong(self, entry: Entry) -> Iterator[str]:
+    def wrong(self, entry: ReleaseEntry) -> Iterator[str]:
         """Everything that is wrong with a release's files: each damaged one by name, and those of no release."""
         try:
             release, _ = self.read(entry)
@@ -208,7 +208,7 @@ class Registry:
         if len(stray) > MAX_STRAY:
             yield f"{entry.reference} in {self.where}: and there are more files that are none of the release"
 
-    def _stray(self, entry: Entry, release: Release) -> Iterator[str]:
+    def _stray(self, entry: ReleaseEntry, release: Release) -> Iterator[str]:
         """The files in a release's folder that are none of its own."""
         known = {MANIFEST, CHECKSUM, f"{YANKED}/{YANKED_FILE}", *(file.path for file in release.files)}
         prefix = f"{entry.reference.folder}/"
@@ -276,7 +276,7 @@ class Registry:
         self._listing.forget()
         return added
 
-    def add_signature(self, entry: Entry, files: Iterable[tuple[str, bytes]]) -> Added:
+    def add_signature(self, entry: ReleaseEntry, files: Iterable[tuple[str, bytes]]) -> Added:
         """Put a signature of a manifest beside it.
 
         Raises:
@@ -286,7 +286,7 @@ class Registry:
         self._listing.forget()
         return added
 
-    def signature(self, entry: Entry, most: int = 1 << 20) -> dict[str, bytes]:
+    def signature(self, entry: ReleaseEntry, most: int = 1 << 20) -> dict[str, bytes]:
         """The files of a release's signature, by name; none where it has none.
 
         Raises:
@@ -303,7 +303,7 @@ class Registry:
         return found
 
 
-def _check_taken(bundle: Bundle, there: Entry | None, where: str) -> None:
+def _check_taken(bundle: Bundle, there: ReleaseEntry | None, where: str) -> None:
     if there is None:
         return
     if there.unreadable is not None:

@@ -10,7 +10,7 @@ BUSY = (408, 429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a server is waited for, in seconds, and how much it may say."""
 
     connect: float = 10.0
@@ -42,7 +42,7 @@ class Patience:
         return self.answer_seconds + size / self.rate
 
 
-OF_THE_HUB = Patience(tries=4, wait=1.0)
+OF_THE_HUB = Timeouts(tries=4, wait=1.0)
 """It asks to wait itself where it has had too many requests."""
 
 

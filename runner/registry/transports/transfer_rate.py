@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 
 T = TypeVar("T")
 
@@ -19,14 +19,14 @@ _PIECE = 1 << 14
 """Bytes that are sent in one step, so that a server that takes them one by one is noticed."""
 
 
-class Pace:
+class TransferRate:
     """The time that one server may still take: a fixed start, and more for each request and each byte.
 
     Only waiting counts, and not what this process does between two requests. Threads share one.
     """
 
     def __init__(
-        self, patience: Patience, fault: Callable[[str], Exception], clock: Callable[[], float] = time.monotonic
+        self, patience: Timeouts, fault: Callable[[str], Exception], clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`fault` makes the exception to raise from a message."""
         self._patience, self._fault, self._clock = patience, fault, clock
@@ -79,7 +79,7 @@ class Pace:
         )
 
 
-def set_pace(client: Any, pace: Pace) -> None:
+def set_pace(client: Any, pace: TransferRate) -> None:
     """Have all connections of an HTTP client keep to a pace."""
     client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], pace.begin_request]}
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - no public way to the connections
@@ -91,7 +91,7 @@ def set_pace(client: Any, pace: Pace) -> None:
 class _PacedBackend:
     """A network backend of the HTTP client whose connections keep to a pace."""
 
-    def __init__(self, backend: Any, pace: Pace) -> None:
+    def __init__(self, backend: Any, pace: TransferRate) -> None:
         self._backend, self._pace = backend, pace
 
     def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> _PacedStream:
@@ -105,7 +105,7 @@ class _PacedBackend:
 class _PacedStream:
     """A connection that keeps to a pace."""
 
-    def __init__(self, stream: Any, pace: Pace) -> None:
+    def __init__(self, stream: Any, pace: TransferRate) -> None:
         self._stream, self._pace = stream, pace
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:

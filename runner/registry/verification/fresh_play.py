@@ -9,15 +9,15 @@ from runner.base.errors import ProviderRefusal, UsageError
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.renamed_keys import SWEEP
 from runner.models.api_keys import KeyUse
-from runner.registry.fetched_release import Got
+from runner.registry.fetched_release import FetchedRelease
 from runner.registry.verification.reproducible import link_of, sound, suffixed
-from runner.results.comparison.comparison import Compared, Comparison, compare_systems
+from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
 from runner.results.comparison.measures import measure_named
 from runner.results.comparison.wording import told
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Watch
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import WhichRun
 from runner.runs.session.chat_format_lock import as_begun
 from runner.runs.session.run import RunOptions
@@ -32,10 +32,10 @@ MARGIN = 0.1
 
 
 @dataclass(frozen=True)
-class Fresh:
+class FreshPlay:
     """A published run and one that played it anew."""
 
-    got: Got
+    got: FetchedRelease
     run_id: str
     comparison: Comparison
     verdict: str
@@ -44,11 +44,11 @@ class Fresh:
     """`reproduced`, `drifted` or `undecided`."""
 
     @property
-    def compared(self) -> Compared:
+    def compared(self) -> SystemComparison:
         return self.comparison.pairs[0]
 
 
-def fresh_plan(got: Got, overrides: Sequence[str]) -> AnyPlan:
+def fresh_plan(got: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
     """The plan that plays a got run anew, as it was published.
 
     Raises:
@@ -84,7 +84,7 @@ def _is_of(key: str, free: str) -> bool:
     return len(ours) >= len(theirs) and all(b in ("*", a) for a, b in zip(ours, theirs, strict=False))
 
 
-def fresh_name(got: Got, results: Results) -> str:
+def fresh_name(got: FetchedRelease, results: Results) -> str:
     """The id of the run that plays a got run anew: of one that was begun, its own."""
     run = got.run
     assert run is not None
@@ -92,7 +92,7 @@ def fresh_name(got: Got, results: Results) -> str:
 
 
 def played_anew(
-    got: Got,
+    got: FetchedRelease,
     plan: AnyPlan,
     results: Results,
     allowed: frozenset[KeyUse],
@@ -100,8 +100,8 @@ def played_anew(
     metric: str = "accuracy",
     margin: float = MARGIN,
     watch: Watch | None = None,
-    name: Callable[[Got, Results], str] = fresh_name,
-) -> Fresh:
+    name: Callable[[FetchedRelease, Results], str] = fresh_name,
+) -> FreshPlay:
     """Play a got run anew with the reader's key, and compare: is it still what was published?
 
     Raises:
@@ -130,7 +130,9 @@ def played_anew(
     return compared(got, result, results, metric, margin)
 
 
-def compared(got: Got, result: RunResult, results: Results, metric: str, margin: float = MARGIN) -> Fresh:
+def compared(
+    got: FetchedRelease, result: FinishedRun, results: Results, metric: str, margin: float = MARGIN
+) -> FreshPlay:
     """A published run and one that played it anew, by the test of `compare`.
 
     Reproduced is what is shown to differ by no more than `margin`, a share of the metric's scale, or of the published
@@ -140,11 +142,11 @@ def compared(got: Got, result: RunResult, results: Results, metric: str, margin:
     assert run is not None
     found = compare_systems([[run.path], [result.folder.path]], results, metric=metric)
     outcome, said = outcome_of(found.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin)
-    return Fresh(got, result.run_id, found, said, outcome)
+    return FreshPlay(got, result.run_id, found, said, outcome)
 
 
 def outcome_of(
-    pair: Compared, agents: Iterable[str], metric: str = "accuracy", margin: float = MARGIN
+    pair: SystemComparison, agents: Iterable[str], metric: str = "accuracy", margin: float = MARGIN
 ) -> tuple[str, str]:
     """`reproduced`, `drifted` or `undecided`, and why in words: of a run, the base, and of one that played it anew."""
     measure = measure_named(metric, sorted(agents))

@@ -10,7 +10,7 @@ from runner.base.storage.strict_json import is_same
 from runner.registry.lineage.links import trained_facts
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
-from runner.spec.model_sources import Source
+from runner.spec.model_sources import ModelSource
 
 KINDS = ("benchmark", "training")
 
@@ -34,7 +34,7 @@ def kind_of(manifest: Manifest, spec: Mapping[str, Any]) -> str:
     return manifest.kind
 
 
-def check_kind(folder: RunFolder, facts: Mapping[str, Any], source: Source | None = None) -> None:
+def check_kind(folder: RunFolder, facts: Mapping[str, Any], source: ModelSource | None = None) -> None:
     """See that what a release says is the kind of its run: before it is published, and where it is read.
 
     Raises:
@@ -42,7 +42,7 @@ def check_kind(folder: RunFolder, facts: Mapping[str, Any], source: Source | Non
         RunError, SpecError: the run's files cannot be read.
     """
     manifest = folder.manifest()
-    kind = kind_of(manifest, (source or Source(folder.path)).spec)
+    kind = kind_of(manifest, (source or ModelSource(folder.path)).spec)
     if facts.get("kind") != kind:
         raise ReleaseError(f"run {manifest.run_id} is of kind {kind}, and its release says {facts.get('kind')!r}")
 
@@ -57,7 +57,7 @@ def wrong_kind(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
     Raises:
         RunError, SpecError: those cannot be read.
     """
-    source = Source(folder.path)
+    source = ModelSource(folder.path)
     try:
         check_kind(folder, facts, source)
     except ReleaseError as error:

@@ -10,7 +10,7 @@ from typing import Any
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import read_json
 from runner.registry.differences import (
-    Note,
+    CheckNote,
     by_earlier,
     by_other,
     different_counts,
@@ -18,7 +18,7 @@ from runner.registry.differences import (
     recomputed_by,
     some_of,
 )
-from runner.registry.fetched_release import Got
+from runner.registry.fetched_release import FetchedRelease
 from runner.registry.recomputed_run import check_claims
 from runner.registry.verification.reproducible import link_of, sound, suffixed
 from runner.registry.verification.rows import different_from_published
@@ -28,7 +28,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED
 from runner.runs.execution.accounting import Watch
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, WhichRun
 from runner.runs.session.chat_format_lock import as_begun
 from runner.runs.session.run import RunOptions
@@ -39,10 +39,10 @@ from runner.version import __version__
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """What became of a published run that was replayed from its journal."""
 
-    got: Got
+    got: FetchedRelease
     run_id: str
     """Of the run in the results folder that replays it."""
     different: tuple[str, ...]
@@ -67,7 +67,7 @@ class Replayed:
         return self.recorded_version == __version__ and not self.by_earlier
 
 
-def replayed(got: Got, results: Results, watch: Watch | None = None) -> Replayed:
+def replayed(got: FetchedRelease, results: Results, watch: Watch | None = None) -> ReplayResult:
     """Play a got run from its own journal as a run of its own, and compare all that was published with it.
 
     Raises:
@@ -88,14 +88,14 @@ def replayed(got: Got, results: Results, watch: Watch | None = None) -> Replayed
     try:
         result = run_plan(mine, results, name, options)
     except RunError as error:  # an answer is missing, or was given to another question
-        if wrong := [line for line in wrong_in_run(run) if not isinstance(line, Note)]:
-            return Replayed(got, name, (str(error), *wrong), by_earlier=earlier)
+        if wrong := [line for line in wrong_in_run(run) if not isinstance(line, CheckNote)]:
+            return ReplayResult(got, name, (str(error), *wrong), by_earlier=earlier)
         raise
     wrong, otherwise = _different(run, result)
-    return Replayed(got, result.run_id, tuple(wrong), tuple(otherwise), earlier)
+    return ReplayResult(got, result.run_id, tuple(wrong), tuple(otherwise), earlier)
 
 
-def _different(run: RunFolder, result: RunResult) -> tuple[list[str], list[str]]:
+def _different(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
     """What of a run its replay does not bear out, and what another version told otherwise."""
     manifest = run.manifest()
     metrics = different_metrics(read_json(run.metrics), result.metrics, manifest)
@@ -111,14 +111,14 @@ def _different(run: RunFolder, result: RunResult) -> tuple[list[str], list[str]]
     return wrong, list(some_of(metrics.otherwise, "numbers"))
 
 
-def _different_rows(run: RunFolder, result: RunResult, other_version: bool) -> Iterator[str]:
+def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:
     try:
         yield from different_from_published(run, result.folder, other_version=other_version)
     except RunError as error:  # the published rows end here, or there are none
         yield str(error)
 
 
-def facts_of(found: Replayed) -> Mapping[str, Any]:
+def facts_of(found: ReplayResult) -> Mapping[str, Any]:
     """What a machine is told of a replay."""
     return {
         "release": str(found.got.release.reference),

@@ -9,8 +9,8 @@ from runner.base.errors import ReleaseError, UsageError
 from runner.base.text import comma_join
 from runner.documents.fetched_files import where_from
 from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-from runner.registry.fetched_release import PUBLISHED, Got, get, is_got, opened
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.fetched_release import PUBLISHED, FetchedRelease, get, is_got, opened
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.verify import wrong_files
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -19,7 +19,7 @@ from runner.spec.experiment import LONGEST_RUN_ID
 from runner.training.plan import MAX_PART_SUFFIX
 
 
-def got_for(registry: Registry, entry: Entry, results: Results) -> Got:
+def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> FetchedRelease:
     """A release, got into the results folder, or as it was got there before.
 
     Raises:
@@ -43,7 +43,7 @@ def got_for(registry: Registry, entry: Entry, results: Results) -> Got:
     return get(registry, reference, folder)
 
 
-def check_whole(got: Got) -> None:
+def check_whole(got: FetchedRelease) -> None:
     """See that the files of the run are as published.
 
     Raises:
@@ -55,19 +55,19 @@ def check_whole(got: Got) -> None:
         raise ReleaseError(f"{error}\n{_got_anew(got)}") from error
 
 
-def _check_data(got: Got) -> None:
+def _check_data(got: FetchedRelease) -> None:
     if wrong := list(wrong_files(got, data_only=True)):
         raise ReleaseError("\n".join(wrong))
 
 
-def _got_anew(got: Got) -> str:
+def _got_anew(got: FetchedRelease) -> str:
     """The command that gets a damaged release again, where its marker says from where."""
     where = where_from(got.folder)
     at = f" --from {shlex.quote(where)}" if where else ""
     return f"get it again into another folder: nip-run get {got.release.reference} NEW{at}"
 
 
-def sound(got: Got) -> RunFolder:
+def sound(got: FetchedRelease) -> RunFolder:
     """The run of a release whose files are as published.
 
     Raises:
@@ -97,5 +97,5 @@ def suffixed(run_id: str, suffix: str) -> str:
     return run_id[: LONGEST_RUN_ID - len(suffix) - MAX_PART_SUFFIX] + suffix
 
 
-def link_of(got: Got) -> Mapping[str, str]:
+def link_of(got: FetchedRelease) -> Mapping[str, str]:
     return {"release": str(got.release.reference), "sha256": got.sha256}

@@ -10,10 +10,10 @@ from runner.base.errors import Interrupted, NipRunError, ReleaseError
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.strict_json import is_same
 from runner.documents.releases.reference import Kind, Reference, parse
-from runner.registry.fetched_release import Got
+from runner.registry.fetched_release import FetchedRelease
 from runner.registry.skipped_releases import in_words
 from runner.registry.transports.registry import Registry
-from runner.registry.verification.replay import Replayed, replayed
+from runner.registry.verification.replay import ReplayResult, replayed
 from runner.registry.verification.reproducible import check_whole, got_for
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -25,10 +25,10 @@ from runner.training.stages import GamesPlayed, Stages, Switched, TestPlayed
 
 
 @dataclass(frozen=True)
-class Chain:
+class ChainResult:
     """What became of a published training run."""
 
-    parts: tuple[Replayed, ...]
+    parts: tuple[ReplayResult, ...]
     different: tuple[str, ...]
     """What does not fit together; what is wrong in a part is said of it."""
 
@@ -37,7 +37,7 @@ class Chain:
         return bool(self.different) or any(part.different for part in self.parts)
 
 
-def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
+def chain_of(got: FetchedRelease, registry: Registry, results: Results) -> ChainResult:
     """Replay every part of a training run, and see that each was played by the models that the one before it left.
 
     A part that is not there, or cannot be replayed, is told and does not hinder the others.
@@ -51,7 +51,7 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
     check_whole(got)
     stages = read_stages(run.path, run.manifest().identity)
     different: list[str] = []
-    parts: dict[str, Replayed] = {}
+    parts: dict[str, ReplayResult] = {}
     for link in got.release.links:
         if link.role == "part" and link.release is not None:
             try:
@@ -70,10 +70,10 @@ def chain_of(got: Got, registry: Registry, results: Results) -> Chain:
                 different.append(f"part {link.release}: {in_words(error)}")
     different += different_models(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
     different += _different_tests(run, stages, parts)
-    return Chain(tuple(parts.values()), tuple(different))
+    return ChainResult(tuple(parts.values()), tuple(different))
 
 
-def _run_of(part: Replayed) -> RunFolder:
+def _run_of(part: ReplayResult) -> RunFolder:
     assert part.got.run is not None
     return part.got.run
 
@@ -108,7 +108,7 @@ def different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifes
             yield f"manifest.json: {row['agent']} ended as {row['model']}, and its last iteration left {left}"
 
 
-def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, Replayed]) -> Iterator[str]:
+def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
     """Tests whose accuracy, as the training run has it, is not that of the part that measured it."""
     rows = read_json(run.metrics).get("tests", [])
     recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}

@@ -25,7 +25,7 @@ from runner.registry.bundles.run_data import accuracy_of
 from runner.registry.bundles.runs import ROWS
 from runner.registry.components.files import GOLDEN, changed_renderings
 from runner.registry.differences import (
-    Note,
+    CheckNote,
     Otherwise,
     by_earlier,
     by_other,
@@ -34,13 +34,13 @@ from runner.registry.differences import (
     recomputed_by,
     some_of,
 )
-from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, Got, check_lock, get, opened
+from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, FetchedRelease, check_lock, get, opened
 from runner.registry.lineage.listed_facts import wrong_facts
 from runner.registry.recomputed_run import recomputed
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.signing import check_release
 from runner.registry.skipped_releases import in_words
-from runner.registry.transports.registry import Entry, Registry
+from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import wrong_kind
 from runner.registry.verification.rows import different_rows
 from runner.registry.verification.torn_logs import torn_logs
@@ -52,7 +52,7 @@ from runner.results.tables import COLUMNS
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import saved_plan
-from runner.spec.model_sources import Source
+from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 from runner.training.stage_log import read_stages
 
@@ -63,12 +63,12 @@ EDITABLE = frozenset((PARAMETERS, SPEC))
 """The files of a got run that are there to be edited; all else of it stays as published."""
 
 
-def wrong_in_release(registry: Registry, entry: Entry, signer_key: Path | None = None) -> Iterator[str]:
+def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | None = None) -> Iterator[str]:
     """What is wrong with a release in a registry: its bytes, its signature, and of a run its records."""
     wrong = list(registry.wrong(entry))
     try:
         signed = check_release(registry, entry, signer_key)
-        yield from () if signed is None else (Note(signed),)
+        yield from () if signed is None else (CheckNote(signed),)
     except ReleaseError as error:
         wrong.append(str(error))
     if not wrong:
@@ -99,7 +99,7 @@ def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
 def _without(place: str, line: str) -> str:
     """A message that names no folder which is gone when it is read."""
     shown = line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
-    return line if shown == line else type(line)(shown) if isinstance(line, Note) else shown
+    return line if shown == line else type(line)(shown) if isinstance(line, CheckNote) else shown
 
 
 def wrong_in_got(folder: Path) -> Iterator[str]:
@@ -128,7 +128,7 @@ def edited(folder: Path) -> list[str]:
     return [path for path in sorted(EDITABLE) if any(f": {path} " in line for line in found)]
 
 
-def _wrong_contents(got: Got) -> Iterator[str]:
+def _wrong_contents(got: FetchedRelease) -> Iterator[str]:
     """What the files of a release hold that they may not, or that is otherwise here."""
     try:
         check_lock(got.folder, got.release)
@@ -146,7 +146,11 @@ def _wrong_contents(got: Got) -> Iterator[str]:
 
 
 def wrong_files(
-    got: Got, *, data_only: bool = False, only: frozenset[str] | None = None, but: frozenset[str] = frozenset()
+    got: FetchedRelease,
+    *,
+    data_only: bool = False,
+    only: frozenset[str] | None = None,
+    but: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
     """The files of a release that are not as published; with `data_only` of the run alone, which nobody edits."""
     for entry in got.release.files:
@@ -163,7 +167,7 @@ def wrong_files(
             yield f"{got.folder}: {entry.path} cannot be read: {error.strerror}"
 
 
-def _added_files(got: Got) -> Iterator[str]:
+def _added_files(got: FetchedRelease) -> Iterator[str]:
     """Files among those of the run that are none of the release's; beside them a reader may keep others."""
     known = {entry.path for entry in got.release.files} | {f"{DATA}/{name}" for name in DERIVED}
     known |= {ROWS} if PIN in known else set()
@@ -174,7 +178,7 @@ def _added_files(got: Got) -> Iterator[str]:
                 yield f"{got.folder}: {path} is no file of the release"
 
 
-def _wrong_records(got: Got) -> Iterator[str]:
+def _wrong_records(got: FetchedRelease) -> Iterator[str]:
     try:
         run = got.run
         assert run is not None
@@ -193,7 +197,7 @@ def _wrong_records(got: Got) -> Iterator[str]:
         yield str(error)
 
 
-def _wrong_facts(got: Got, run: RunFolder) -> Iterator[str]:
+def _wrong_facts(got: FetchedRelease, run: RunFolder) -> Iterator[str]:
     """What a board would show of the release that is not what its own files say."""
     facts, manifest = got.release.facts, run.manifest()
     said = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
@@ -283,7 +287,7 @@ def _hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple
         yield "inputs/protocol.yaml is", protocol == manifest.protocol_sha256
     yield "the game (rules, prompts, models) is", plan.game_hash == manifest.game_sha256
     # The hash is of the spec as it was saved: a key that came later is not in it, and stands in the plan's.
-    said = tagged_hash("spec", Source(folder.path).spec)
+    said = tagged_hash("spec", ModelSource(folder.path).spec)
     yield "spec.yaml is", manifest.spec_sha256 in (said, spec_hash(plan))
 
 

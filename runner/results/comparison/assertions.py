@@ -25,7 +25,7 @@ _FORM = "METRIC >= base - 0.02, or METRIC >= 0.8; the signs are >=, >, <= and <"
 _BASE = "base"
 
 
-class Held(StrEnum):
+class AssertionResult(StrEnum):
     """What became of an assertion."""
 
     HOLDS = "holds"
@@ -43,13 +43,19 @@ class Assertion:
     against_base: bool
     number: float
 
-    def judged(self, low: float | None, high: float | None) -> Held:
+    def judged(self, low: float | None, high: float | None) -> AssertionResult:
         """By the 95 % interval of the metric, or of its difference from the base's."""
         if low is None or high is None:
-            return Held.UNDECIDED
+            return AssertionResult.UNDECIDED
         compare = _COMPARE[self.sign]
         ends = {compare(low, self.number), compare(high, self.number)}
-        return Held.UNDECIDED if len(ends) == 2 else Held.HOLDS if ends == {True} else Held.FAILS
+        return (
+            AssertionResult.UNDECIDED
+            if len(ends) == 2
+            else AssertionResult.HOLDS
+            if ends == {True}
+            else AssertionResult.FAILS
+        )
 
 
 def check_bound(assertion: Assertion, measure: Measure) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted, decimal, with_interval
-from runner.results.comparison.assertions import Assertion, Held, check_bound, parse_assertion
+from runner.results.comparison.assertions import Assertion, AssertionResult, check_bound, parse_assertion
 from runner.results.comparison.baselines import baseline_of
 from runner.results.comparison.leader import leader_of
 from runner.results.comparison.matching import Matched, matched
 from runner.results.comparison.measures import MEASURES, Measure, measure_named
 from runner.results.comparison.paired_test import (
     Flip,
-    Tested,
+    PairedTest,
     flips_of,
     is_uneven,
     sample_of,
@@ -33,7 +33,7 @@ from runner.results.comparison.shared_samples import (
     shared_verdicts,
 )
 from runner.results.comparison.slices import sliced, untested
-from runner.results.comparison.systems import Point, Reading, System, system_of
+from runner.results.comparison.systems import DatapointScores, System, SystemReader, system_of
 from runner.results.comparison.wording import difference_in_words, told, verdict
 from runner.results.leaderboard.results_folder import Results
 from runner.results.stopping_rule import sequence_of
@@ -43,7 +43,7 @@ from runner.statistics.sign_flip import holm
 
 
 @dataclass(frozen=True)
-class Compared:
+class SystemComparison:
     """One system against another, by one metric: over all that both have, or over one slice of it."""
 
     base: str
@@ -86,7 +86,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Judged:
+class AssertedComparison:
     """What became of an assertion about a system."""
 
     assertion: str
@@ -95,7 +95,7 @@ class Judged:
     value: float
     ci_low: float | None
     ci_high: float | None
-    held: Held
+    held: AssertionResult
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,9 +106,9 @@ class Comparison:
     by: str | None
     systems: Mapping[str, tuple[str, ...]]
     """The runs of each system, by its name."""
-    pairs: tuple[Compared, ...]
-    slices: tuple[Compared, ...]
-    asserted: tuple[Judged, ...]
+    pairs: tuple[SystemComparison, ...]
+    slices: tuple[SystemComparison, ...]
+    asserted: tuple[AssertedComparison, ...]
     notes: tuple[str, ...]
 
     @property
@@ -165,10 +165,10 @@ def compare_systems(
     for system in systems:
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap(systems)
-    return _Work(systems, results, metric, by, seed, Reading(by)).comparison(baseline, wanted)
+    return _Work(systems, results, metric, by, seed, SystemReader(by)).comparison(baseline, wanted)
 
 
-def by_metrics(base: System, other: System, metrics: Sequence[str], reading: Reading) -> list[Compared]:
+def by_metrics(base: System, other: System, metrics: Sequence[str], reading: SystemReader) -> list[SystemComparison]:
     """Two systems compared by each metric for which both have scores, as `compare_systems` does; the first must be one.
 
     Raises:
@@ -179,7 +179,7 @@ def by_metrics(base: System, other: System, metrics: Sequence[str], reading: Rea
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap([base, other])
     results = Results.of(base.runs[0])
-    found: list[Compared] = []
+    found: list[SystemComparison] = []
     for metric in metrics:
         try:
             found += _Work([base, other], results, metric, None, 0, reading).pairs()
@@ -199,9 +199,9 @@ class _Work:
     metric: str
     by: str | None
     seed: int
-    reading: Reading
+    reading: SystemReader
 
-    def _points(self, system: System, measure: Measure) -> list[Point]:
+    def _points(self, system: System, measure: Measure) -> list[DatapointScores]:
         return self.reading.points(system, measure)
 
     def _measure(self, name: str, *systems: System) -> Measure:
@@ -227,7 +227,7 @@ class _Work:
             tuple(notes),
         )
 
-    def pairs(self) -> list[Compared]:
+    def pairs(self) -> list[SystemComparison]:
         """Each two that are compared, corrected for how many they are."""
         return list(_corrected([self._compared(base, other, self.metric) for base, other in self._couples(None)]))
 
@@ -260,7 +260,7 @@ class _Work:
         used = [f"{one.name}: {comma_join(sorted(one.columns)) or 'none'}" for one in (base, other)]
         return found, (f"their templates use other columns ({'; '.join(used)}): {over}",)
 
-    def _compared(self, base: System, other: System, metric: str) -> Compared:
+    def _compared(self, base: System, other: System, metric: str) -> SystemComparison:
         measure = self._measure(metric, base, other)
         found, notes = self._matched(base, other, measure)
         stopped = _stopped(base) + _stopped(other)
@@ -307,7 +307,7 @@ class _Work:
             return f"{decimal(sample.mean)}, without an interval, since a run stopped once it was decided"
         return with_interval(sample.mean, *sample.interval)
 
-    def _sliced(self, base: System, other: System) -> Iterator[Compared]:
+    def _sliced(self, base: System, other: System) -> Iterator[SystemComparison]:
         assert self.by is not None
         measure = self._measure(self.metric, base, other)
         if measure.balanced:
@@ -322,20 +322,26 @@ class _Work:
                 )
                 yield row if is_tested else _untested(row, whole.verdict.partition(":")[0])
 
-    def _judgements(self, assertion: Assertion, couples: Sequence[tuple[System, System]]) -> Iterator[Judged]:
+    def _judgements(
+        self, assertion: Assertion, couples: Sequence[tuple[System, System]]
+    ) -> Iterator[AssertedComparison]:
         """One of each system, or of each less its base."""
         if assertion.against_base:
             for base, other in couples:
                 row = self._compared(base, other, assertion.metric)
                 ends = (row.ci_low, row.ci_high)
-                yield Judged(assertion.text, other.name, base.name, row.difference, *ends, assertion.judged(*ends))
+                yield AssertedComparison(
+                    assertion.text, other.name, base.name, row.difference, *ends, assertion.judged(*ends)
+                )
             return
         for system in self.systems:
             measure = self._measure(assertion.metric, system)
             own = sample_of(measure, self._points(system, measure))
             assert own is not None  # a system without a score was refused
             own_ends = _own_ends(system, measure, own.interval)
-            yield Judged(assertion.text, system.name, None, own.mean, *own_ends, assertion.judged(*own_ends))
+            yield AssertedComparison(
+                assertion.text, system.name, None, own.mean, *own_ends, assertion.judged(*own_ends)
+            )
 
 
 ONE_SYSTEM = "two samples of one system (the same rules, prompts and names of models)"
@@ -359,7 +365,7 @@ def _own_ends(system: System, measure: Measure, plain: tuple[float | None, float
     return accuracy[0] if measure.name == METRIC and len(system.runs) == len(accuracy) == 1 else (None, None)
 
 
-def _of_assertions(judged: Sequence[Judged], systems: int, baseline: str | None) -> Iterator[str]:
+def _of_assertions(judged: Sequence[AssertedComparison], systems: int, baseline: str | None) -> Iterator[str]:
     """By what assertions are judged, where several systems leave that open."""
     bases = {one.base for one in judged if one.base is not None}
     if systems > 2 and baseline is None:
@@ -371,14 +377,14 @@ def _of_assertions(judged: Sequence[Judged], systems: int, baseline: str | None)
         )
 
 
-def _untested(row: Compared, verdict: str) -> Compared:
+def _untested(row: SystemComparison, verdict: str) -> SystemComparison:
     """A row without a test, since its question does not arise."""
     return replace(row, p=None, p_corrected=None, exact=False, mid_p_mcnemar=None, detectable=None, verdict=verdict)
 
 
-def _row(measure: Measure, base: str, other: str, found: Tested) -> Compared:
+def _row(measure: Measure, base: str, other: str, found: PairedTest) -> SystemComparison:
     difference: Difference = found.difference
-    return Compared(
+    return SystemComparison(
         base, other, measure.name, None, found.paired, found.base_value, found.other_value, difference.value,
         difference.stderr, difference.low, difference.high, found.p, found.p, found.exact, found.mid_p_mcnemar,
         difference.detectable, found.datapoints, difference.groups, found.differing,
@@ -386,7 +392,7 @@ def _row(measure: Measure, base: str, other: str, found: Tested) -> Compared:
     )  # fmt: skip
 
 
-def _corrected(rows: Sequence[Compared]) -> Iterator[Compared]:
+def _corrected(rows: Sequence[SystemComparison]) -> Iterator[SystemComparison]:
     """The rows with p-values after Holm's correction for how many they are, and with their words.
 
     The same answers twice are no comparison that could go wrong, and are not counted.

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from runner.results.comparison.matching import matched
 from runner.results.comparison.measures import MEASURES
-from runner.results.comparison.systems import Played, Reading, System
+from runner.results.comparison.systems import ScoredRollout, System, SystemReader
 from runner.results.tasks import METRIC
 
 
@@ -20,11 +20,11 @@ class GamePair:
     """Its id in the base."""
     group: str
     label: int
-    base: Played | None
-    other: Played | None
+    base: ScoredRollout | None
+    other: ScoredRollout | None
 
 
-def game_pairs(base: System, other: System, reading: Reading) -> Iterator[GamePair]:
+def game_pairs(base: System, other: System, reading: SystemReader) -> Iterator[GamePair]:
     """The games of two systems on the datapoints that both have, in the order of their repeats.
 
     Games that were lost in transport are left out.

@@ -9,14 +9,14 @@ from runner.base.text import comma_join, counted
 from runner.results.comparison.matching import Matched
 from runner.results.comparison.measures import Measure
 from runner.results.comparison.paired_test import sample_of
-from runner.results.comparison.systems import Point, System
+from runner.results.comparison.systems import DatapointScores, System
 
 FEWEST = 2
 """Groups that all have: one alone leaves every error open."""
 
 
 def leader_of(
-    points: Mapping[System, Sequence[Point]], measure: Measure, match: Callable[[System, System], Matched]
+    points: Mapping[System, Sequence[DatapointScores]], measure: Measure, match: Callable[[System, System], Matched]
 ) -> System:
     """Who is best over the datapoints that all share; the first of those that are.
 

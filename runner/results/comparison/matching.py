@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runner.results.comparison.systems import Point
+from runner.results.comparison.systems import DatapointScores
 
 _Key = tuple[int, tuple[str, ...]]
 
@@ -14,14 +14,16 @@ _Key = tuple[int, tuple[str, ...]]
 class Matched:
     """The datapoints that two systems share, and those that one alone has."""
 
-    pairs: Sequence[tuple[Point, Point]]
+    pairs: Sequence[tuple[DatapointScores, DatapointScores]]
     groups: Sequence[str]
     """Of each pair."""
-    only_base: Sequence[Point]
-    only_other: Sequence[Point]
+    only_base: Sequence[DatapointScores]
+    only_other: Sequence[DatapointScores]
 
 
-def matched(base: Sequence[Point], other: Sequence[Point], columns: frozenset[str], *, is_all: bool) -> Matched:
+def matched(
+    base: Sequence[DatapointScores], other: Sequence[DatapointScores], columns: frozenset[str], *, is_all: bool
+) -> Matched:
     """Match datapoints that have one label and one content of these columns; ids may differ.
 
     `is_all` says that these are all the columns that the templates of either use. Where they are, datapoints that are
@@ -42,14 +44,14 @@ def matched(base: Sequence[Point], other: Sequence[Point], columns: frozenset[st
     return Matched(pairs, _groups(pairs), *left)
 
 
-def _by_content(points: Iterable[Point], names: Sequence[str]) -> dict[_Key, list[Point]]:
-    found: dict[_Key, list[Point]] = {}
+def _by_content(points: Iterable[DatapointScores], names: Sequence[str]) -> dict[_Key, list[DatapointScores]]:
+    found: dict[_Key, list[DatapointScores]] = {}
     for point in points:
         found.setdefault((point.label, tuple(point.contents.get(name, "") for name in names)), []).append(point)
     return found
 
 
-def _groups(pairs: Sequence[tuple[Point, Point]]) -> list[str]:
+def _groups(pairs: Sequence[tuple[DatapointScores, DatapointScores]]) -> list[str]:
     """The group of each pair: those that one group of either system joins are together."""
     above: dict[tuple[int, str], tuple[int, str]] = {}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from runner.base.errors import UsageError
 from runner.results.comparison.matching import Matched
 from runner.results.comparison.measures import Measure
-from runner.results.comparison.systems import Played, Point
+from runner.results.comparison.systems import DatapointScores, ScoredRollout
 from runner.statistics.differences import Difference, Sample, unpaired_difference
 from runner.statistics.paired_groups import Pairs, least_share, spare_variance
 from runner.statistics.sign_flip import mid_p_mcnemar
@@ -35,7 +35,7 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class Tested:
+class PairedTest:
     """The difference of two systems, the other less the base, before any correction."""
 
     paired: bool
@@ -51,7 +51,7 @@ class Tested:
     datapoints: int
 
 
-def tested(measure: Measure, matched: Matched, seed: int, *, stopped: bool) -> Tested | None:
+def tested(measure: Measure, matched: Matched, seed: int, *, stopped: bool) -> PairedTest | None:
     """The paired test over the datapoints that both have a score for; None where there is none.
 
     Each datapoint weighs the same, however often it was played; see `Measure.balanced`. Where a run may have `stopped`
@@ -84,7 +84,7 @@ def tested(measure: Measure, matched: Matched, seed: int, *, stopped: bool) -> T
     signs = [row.difference for row in rows]
     mid_p = mid_p_mcnemar(sum(d < 0 for d in signs), sum(d > 0 for d in signs)) if once else None
     exact = flipped.exact and not stopped
-    return Tested(True, base_value, other_value, found, p, exact, flipped.differing, mid_p, len(rows))
+    return PairedTest(True, base_value, other_value, found, p, exact, flipped.differing, mid_p, len(rows))
 
 
 @dataclass(frozen=True)
@@ -131,23 +131,25 @@ def is_uneven(matched: Matched) -> bool:
     return any(len(base.scores) != len(other.scores) for base, other in matched.pairs if base.scores and other.scores)
 
 
-def tested_unpaired(measure: Measure, base: Sequence[Point], other: Sequence[Point]) -> Tested | None:
+def tested_unpaired(
+    measure: Measure, base: Sequence[DatapointScores], other: Sequence[DatapointScores]
+) -> PairedTest | None:
     """Welch's test of systems that share no datapoint; None where one of them has no score."""
     scored = [[point for point in points if point.scores] for points in (base, other)]
     if not all(scored):
         return None
     one, two = (_sample(measure, points) for points in scored)
     difference, p = unpaired_difference(one, two)
-    return Tested(False, one.mean, two.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]))
+    return PairedTest(False, one.mean, two.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]))
 
 
-def sample_of(measure: Measure, points: Sequence[Point]) -> Sample | None:
+def sample_of(measure: Measure, points: Sequence[DatapointScores]) -> Sample | None:
     """A system's own mean by group; None where it has no score."""
     scored = [point for point in points if point.scores]
     return _sample(measure, scored) if scored else None
 
 
-def _sample(measure: Measure, points: Sequence[Point]) -> Sample:
+def _sample(measure: Measure, points: Sequence[DatapointScores]) -> Sample:
     groups: dict[str, list[tuple[float, float]]] = {}
     for weight, point in zip(_weights(measure, [one.label for one in points]), points, strict=True):
         groups.setdefault(point.group, []).append((weight, _mean(point.scores)))
@@ -192,5 +194,5 @@ def flips_of(matched: Matched, base: str, other: str) -> list[Flip]:
     return found
 
 
-def _typical(point: Point, *, right: bool) -> Played:
+def _typical(point: DatapointScores, *, right: bool) -> ScoredRollout:
     return next(one for one in point.rollouts if one.correct == right)

@@ -25,7 +25,7 @@ _OPTIONAL = ("confidence_stated", "confidence_logprob")
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRun:
     """The rollouts of a run that were not lost in transport, in the order of their repeats."""
 
     rollouts: Sequence[tuple[str, str, bool]]
@@ -34,7 +34,7 @@ class Scored:
     """By the name of a measure, those of the rollouts, or why it has none here."""
 
 
-def scored(folder: RunFolder, measures: Sequence[Measure]) -> Scored:
+def scored(folder: RunFolder, measures: Sequence[Measure]) -> ScoredRun:
     """The scores of a run by each of these measures.
 
     Raises:
@@ -50,7 +50,7 @@ def scored(folder: RunFolder, measures: Sequence[Measure]) -> Scored:
     found |= {one.name: [row[place] for row in rows] for place, one in enumerate(plain, 3)}
     if of_calls := [one for one in measures if one.of_calls]:
         found |= _of_calls(folder, of_calls, [row[1] for row in rows])
-    return Scored([row[:3] for row in rows], found)
+    return ScoredRun([row[:3] for row in rows], found)
 
 
 def _asked(measure: Measure) -> set[str]:

@@ -21,7 +21,7 @@ from runner.results.tasks import played_datapoints, template_variables
 
 
 @dataclass(frozen=True)
-class Played:
+class ScoredRollout:
     """One rollout that was not lost in transport, and its score."""
 
     run_id: str
@@ -31,7 +31,7 @@ class Played:
 
 
 @dataclass
-class Point:
+class DatapointScores:
     """A datapoint of a system."""
 
     id: str
@@ -41,7 +41,7 @@ class Point:
     """The hash of each column that templates use, by name."""
     value: Any
     """Of the column to slice by, as the dataset has it."""
-    rollouts: list[Played] = field(default_factory=list)
+    rollouts: list[ScoredRollout] = field(default_factory=list)
 
     @property
     def scores(self) -> list[float]:
@@ -92,7 +92,7 @@ class System:
         """Rollouts that were lost in transport."""
         return sum(manifest.transport_failed or 0 for manifest in self.manifests)
 
-    def points(self, measures: Sequence[Measure], by: str | None) -> dict[str, list[Point] | UsageError]:
+    def points(self, measures: Sequence[Measure], by: str | None) -> dict[str, list[DatapointScores] | UsageError]:
         """By the name of each measure the datapoints with their rollouts, by id, or why it has none here.
 
         A datapoint without a rollout that was answered is left out. What all measures need is read once.
@@ -122,7 +122,7 @@ class _Points:
     """The datapoints of a system with the scores of one measure, over its runs."""
 
     def __init__(self) -> None:
-        self._found: dict[_Key, Point] = {}
+        self._found: dict[_Key, DatapointScores] = {}
         self._lacking: UsageError | None = None
 
     def add(
@@ -130,29 +130,29 @@ class _Points:
         run_id: str,
         rollouts: Sequence[tuple[str, str, bool]],
         scores: Sequence[float | None] | UsageError,
-        own: Mapping[str, tuple[Point, _Key]],
+        own: Mapping[str, tuple[DatapointScores, _Key]],
     ) -> None:
         if isinstance(scores, UsageError):
             self._lacking = self._lacking or scores
             return
         mine = {id_: self._found.setdefault(key, replace(point, rollouts=[])) for id_, (point, key) in own.items()}
         for (datapoint, rollout, correct), score in zip(rollouts, scores, strict=True):
-            mine[datapoint].rollouts.append(Played(run_id, rollout, correct, score))
+            mine[datapoint].rollouts.append(ScoredRollout(run_id, rollout, correct, score))
 
-    def made(self, system: str, measure: str) -> list[Point] | UsageError:
+    def made(self, system: str, measure: str) -> list[DatapointScores] | UsageError:
         points = sorted((one for one in self._found.values() if one.rollouts), key=lambda one: (one.id, one.label))
         if self._lacking is None and points and not any(point.scores for point in points):
             return UsageError(f"no rollout of {system} has a score for {measure}")
         return self._lacking or points
 
 
-class Reading:
+class SystemReader:
     """What was read of systems, each once for all the measures that are asked for with the first of them."""
 
     def __init__(self, by: str | None = None, metrics: Sequence[str] = ()) -> None:
         self._by, self._metrics = by, metrics
         self._systems: dict[RunFolder, System] = {}
-        self._found: dict[tuple[System, str], list[Point] | UsageError] = {}
+        self._found: dict[tuple[System, str], list[DatapointScores] | UsageError] = {}
 
     def system(self, folder: RunFolder) -> System:
         """The system of one run; the same one again. Raises as `system_of`."""
@@ -160,7 +160,7 @@ class Reading:
             self._systems[folder] = system_of([folder.path], Results.of(folder))
         return self._systems[folder]
 
-    def points(self, system: System, measure: Measure) -> list[Point]:
+    def points(self, system: System, measure: Measure) -> list[DatapointScores]:
         """The datapoints of a system with its scores.
 
         Raises:
@@ -223,7 +223,7 @@ def _used(folder: RunFolder) -> frozenset[str]:
     return frozenset() if first is None else used & first.columns.keys()
 
 
-def _points(folder: RunFolder, by: str | None) -> Iterator[Point]:
+def _points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]:
     used, hashes = _used(folder), []
     try:
         for one in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
@@ -234,7 +234,7 @@ def _points(folder: RunFolder, by: str | None) -> Iterator[Point]:
                 )
             contents = {name: tagged_hash("column", one.columns[name]) for name in used if name in one.columns}
             hashes.append(one.sha256)
-            yield Point(one.id, one.group, one.label, contents, _value(one.columns, one.label, by, folder))
+            yield DatapointScores(one.id, one.group, one.label, contents, _value(one.columns, one.label, by, folder))
     except (OSError, ValueError, KeyError) as error:
         raise _damaged(folder, error) from error
     if tagged_hash("dataset", hashes) != folder.manifest().dataset_sha256:

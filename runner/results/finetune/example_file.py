@@ -21,7 +21,7 @@ from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.parquet import try_parquet, write_parquet
 from runner.base.storage.safe_files import create, make_folders
 from runner.results.finetune.deduplication import DedupIndex, ScopedDedup, digest
-from runner.results.finetune.examples import Example, Source
+from runner.results.finetune.examples import Example, ExampleSource
 from runner.results.finetune.formats import Format
 
 
@@ -36,16 +36,16 @@ def remove_dataset(target: Path) -> None:
     trace_of(target).unlink(missing_ok=True)
 
 
-class Line(NamedTuple):
+class ExampleLine(NamedTuple):
     """An example as one format writes it."""
 
     text: bytes
     key: bytes
     """The digest of what no two lines of a dataset may share."""
 
-    def at(self, place: int) -> Line:
+    def at(self, place: int) -> ExampleLine:
         """The line at its place in a file, where it says that."""
-        return Line(self.text.replace(_PLACE, b"%d" % place, 1), self.key)
+        return ExampleLine(self.text.replace(_PLACE, b"%d" % place, 1), self.key)
 
 
 _PLACE = b"\0"
@@ -55,14 +55,14 @@ LATER: Any = orjson.Fragment(_PLACE)
 """The place of an example that is not in a file yet."""
 
 
-def line_of(format_: Format, example: Example) -> Line | str:
+def line_of(format_: Format, example: Example) -> ExampleLine | str:
     """An example as a line of this format; the reason where its consumer cannot train on it."""
     problem = format_.problem(example)
     if problem is not None:
         return problem
     fields = format_.line(example)
     text = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
-    return Line(text, digest(orjson.dumps(fields["prompt"]) if format_.repeats else text))
+    return ExampleLine(text, digest(orjson.dumps(fields["prompt"]) if format_.repeats else text))
 
 
 _HELD = 1 << 16
@@ -159,11 +159,11 @@ class ExampleFile:
     def _cannot(self, error: OSError) -> RunError:
         return RunError(f"cannot write {self.target}: {error.strerror}")
 
-    def add(self, example: Example, source: Source) -> str | None:
+    def add(self, example: Example, source: ExampleSource) -> str | None:
         """Write an example; the reason where it was left out."""
         return self.put(line_of(self.format, example), traced(source))
 
-    def put(self, line: Line | str, trace: bytes) -> str | None:
+    def put(self, line: ExampleLine | str, trace: bytes) -> str | None:
         """Write what `line_of` and `traced` have given for this file's format; the reason where it was left out."""
         problem = line if isinstance(line, str) else self._write(line, trace)
         return self.leave_out(problem) if problem else None
@@ -173,7 +173,7 @@ class ExampleFile:
         self._left_out[reason] += 1
         return reason
 
-    def _write(self, line: Line, trace: bytes) -> str | None:
+    def _write(self, line: ExampleLine, trace: bytes) -> str | None:
         most = self.format.max_bytes
         if self._full or (most is not None and self._lines.size + len(line.text) > most):
             self._full = True
@@ -189,7 +189,7 @@ class ExampleFile:
         self.examples += 1
         return None
 
-    def _repeated(self, line: Line) -> str | None:
+    def _repeated(self, line: ExampleLine) -> str | None:
         holder = self._seen.holder(line.key, self._name)
         if holder == self._name:
             return None if self._repeats else "duplicate line"
@@ -248,7 +248,7 @@ class ExampleFile:
             self._seen.digests.close()
 
 
-def traced(source: Source) -> bytes:
+def traced(source: ExampleSource) -> bytes:
     """The line of a sidecar that says where an example comes from, without its beginning: its place in the file."""
     fields = {
         "run_id": source.run_id,

@@ -79,7 +79,7 @@ Example = Learnt | Preference
 
 
 @dataclass(frozen=True)
-class Source:
+class ExampleSource:
     """Where an example comes from.
 
     `round` is that of the turn, of a chat of several the last of them; `other` is what only some have: of a preference

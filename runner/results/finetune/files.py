@@ -17,8 +17,8 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import make_folder
 from runner.game.protocols.tree_shape import TreeShape
 from runner.results.finetune.deduplication import DedupIndex, ScopedDedup
-from runner.results.finetune.example_file import ExampleFile, Line, remove_dataset
-from runner.results.finetune.examples import Example, Source
+from runner.results.finetune.example_file import ExampleFile, ExampleLine, remove_dataset
+from runner.results.finetune.examples import Example, ExampleSource
 from runner.results.finetune.formats import FORMATS, Format
 from runner.results.finetune.game_lines import MadeExample, examples_of, format_of, made_example
 from runner.results.finetune.preferences import preferences
@@ -109,7 +109,7 @@ class DatasetFiles:
             remove_dataset(target)
         return _Splits(train, ExampleFile(target, format_, seen=seen) if self._share else None)
 
-    def add(self, agent: str, format_: Format, example: Example, source: Source) -> None:
+    def add(self, agent: str, format_: Format, example: Example, source: ExampleSource) -> None:
         """Add one agent's example to its own file and to its group's."""
         self.put(made_example(agent, format_, example, source, self._share))
 
@@ -118,7 +118,7 @@ class DatasetFiles:
         for owner in (_agent_file(made.agent), self._groups[made.agent]):
             file = self._files[made.suffix, owner].of(validation=made.in_validation)
             line = made.line
-            if file.format.method == "rl" and isinstance(line, Line):  # which says its place in the file
+            if file.format.method == "rl" and isinstance(line, ExampleLine):  # which says its place in the file
                 line = line.at(file.examples)
             file.put(line, made.trace)
 

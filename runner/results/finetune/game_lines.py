@@ -12,8 +12,8 @@ from typing import NamedTuple
 from runner.base.errors import UsageError
 from runner.base.hashing import derived_seed
 from runner.base.text import comma_join, did_you_mean
-from runner.results.finetune.example_file import LATER, Line, line_of, traced
-from runner.results.finetune.examples import Example, Learnt, RlTurn, Source
+from runner.results.finetune.example_file import LATER, ExampleLine, line_of, traced
+from runner.results.finetune.examples import Example, ExampleSource, Learnt, RlTurn
 from runner.results.finetune.formats import FORMATS, Format
 from runner.results.finetune.rollout_examples import rl_turns, source_of, supervised
 from runner.rollouts.agents.agent import Agent
@@ -53,12 +53,12 @@ class MadeExample(NamedTuple):
     agent: str
     suffix: str
     """The format's."""
-    line: Line | str
+    line: ExampleLine | str
     trace: bytes
     in_validation: bool
 
 
-def made_example(agent: str, format_: Format, example: Example, source: Source, share: float) -> MadeExample:
+def made_example(agent: str, format_: Format, example: Example, source: ExampleSource, share: float) -> MadeExample:
     """An example as its line; `share` is that of the validation file."""
     is_validation = in_validation(source.group or source.datapoint_id, share)
     if isinstance(example, RlTurn):

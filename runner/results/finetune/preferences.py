@@ -6,15 +6,15 @@ import random
 from collections.abc import Iterator, Mapping
 
 from runner.base.hashing import derived_seed
-from runner.results.finetune.examples import Preference, Source
+from runner.results.finetune.examples import ExampleSource, Preference
 from runner.results.finetune.rollout_examples import asked_with, trainable
 from runner.rollouts.agents.agent import Agent
-from runner.rollouts.trees import Contrast, Node, contrasts
+from runner.rollouts.trees import Contrast, TreeNode, contrasts
 
 
 def preferences(
-    root: Node, agents: Mapping[str, Agent], seed: int, run_id: str
-) -> Iterator[tuple[str, Preference, Source]]:
+    root: TreeNode, agents: Mapping[str, Agent], seed: int, run_id: str
+) -> Iterator[tuple[str, Preference, ExampleSource]]:
     """One pair for each step that an agent answered both well and badly, with the agent's name.
 
     Which of several good and of several bad answers is drawn by the seed, the node and the agent. An answer that could
@@ -28,7 +28,7 @@ def preferences(
             yield contrast.agent, *_pair(contrast, *drawn, agent, run_id)
 
 
-def _drawn(contrast: Contrast, agent: Agent, seed: int) -> tuple[Node, Node] | None:
+def _drawn(contrast: Contrast, agent: Agent, seed: int) -> tuple[TreeNode, TreeNode] | None:
     """A good and a bad answer, of different texts where there are such."""
     name = contrast.agent
     good = [node for node in contrast.positive if trainable(agent, node.leaves[0], len(node.path) - 1)]
@@ -41,10 +41,12 @@ def _drawn(contrast: Contrast, agent: Agent, seed: int) -> tuple[Node, Node] | N
     return random.Random(chance).choice(different or pairs)
 
 
-def _pair(contrast: Contrast, yes: Node, no: Node, agent: Agent, run_id: str) -> tuple[Preference, Source]:
+def _pair(
+    contrast: Contrast, yes: TreeNode, no: TreeNode, agent: Agent, run_id: str
+) -> tuple[Preference, ExampleSource]:
     name, node = contrast.agent, contrast.node
     branch = node.leaves[0]
-    source = Source(
+    source = ExampleSource(
         run_id,
         yes.leaves[0].job.rollout_id,
         name,

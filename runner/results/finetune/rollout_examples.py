@@ -11,7 +11,7 @@ from runner.game.prompts.chat_format import formatted
 from runner.game.prompts.supervised import check_replacement
 from runner.game.protocols.rounds import Round
 from runner.models.providers.openai_body import as_sent
-from runner.results.finetune.examples import RlTurn, Source, Supervised
+from runner.results.finetune.examples import ExampleSource, RlTurn, Supervised
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.rollout import Rollout
 
@@ -123,11 +123,11 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
         )
 
 
-def source_of(agent: Agent, rollout: Rollout, run_id: str, round_: int) -> Source:
+def source_of(agent: Agent, rollout: Rollout, run_id: str, round_: int) -> ExampleSource:
     """Where an example comes from whose last turn is this agent's in a round."""
     name, job = agent.agent_name, rollout.job
     point, reward = job.datapoint, rollout.rewards[name]
-    return Source(run_id, job.rollout_id, name, round_, reward, point.id, group=point.group)
+    return ExampleSource(run_id, job.rollout_id, name, round_, reward, point.id, group=point.group)
 
 
 def trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:

@@ -44,7 +44,7 @@ IN_PARQUET = ("messages", "completions")
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """An answer as it comes: the names of its columns, then its rows."""
 
     columns: Sequence[str]
@@ -80,7 +80,7 @@ class Sources:
     """The command that makes the board again."""
 
     @contextmanager
-    def asked(self, sql: str, parameters: Parameters = ()) -> Iterator[Answer]:
+    def asked(self, sql: str, parameters: Parameters = ()) -> Iterator[QueryResult]:
         """The answer to one question; values that Python has no equal for are DuckDB's texts for them.
 
         Raises:
@@ -97,7 +97,7 @@ class Sources:
                     before = LINES_BEFORE
                     connection.abort()
                     found = attended(connection, lambda: connection.execute(cast, bound(parameters)))
-                yield Answer([column[0] for column in columns], found, before)
+                yield QueryResult([column[0] for column in columns], found, before)
             except duckdb.Error as error:
                 raise question_error(error) from error
 

@@ -50,7 +50,7 @@ Ask = Callable[[str, dict[str, object]], Sequence[Sequence[Any]]]
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedSystem:
     """A system that ranks: the runs of one task that are pooled as its repeats, and the interval of its accuracy."""
 
     runs: Sequence[str]
@@ -61,14 +61,14 @@ class Ranked:
     game: str | None = None
     """The hash of what its games share: two samples of one system have the same, and neither is better."""
 
-    def is_apart_from(self, other: Ranked) -> bool:
+    def is_apart_from(self, other: RankedSystem) -> bool:
         """Whether their intervals do not overlap."""
         if self.low is None or self.high is None or other.low is None or other.high is None:
             return False
         return self.high < other.low or other.high < self.low
 
 
-def p_values(ask: Ask, leader: str, others: Sequence[str], systems: Mapping[str, Ranked]) -> Iterator[float]:
+def p_values(ask: Ask, leader: str, others: Sequence[str], systems: Mapping[str, RankedSystem]) -> Iterator[float]:
     """Of systems against a leader; see `Pairs`. Where one may have stopped, only if their intervals do not overlap."""
     for start in range(0, len(others), AT_ONCE):
         asked = others[start : start + AT_ONCE]
@@ -79,7 +79,7 @@ def p_values(ask: Ask, leader: str, others: Sequence[str], systems: Mapping[str,
         yield from (found.get(name, 1.0) for name in asked)
 
 
-def _p(pairs: Pairs, leader: Ranked, other: Ranked) -> float:
+def _p(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
     if leader.game is not None and leader.game == other.game:
         return 1.0
     if not (leader.stopped or other.stopped):
@@ -109,7 +109,7 @@ class _Tests:
         known = connection.execute("SELECT leader, run_id, p FROM rank_tests").fetchall()
         self._known = {(leader, run): p for leader, run, p in known}
         rows = connection.execute(_INTERVALS).fetchall()
-        self._systems = {run: Ranked([run], *facts) for run, *facts in rows}
+        self._systems = {run: RankedSystem([run], *facts) for run, *facts in rows}
         self.used: dict[tuple[str, str], float] = {}
 
     def p_values(self, leader: str, others: Sequence[str]) -> list[float]:

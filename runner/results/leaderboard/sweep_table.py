@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from runner.results.leaderboard.ranks import Ranked, p_values
+from runner.results.leaderboard.ranks import RankedSystem, p_values
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import HINDRANCE
 from runner.results.manifest import PLAYED, Status
@@ -202,9 +202,9 @@ class _Row:
         return _STOPPED if self.stopped else None
 
     @property
-    def ranked(self) -> Ranked:
+    def ranked(self) -> RankedSystem:
         accuracy = self._value(METRIC)
-        return Ranked(self.played, accuracy.ci_low, accuracy.ci_high, bool(self.stopped))
+        return RankedSystem(self.played, accuracy.ci_low, accuracy.ci_high, bool(self.stopped))
 
     def made(self, metrics: Sequence[str], rank: tuple[int, int] | str | None) -> SweepRow:
         first = self._points[0]

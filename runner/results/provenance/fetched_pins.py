@@ -14,12 +14,12 @@ from runner.base.hashing import file_hash
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
 from runner.documents.fetched_files import fetched_folder, got_from
-from runner.documents.releases.manifest import MANIFEST, RELEASE, Release, Source, digest
+from runner.documents.releases.manifest import MANIFEST, RELEASE, FileSource, Release, digest
 
 MAX_MANIFEST = 16 << 20
 
 
-def got_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> Source | None:
+def got_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> FileSource | None:
     """The release that all of these files came with; None where they are in no got folder, or not those of its release.
 
     `commit` is then the hash of the release's manifest. With `edits_are_kept` they may have been edited.
@@ -39,7 +39,7 @@ def got_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> So
     if str(release.reference) != said["release"] or (edited and not edits_are_kept):
         return None
     at = path.resolve()
-    return Source(
+    return FileSource(
         repository=f"{RELEASE}{said['release']}",
         commit=said["sha256"],
         path=at.relative_to(folder).as_posix() if at.is_relative_to(folder) else at.name,

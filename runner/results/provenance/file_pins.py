@@ -20,9 +20,9 @@ from runner.base import package_data
 from runner.base.hashing import file_hash
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import counted, not_text
-from runner.documents.releases.manifest import BUILTIN, Source
+from runner.documents.releases.manifest import BUILTIN, FileSource
 from runner.results.provenance.fetched_pins import got_source
-from runner.results.provenance.git_state import Git
+from runner.results.provenance.git_state import GitState
 from runner.version import __version__
 
 NOT_IN_GIT = "it is in no git repository; `git init`, commit it and push it"
@@ -41,7 +41,7 @@ _SCP = re.compile(r"(?:[^/@\s]+@)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?
 _SCHEMES = ("https", "http", "ssh", "git")
 
 
-class Part(NamedTuple):
+class PinnedFiles(NamedTuple):
     """Some files that are one thing: a spec and what it extends, a folder of prompts, a dataset."""
 
     path: Path
@@ -49,23 +49,23 @@ class Part(NamedTuple):
     files: Sequence[Path]
 
 
-def sources(parts: Mapping[str, Part]) -> dict[str, Source]:
+def sources(parts: Mapping[str, PinnedFiles]) -> dict[str, FileSource]:
     """Where each part can be got; each repository is asked once, for all that is in it."""
     files = {file for part in parts.values() for file in part.files if not _is_builtin(file)}
     found = _Found(files)
     return {name: _of_release(name, part) or _source(part, found) for name, part in parts.items()}
 
 
-def _of_release(name: str, part: Part) -> Source | None:
+def _of_release(name: str, part: PinnedFiles) -> FileSource | None:
     own = [file for file in part.files if not _is_builtin(file)]
     return got_source(part.path, own, edits_are_kept=name == "spec") if own else None
 
 
-def of_hub(path: str, revision: str | None) -> Source:
+def of_hub(path: str, revision: str | None) -> FileSource:
     """A dataset on the Hub, by its name there and what the spec calls its revision."""
     if revision is None or not _COMMIT.fullmatch(revision):
-        return Source(repository=path, commit=None, path=None, clean=False, why=NO_REVISION)
-    return Source(repository=path, commit=revision, path=".", clean=True)
+        return FileSource(repository=path, commit=None, path=None, clean=False, why=NO_REVISION)
+    return FileSource(repository=path, commit=revision, path=".", clean=True)
 
 
 def public_url(url: str) -> str | None:
@@ -139,7 +139,7 @@ class _Found:
 
 
 def _repository(root: Path, files: Sequence[Path]) -> _Repository:
-    git = Git(root)
+    git = GitState(root)
     failed = partial(_Repository, root, None, None, blobs={})
     commit = git.line("rev-parse", "--verify", "-q", "HEAD^{commit}")
     if commit is None:
@@ -159,7 +159,7 @@ def _repository(root: Path, files: Sequence[Path]) -> _Repository:
     return _Repository(root, commit if _COMMIT.fullmatch(commit) else None, url, why, blobs)
 
 
-def _remote(git: Git, commit: str) -> tuple[str | None, str | None]:
+def _remote(git: GitState, commit: str) -> tuple[str | None, str | None]:
     """The address of the remote that has a commit; or of one that has not, and why nobody can get it there."""
     said = git("config", "-z", "--get-regexp", r"^remote\..*\.url$")
     urls = dict(_urls(said or b""))
@@ -193,20 +193,20 @@ def _origin_first(name: str) -> tuple[bool, str]:
     return name != "origin", name
 
 
-def _source(part: Part, found: _Found) -> Source:
+def _source(part: PinnedFiles, found: _Found) -> FileSource:
     own = [file for file in part.files if not _is_builtin(file)]
     inside = builtin_name(part.path)
     if not own:
         name = BUILTIN + (inside or part.path.name)
-        return Source(repository=None, commit=None, path=name, clean=True, why=f"comes with nip-run {__version__}")
+        return FileSource(repository=None, commit=None, path=name, clean=True, why=f"comes with nip-run {__version__}")
     first = own[0]
     repository = found.of(first)
     if repository is None:
-        return Source(repository=None, commit=None, path=None, clean=False, why=NOT_IN_GIT)
+        return FileSource(repository=None, commit=None, path=None, clean=False, why=NOT_IN_GIT)
     at = (part.path if inside is None else first).resolve()
     name = at.relative_to(repository.root).as_posix() if at.is_relative_to(repository.root) else at.name
     why = _why_not(own, repository, found)
-    return Source(
+    return FileSource(
         repository=repository.url,
         commit=repository.commit,
         path=name if not_text(name) is None else None,

@@ -17,7 +17,7 @@ SECONDS = 5.0
 _SAFELY = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.allow=never")
 
 
-class Git:
+class GitState:
     """Questions to git about one folder, `SECONDS` in all."""
 
     def __init__(self, folder: Path) -> None:

@@ -12,7 +12,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.format_versions import RUN_FOLDER
 from runner.models.prices import list_version, uses_list
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, RejudgeSource, Status, now
-from runner.results.provenance.git_state import Git
+from runner.results.provenance.git_state import GitState
 from runner.results.provenance.input_files import dataset_selection, spec_hash
 from runner.results.provenance.sources_snapshot import measured_sources
 from runner.rollouts.agents.agent import Agent
@@ -124,7 +124,7 @@ def git_state(path: Path) -> tuple[str | None, bool | None]:
 
     (None, None) where none does: outside git, or where git is told to ignore the file.
     """
-    git = Git(path.parent).line
+    git = GitState(path.parent).line
     commit = git("rev-parse", "HEAD")
     if commit is None:
         return None, None

@@ -16,14 +16,14 @@ import orjson
 
 from runner.base.storage.atomic_files import atomic_write
 from runner.documents.layered_data import FileRead
-from runner.documents.releases.manifest import Source
+from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.paths import MAX_SEGMENT, wrong_path
 from runner.results.folder import RunFolder
-from runner.results.provenance.file_pins import Part, builtin_name, of_hub, sources
+from runner.results.provenance.file_pins import PinnedFiles, builtin_name, of_hub, sources
 from runner.results.provenance.packages import environment
 from runner.spec.datasets.loader import HUB
 from runner.spec.loader import Spec
-from runner.spec.source_files import Written
+from runner.spec.source_files import SpecSources
 from runner.version import __version__
 
 WRITTEN = "written"
@@ -53,7 +53,7 @@ def measured_sources(spec: Spec) -> dict[str, dict[str, Any]] | None:
     return found or None
 
 
-def sources_of(spec: Spec) -> dict[str, Source]:
+def sources_of(spec: Spec) -> dict[str, FileSource]:
     """Where each part of a spec can be got: spec, protocol, prompts, dataset. A mapping given in Python came from none.
 
     Git is asked; see `runner.results.provenance.file_pins`.
@@ -65,17 +65,17 @@ def sources_of(spec: Spec) -> dict[str, Source]:
     return found
 
 
-def parts_of(spec: Spec) -> dict[str, Part]:
+def parts_of(spec: Spec) -> dict[str, PinnedFiles]:
     """The files of each part of a spec; a dataset on the Hub has none, and what is a release is pinned by that."""
     named = spec.origin.named
     files = [file.path for file in spec.origin.written.files if not _is_of_release(file.path, spec)]
-    parts = {} if spec.path is None or not files else {"spec": Part(files[0], _once(files))}
+    parts = {} if spec.path is None or not files else {"spec": PinnedFiles(files[0], _once(files))}
     if named.protocol and "protocol" not in spec.components:
-        parts["protocol"] = Part(named.protocol[0], _once(named.protocol))
+        parts["protocol"] = PinnedFiles(named.protocol[0], _once(named.protocol))
     if named.prompts is not None and "prompts" not in spec.components:
-        parts["prompts"] = Part(named.prompts, named.templates)
+        parts["prompts"] = PinnedFiles(named.prompts, named.templates)
     if named.dataset is not None and "dataset" not in spec.components:
-        parts["dataset"] = Part(named.dataset, (named.dataset,))
+        parts["dataset"] = PinnedFiles(named.dataset, (named.dataset,))
     return parts
 
 
@@ -89,7 +89,7 @@ def _once(files: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(files))
 
 
-def written_files(written: Written) -> dict[str, bytes]:
+def written_files(written: SpecSources) -> dict[str, bytes]:
     """The files of a spec by the names that they are kept under, and what tells which is which.
 
     Those that come with nip-run are named alone: its version pins them.

@@ -17,7 +17,7 @@ from runner.base.hashing import derived_seed
 from runner.base.text import comma_join, did_you_mean
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rounds import Played, Reply, Round, play
+from runner.game.protocols.rounds import FinishedGame, Reply, Round, play
 from runner.rollouts.agents.arrays import (
     HISTORIES,
     NestedArrayDict,
@@ -40,7 +40,7 @@ _OVER = ("padding", "done", "terminated")
 _REPLIED = ("message", "raw_message", "decision", "retry_count", "token_limit")
 
 
-class Step(NamedTuple):
+class EnvironmentStep(NamedTuple):
     """What a step of a batch of games comes to. The original calls the second `done`, as the arrays call a decision."""
 
     arrays: NestedArrayDict
@@ -55,7 +55,7 @@ class _Played(NamedTuple):
     """One round of one game; and the game, where the round ended it."""
 
     round: Round
-    ended: Played | None
+    ended: FinishedGame | None
 
 
 class Environment:
@@ -147,7 +147,7 @@ class Environment:
             timestep["agents", key] = np.stack([replies[name][key] for name in names], axis=axis)
         return timestep
 
-    def step(self, arrays: NestedArrayDict) -> Step:
+    def step(self, arrays: NestedArrayDict) -> EnvironmentStep:
         """Play one round of each game that is not over.
 
         `arrays` are those of the turn, with the agents' actions under `agents`: `raw_message` and `decision`
@@ -176,7 +176,7 @@ class Environment:
         arrays["agents", "reward"] = rewards
         arrays["next"] = following
         arrays["next", "agents", "reward"] = rewards
-        return Step(following, following["padding"], rewards)
+        return EnvironmentStep(following, following["padding"], rewards)
 
     def _following(self, flat: NestedArrayDict, played: Sequence[_Played | None]) -> NestedArrayDict:
         """The arrays of the next turn (game), after what was played of each game (None: it was over)."""

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from runner.base.errors import CallError, TooManyUnusable
 from runner.models.costs import CallCosts
 from runner.models.interface import LATER_CLASSES, Completion, Request
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.execution.unusable import AnswerCounts
-from runner.runs.finished.problems import Trouble, Troubles
+from runner.runs.finished.problems import GameProblem, GameProblems
 
 log = logging.getLogger("nip_run.accounting")
 
@@ -32,7 +32,7 @@ class Progress:
     of: str = "rollouts"
     failures: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
-    answers: Tally = field(default_factory=Tally)
+    answers: UsageTotals = field(default_factory=UsageTotals)
     """Of all answers, whoever paid for them; the dollars are those of this run's own."""
     warnings: dict[str, str] = field(default_factory=dict)
     """What is wrong just now, such as a server that does not answer, by its address."""
@@ -67,7 +67,7 @@ class Progress:
         """Have the calls of other runs together, and what they cost."""
         self.failures = sum(part.failures for part in parts)
         self.repeats = sum(part.repeats for part in parts)
-        self.answers = sum((part.answers for part in parts), Tally())
+        self.answers = sum((part.answers for part in parts), UsageTotals())
         self.priced = all(part.priced for part in parts)
         lost = Outcome.TRANSPORT_FAILED.value
         self.outcomes = {lost: sum(part.outcomes.get(lost, 0) for part in parts)}
@@ -90,7 +90,7 @@ class Progress:
         return self.answers.usd if self.priced else None
 
 
-class Counted(NamedTuple):
+class CountedRollout(NamedTuple):
     """A rollout as the counts of a run see it."""
 
     outcome: str
@@ -118,11 +118,11 @@ class Accounting:
         self._costs = costs
         self._watch = watch or (lambda _: None)
         self._plan = plan
-        self._written = Tally()
+        self._written = UsageTotals()
         """Of the calls in the tables; what a replay was answered with costs nothing."""
         self._failed_calls = 0
         self._copied: Counter[str] = Counter()
-        self._troubles = Troubles(plan)
+        self._troubles = GameProblems(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
         self._max_unusable = plan.spec.experiment.rollouts.max_unusable
         self._new_answers = AnswerCounts()
@@ -136,7 +136,7 @@ class Accounting:
         self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)
 
-    def answered_elsewhere(self, group: str, answers: Tally, repeats: int, *, from_cache: bool) -> None:
+    def answered_elsewhere(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
         """Count answers that games of another process got."""
         known = from_cache or self._costs.prices[group] is not None
         self.progress.priced = self.progress.priced and known
@@ -194,10 +194,10 @@ class Accounting:
         self.count(self.counted(rollout))
         self._troubles.add(rollout)
 
-    def counted(self, rollout: Rollout) -> Counted:
+    def counted(self, rollout: Rollout) -> CountedRollout:
         """What a finished rollout counts as."""
         groups, prices = self._plan.groups(swapped=rollout.job.swapped), self._costs.prices
-        used, usd, failed = Tally(), [], 0
+        used, usd, failed = UsageTotals(), [], 0
         for call in rollout.calls:
             answered = call.finish_reason is not None
             failed += call.error is not None and not answered
@@ -208,9 +208,11 @@ class Accounting:
         lost = rollout.outcome == Outcome.TRANSPORT_FAILED
         origin = None if lost else rollout.verdict_origin(self._plan.spec.protocol.verifier_name)
         tokens = used.token_counts
-        return Counted(rollout.outcome.value, rollout.correct, failed, used.completions, tokens, tuple(usd), origin)
+        return CountedRollout(
+            rollout.outcome.value, rollout.correct, failed, used.completions, tokens, tuple(usd), origin
+        )
 
-    def count(self, rollout: Counted) -> None:
+    def count(self, rollout: CountedRollout) -> None:
         """Count what `counted` found."""
         progress, written = self.progress, self._written
         progress.rollouts += 1
@@ -261,11 +263,11 @@ class Accounting:
             f"{self._troubles.lost_example()}"
         )
 
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[GameProblem]:
         """What went wrong in the rollouts that are in."""
         return self._troubles.found()
 
-    def unfinished(self, spent: Tally) -> Counts:
+    def unfinished(self, spent: UsageTotals) -> Counts:
         """The counts of a run that did not finish, by what its journal says was spent."""
         return {
             "rollouts": self.progress.rollouts,
@@ -274,7 +276,7 @@ class Accounting:
             "cost_usd": self._rounded(spent.usd),
         }
 
-    def finished(self, spent: Tally) -> Counts:
+    def finished(self, spent: UsageTotals) -> Counts:
         """The counts of a run whose tables are written; what it spent is the most that it may have cost."""
         counts: Counts = {
             "rollouts": self.progress.rollouts,

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.base.storage.parquet import read_tables
-from runner.results.baseline_scores import FILE, Compared, frozen, key_of
+from runner.results.baseline_scores import FILE, BaselineScores, frozen, key_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of
@@ -20,7 +20,7 @@ from runner.spec.origin import DATA
 _SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollouts GROUP BY datapoint_id ORDER BY 1"
 
 
-def compared_with(plan: Plan, results: Results, run_id: str) -> Compared | None:
+def compared_with(plan: Plan, results: Results, run_id: str) -> BaselineScores | None:
     """What a plan's run is compared with; None where it is not.
 
     Raises:
@@ -70,7 +70,7 @@ def finished_spec(run: RunFolder, name: str) -> Spec:
         raise RunError(f"{name} cannot be read: {error.problems[0]}") from error
 
 
-def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> Compared:
+def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> BaselineScores:
     """The scores of a finished run on the datapoints that it shares with a plan; `name` begins every message.
 
     Raises:
@@ -90,7 +90,7 @@ def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> C
             key, (right, games) = key_of(point, columns), played[point.id]
             before = scores.get(key, (0, 0))
             scores[key] = (before[0] + right, before[1] + games)
-    found = Compared(other.manifest().run_id, asked, columns, scores)
+    found = BaselineScores(other.manifest().run_id, asked, columns, scores)
     if not found.shared(plan.spec.dataset.datapoints):
         raise UsageError(
             f"{name} shares no datapoint with this spec: labels or columns that templates use "

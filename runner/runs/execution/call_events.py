@@ -13,7 +13,7 @@ from runner.models.journal_records import FailureRecord
 from runner.models.layers.cache import Cache
 from runner.models.layers.lost_calls import InFlight
 from runner.rollouts.failed_calls import FailedCalls, failed_call
-from runner.rollouts.stop_switch import Stop
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.unusable import AnswerJudge
@@ -34,7 +34,7 @@ class RunCallEvents(CallEvents):
     """The events of one run's calls."""
 
     costs: CallCosts
-    stop: Stop
+    stop: StopSwitch
     accounting: Accounting
     journal: Journal
     in_flight: InFlight

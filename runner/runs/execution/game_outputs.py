@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 from runner.game.protocols.protocol import Protocol
 from runner.models.costs import CallCosts
 from runner.results.finetune.game_lines import Examples, MadeExample, examples_of
-from runner.results.game_measurements import Measured, measured
+from runner.results.game_measurements import GameMeasurement, measured
 from runner.results.tables import Rows, table_rows
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.execution.accounting import Accounting, Counted
+from runner.runs.execution.accounting import Accounting, CountedRollout
 from runner.spec.experiment import FineTune
 
 
-class Score(NamedTuple):
+class GameScore(NamedTuple):
     """A game that was right or wrong, as what is said of how much plays differ needs it."""
 
     group: str
@@ -32,21 +32,21 @@ class Score(NamedTuple):
     correct: float
 
 
-class Made(NamedTuple):
+class GameOutput(NamedTuple):
     """What is made of one rollout."""
 
     rows: Sequence[Rows]
     """Of each table."""
-    measured: Measured
+    measured: GameMeasurement
     examples: Sequence[MadeExample]
-    score: Score | None
+    score: GameScore | None
 
 
 class MadeElsewhere(NamedTuple):
     """What the writer is told of a rollout in the place of the rollout, where it needs no more."""
 
-    made: Made
-    counted: Counted
+    made: GameOutput
+    counted: CountedRollout
     smooth: tuple[int, int]
     """The answers and messages of a rollout in which nothing went wrong: what did is told with the whole rollout."""
 
@@ -67,15 +67,15 @@ class MadeGame:
         )
 
 
-class Maker:
+class OutputMaker:
     """Makes of rollouts what the files of their run get."""
 
     def __init__(self, protocol: Protocol, run_id: str, examples: Examples | None) -> None:
         self._protocol, self._run_id, self._examples = protocol, run_id, examples
 
-    def made(self, rollout: Rollout) -> Made:
+    def made(self, rollout: Rollout) -> GameOutput:
         """What the files get of a rollout."""
-        return Made(
+        return GameOutput(
             table_rows(self._run_id, rollout),
             measured(self._protocol, rollout),
             () if self._examples is None else self._examples.of(rollout),
@@ -83,12 +83,12 @@ class Maker:
         )
 
 
-def _score(rollout: Rollout) -> Score | None:
+def _score(rollout: Rollout) -> GameScore | None:
     job, correct = rollout.job, rollout.correct
     if correct is None:
         return None
     point = job.datapoint
-    return Score(point.group, point.id, job.stance, job.swapped, job.stances_exchanged, float(correct))
+    return GameScore(point.group, point.id, job.stance, job.swapped, job.stances_exchanged, float(correct))
 
 
 def fine_tune_of(plan: Plan) -> FineTune | None:
@@ -118,7 +118,7 @@ class WorkersMaker:
         if settings:
             swapped = plan.players(swapped=True) if plan.seats else {}
             examples = examples_of(settings, plan.players(), run_id, swapped=swapped)
-        self._maker, self._accounting = Maker(plan.spec.protocol, run_id, examples), Accounting(plan, costs)
+        self._maker, self._accounting = OutputMaker(plan.spec.protocol, run_id, examples), Accounting(plan, costs)
         self._same: dict[Any, Any] = {}
 
     def made(self, rollouts: Sequence[Rollout]) -> list[MadeElsewhere] | None:

@@ -19,7 +19,7 @@ from runner.base.async_runner import on_interrupt
 from runner.base.errors import Interrupted, RunError
 from runner.base.redaction import redacted
 from runner.base.storage.safe_files import append_to
-from runner.rollouts.stop_switch import Stop
+from runner.rollouts.stop_switch import StopSwitch
 
 GRACE_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 5.0}
 """How long calls in flight may still come in after the first signal. A person can press Ctrl-C once more; whoever sends
@@ -104,7 +104,7 @@ def relaxed_gc() -> Iterator[None]:
 
 
 @contextmanager
-def stopping_on_signals(stop: Stop, tell: Callable[[float], None] = lambda _: None) -> Iterator[None]:
+def stopping_on_signals(stop: StopSwitch, tell: Callable[[float], None] = lambda _: None) -> Iterator[None]:
     """While games are played: the first SIGINT or SIGTERM stops new requests, the second cancels those in flight.
 
     `tell` is called at the first, with the seconds that those in flight have.

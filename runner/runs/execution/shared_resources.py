@@ -9,7 +9,7 @@ from runner.base.async_runner import run_sync
 from runner.models.shared_servers import Servers, connections_of
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
-from runner.rollouts.stop_switch import Stop
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.process import connections_within_limits, relaxed_gc, signals_heard, stopping_on_signals
 from runner.runs.execution.spending import used_models
 
@@ -40,7 +40,7 @@ class Shared:
         self.at_once = at_once
         self.few_files = _few_files(calls, concurrency)
         """What to note where this process may not open as many files as the calls need."""
-        self.stop = Stop()
+        self.stop = StopSwitch()
         self.servers = Servers(calls, self.stop.sleep)
         self.slots = Slots(concurrency) if len(plans) > 1 else None
         """None: a run by itself has all places that it wants."""

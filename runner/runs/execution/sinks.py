@@ -14,12 +14,12 @@ from runner.base.text import counted
 from runner.results.finetune.files import REPORT, FineTuneFiles, Trees, remove_files
 from runner.results.folder import FINE_TUNE, RunFolder
 from runner.results.metrics import Metrics
-from runner.results.stopping_rule import Decision, Selected
+from runner.results.stopping_rule import StoppedDebates, StoppingDecision
 from runner.results.tables import PartFiles
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree
-from runner.runs.execution.game_outputs import Made, Maker, fine_tune_of
+from runner.runs.execution.game_outputs import GameOutput, OutputMaker, fine_tune_of
 from runner.statistics.variance_components import Play, Scores, described
 
 
@@ -31,7 +31,7 @@ class RecordSinks:
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         self._scores = Scores()
         stopped = None if plan.debates is None else plan.debates.stopped
-        self._selected = None if stopped is None else Selected(plan, stopped)
+        self._selected = None if stopped is None else StoppedDebates(plan, stopped)
         self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
         self._parts = PartFiles(folder.path, folder.run_id)
         self._settings = fine_tune_of(plan)
@@ -48,7 +48,7 @@ class RecordSinks:
                 raise
 
         examples = None if self._files is None else self._files.examples
-        self._maker = Maker(plan.spec.protocol, folder.run_id, examples)
+        self._maker = OutputMaker(plan.spec.protocol, folder.run_id, examples)
 
     @property
     def unsealed(self) -> Path:
@@ -61,7 +61,7 @@ class RecordSinks:
         if self._selected is not None:
             self._selected.add(rollout)
 
-    def put(self, made: Made) -> None:
+    def put(self, made: GameOutput) -> None:
         """Add what was made of a rollout."""
         self._parts.add(made.rows)
         self._metrics.count(made.measured)
@@ -90,7 +90,7 @@ class RecordSinks:
         """Put the tables in their place; so many are written at once."""
         self._parts.seal(at_once)
 
-    def finish(self, decision: Decision | None = None) -> list[str]:
+    def finish(self, decision: StoppingDecision | None = None) -> list[str]:
         """Write the metrics and put the fine-tune files in their place; what there is to note."""
         trees = {} if self._statistics is None else self._statistics.original_statistics()
         summary = {

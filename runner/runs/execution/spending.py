@@ -12,7 +12,7 @@ from runner.models.interface import SampleKey
 from runner.models.journal_records import CallRecord, FailureRecord, LostRecord, parse_record, read_records
 from runner.models.layers.lost_calls import AbandonedCalls
 from runner.models.settings import ModelSettings
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 
@@ -31,9 +31,9 @@ def run_costs(plan: Plan) -> CallCosts:
     return CallCosts(used_models(plan), plan.spec.unconfirmed_prices, plan.spec.price_basis)
 
 
-def spending(plan: Plan, folder: RunFolder) -> Tally:
+def spending(plan: Plan, folder: RunFolder) -> UsageTotals:
     """What a run spent; what failed or was left in flight, and may have been billed, at its worst case."""
-    total = Tally()
+    total = UsageTotals()
     if not folder.journal.is_file():
         return total
     costs = run_costs(plan)
@@ -63,7 +63,7 @@ def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) ->
     return is_paid_elsewhere or plan.group_of(SampleKey(*record["sample"])) not in metered
 
 
-async def count_lost(folder: RunFolder, journal: Journal) -> Tally:
+async def count_lost(folder: RunFolder, journal: Journal) -> UsageTotals:
     """Write what an earlier process left in flight into the journal; what that may have cost."""
     left = AbandonedCalls(folder.in_flight)
     if left.most.completions:

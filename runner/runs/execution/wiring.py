@@ -20,7 +20,7 @@ from runner.documents.dataclass_schema import to_plain
 from runner.game.prompts.chat import ChatMessage
 from runner.models.call_events import CallEvents
 from runner.models.client import Connection, connect
-from runner.models.connectors import Provider, Replayed
+from runner.models.connectors import Provider, ReplayedRun
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Request
 from runner.models.journal_index import JournalIndex
@@ -34,13 +34,13 @@ from runner.models.providers.openai_body import as_sent
 from runner.models.providers.openai_errors import BASE_URL
 from runner.models.providers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
-from runner.rollouts.stop_switch import Stop
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
 from runner.runs.execution.server_notes import ServerNotes
@@ -75,7 +75,7 @@ class Wiring:
     costs: CallCosts
     accounting: Accounting
     shared: Shared
-    stop: Stop
+    stop: StopSwitch
     """The run's own, which stops with the shared one."""
     notes: list[str]
     budget: Budget | None = None
@@ -160,7 +160,7 @@ class Wiring:
         self._note_lost(await count_lost(self.folder, journal))
         return journal
 
-    def _note_lost(self, most: Tally) -> None:
+    def _note_lost(self, most: UsageTotals) -> None:
         if most.completions:
             upto = f"${most.usd:.4f} is" if self.costs.priced else f"{most.tokens} tokens are"
             calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
@@ -268,6 +268,6 @@ def labels_for_toys(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
 
 
-def replayed_run(run: Path) -> Replayed:
+def replayed_run(run: Path) -> ReplayedRun:
     """A run whose answers are taken, with its identity."""
-    return Replayed(run, RunFolder(run).identity())
+    return ReplayedRun(run, RunFolder(run).identity())

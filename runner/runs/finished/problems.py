@@ -38,7 +38,7 @@ NOT_RIGHT = "which accuracy counts as not right"
 
 
 @dataclass(frozen=True)
-class Trouble:
+class GameProblem:
     """One thing that went wrong, `count` times `of` so many."""
 
     kind: str
@@ -57,17 +57,17 @@ class Trouble:
         return asdict(self)
 
 
-def troubles_of(folder: RunFolder) -> list[Trouble]:
+def troubles_of(folder: RunFolder) -> list[GameProblem]:
     """The troubles of a run that was played to its end; earlier versions kept none.
 
     Raises:
         RunError: the file is damaged.
     """
     file = folder.path / FILE
-    return [Trouble(**row) for row in read_json(file)["troubles"]] if file.is_file() else []
+    return [GameProblem(**row) for row in read_json(file)["troubles"]] if file.is_file() else []
 
 
-def keep_troubles(folder: RunFolder, troubles: Sequence[Trouble]) -> None:
+def keep_troubles(folder: RunFolder, troubles: Sequence[GameProblem]) -> None:
     """Write them beside the metrics, whose bytes stay those of earlier versions; where there are none, no file."""
     file = folder.path / FILE
     if troubles:
@@ -92,7 +92,7 @@ class _Count:
 
 
 @dataclass
-class Troubles:
+class GameProblems:
     """Counts what goes wrong in rollouts, which come in the order of the plan."""
 
     plan: Plan
@@ -169,7 +169,7 @@ class Troubles:
         self._answers += answers
         self._messages += messages
 
-    def found(self) -> list[Trouble]:
+    def found(self) -> list[GameProblem]:
         """All troubles, the worst first."""
         return [
             *self._lost(),
@@ -183,7 +183,7 @@ class Troubles:
             *self._without_usage(),
         ]
 
-    def _lost(self) -> Iterator[Trouble]:
+    def _lost(self) -> Iterator[GameProblem]:
         unanswered = self._ended.get(Outcome.TRANSPORT_FAILED, _Count())
         share = self.plan.spec.experiment.rollouts.max_transport_failed
         lost = unanswered.number + self._malformed.number
@@ -201,7 +201,7 @@ class Troubles:
         rollout = next(count.rollout for count in counts if count is not None and count.rollout is not None)
         return f"{_named(rollout)}: {rollout.error}"
 
-    def _cut_off(self) -> Iterator[Trouble]:
+    def _cut_off(self) -> Iterator[GameProblem]:
         """What ended games without a verdict."""
         for outcome, why, advice in (
             (Outcome.INVALID_RESPONSE, "ended because no answer could be used", ""),
@@ -218,7 +218,7 @@ class Troubles:
                 example = f"{_named(count.rollout)}: {count.rollout.error}"
                 yield self._of_all(outcome.value, count, message, example=example, advice=advice)
 
-    def _undecided(self) -> Iterator[Trouble]:
+    def _undecided(self) -> Iterator[GameProblem]:
         count = self._ended.get(Outcome.NO_DECISION, _Count())
         if count.rollout is None or count.number < UNDECIDED_SHARE * self._rollouts:
             return
@@ -240,12 +240,12 @@ class Troubles:
             show="--undecided",
         )
 
-    def _empty(self) -> Iterator[Trouble]:
+    def _empty(self) -> Iterator[GameProblem]:
         count = self._without_content
         if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
             return
         call = count.call
-        yield Trouble(
+        yield GameProblem(
             "no_content",
             count.number,
             self._answers,
@@ -256,12 +256,12 @@ class Troubles:
             count.rollout.job.rollout_id,
         )
 
-    def _without_usage(self) -> Iterator[Trouble]:
+    def _without_usage(self) -> Iterator[GameProblem]:
         count = self._estimated
         if count.rollout is None or count.call is None:
             return
         call = count.call
-        yield Trouble(
+        yield GameProblem(
             "estimated_usage",
             count.number,
             self._answers,
@@ -281,13 +281,13 @@ class Troubles:
             "take another model"
         )
 
-    def _repeated(self) -> Iterator[Trouble]:
+    def _repeated(self) -> Iterator[GameProblem]:
         for fault, count in self._repeats.items():
             if count.number >= CALLS_SHARE * self._answers:
                 message = f"{count.number} of {self._answers} calls were repeats of {fault}"
-                yield Trouble("repeats", count.number, self._answers, message, *self._bad_answer(count))
+                yield GameProblem("repeats", count.number, self._answers, message, *self._bad_answer(count))
 
-    def _emptied(self) -> Iterator[Trouble]:
+    def _emptied(self) -> Iterator[GameProblem]:
         count = self._left_empty
         if count.rollout is not None and count.number >= CALLS_SHARE * self._messages:
             why = f"none of {self._attempts} answers could" if self._attempts > 1 else "the answer could not"
@@ -295,7 +295,7 @@ class Troubles:
             advice = (
                 "retry.invalid_response says how often an answer is asked for, and what becomes of the message then"
             )
-            yield Trouble(
+            yield GameProblem(
                 "empty_messages",
                 count.number,
                 self._messages,
@@ -304,13 +304,13 @@ class Troubles:
                 show=count.rollout.job.rollout_id,
             )
 
-    def _short(self) -> Iterator[Trouble]:
+    def _short(self) -> Iterator[GameProblem]:
         count = self._cut
         if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
             return
         agent = count.call.agent
         group = self.plan.groups(swapped=count.rollout.job.swapped)[agent]
-        yield Trouble(
+        yield GameProblem(
             "cut",
             count.number,
             self._answers,
@@ -320,7 +320,7 @@ class Troubles:
             count.rollout.job.rollout_id,
         )
 
-    def _without_confidence(self) -> Iterator[Trouble]:
+    def _without_confidence(self) -> Iterator[GameProblem]:
         """Each of them is told: what is not known is in no metric of confidence."""
         for note, count in self._unsure.items():
             is_bound = note.endswith(BOUND)
@@ -349,9 +349,9 @@ class Troubles:
 
     def _of_all(
         self, kind: str, count: _Count, message: str, *, example: str = "", advice: str = "", show: str = ""
-    ) -> Trouble:
+    ) -> GameProblem:
         assert count.rollout is not None
-        return Trouble(
+        return GameProblem(
             kind, count.number, self._rollouts, message, example, advice, show or count.rollout.job.rollout_id
         )
 

@@ -15,7 +15,7 @@ from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.journal_index import FollowedIndex, open_index
-from runner.models.journal_records import Asked, CallRecord, EndedRecord, FailureRecord
+from runner.models.journal_records import CallRecord, EndedRecord, FailureRecord, RequestRecord
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.rollouts.engine import Engine
@@ -32,11 +32,11 @@ AT_ONCE = 16
 """Games that are played before the first of them is told: to start and end a loop costs as much as a short game."""
 
 
-class Answered(NamedTuple):
+class AnsweredRequest(NamedTuple):
     """A request as the engine made it again, and what the journal has of the one that was answered."""
 
     request: Request
-    asked: Asked
+    asked: RequestRecord
 
 
 class _NotRecorded(NipRunError):
@@ -153,7 +153,7 @@ class Reconstructor:
         if followed is None and not folder.journal.is_file():
             raise RunError(f"{folder.path} holds no journal")
         self.plan, self._folder = plan, folder
-        self._asked: list[Answered] = []
+        self._asked: list[AnsweredRequest] = []
         self._reader: JournalReader | FollowedIndex
         if followed is None:
             self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
@@ -165,7 +165,7 @@ class Reconstructor:
         record = self._recorded.get(request.sample)
         if record is None:
             raise _NotRecorded
-        self._asked.append(Answered(request, record.asked))
+        self._asked.append(AnsweredRequest(request, record.asked))
         if isinstance(record, EndedRecord):
             raise record.as_error()
         return record.completion
@@ -174,7 +174,7 @@ class Reconstructor:
         """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
         return run_sync(lambda: self._of_job(job))
 
-    def of_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Rollout], list[Answered]]]:
+    def of_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Rollout], list[AnsweredRequest]]]:
         """Some games again, each as `of_job` gives it, with what was answered in it."""
         with one_after_another() as to_end:
             for job in jobs:
@@ -191,16 +191,16 @@ class Reconstructor:
         for rollouts, answered in self.with_answered():
             yield rollouts, [one.request for one in answered]
 
-    def with_answered(self) -> Iterator[tuple[list[Rollout], list[Answered]]]:
+    def with_answered(self) -> Iterator[tuple[list[Rollout], list[AnsweredRequest]]]:
         """The same, with what the journal has of each request, too."""
         jobs = played_jobs(self._folder, self.plan)
         with one_after_another() as to_end:
             while some := list(islice(jobs, AT_ONCE)):
-                found: list[tuple[list[Rollout], list[Answered]]] = []
+                found: list[tuple[list[Rollout], list[AnsweredRequest]]] = []
                 to_end(self._add_jobs(some, found))
                 yield from found
 
-    async def _add_jobs(self, jobs: Iterable[Job], found: list[tuple[list[Rollout], list[Answered]]]) -> None:
+    async def _add_jobs(self, jobs: Iterable[Job], found: list[tuple[list[Rollout], list[AnsweredRequest]]]) -> None:
         """Play games into `found`: a loop's end makes the `repr` of what its coroutine returned, which may be long."""
         for job in jobs:
             self._asked = []
@@ -230,7 +230,7 @@ class Reconstructor:
         """How many answers, and ends of games, the journal holds."""
         return len(self._recorded)
 
-    def asked(self, sample: SampleKey) -> Asked | None:
+    def asked(self, sample: SampleKey) -> RequestRecord | None:
         """What was asked for a sample, where the journal holds how that ended."""
         record = self._recorded.get(sample)
         return None if record is None else record.asked

@@ -19,9 +19,9 @@ from runner.results.metrics import is_by_group
 from runner.results.tables import COLUMNS
 from runner.results.tasks import Task
 from runner.rollouts.rollout import Rollout
-from runner.rollouts.transcript import Transcript
+from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.finished.reconstruction import Reconstructor, played_plan, rollout_named
-from runner.statistics.worst_case import MOST_IS_WORST, Worst, worst
+from runner.statistics.worst_case import MOST_IS_WORST, WorstCase, worst
 
 if TYPE_CHECKING:
     import duckdb
@@ -53,7 +53,7 @@ class Measured:
 
 
 @dataclass(frozen=True, repr=False)
-class RunResult:
+class FinishedRun:
     """What a run left. `runner.run` gives one, and `runner.open_run` one of an earlier run.
 
     Tables are lazy DuckDB relations: `.fetchall()`, and `.df()`, `.arrow()` and `.pl()`, which need pandas, pyarrow and
@@ -86,7 +86,7 @@ class RunResult:
     """Of an incomplete run: how many rollouts were lost in transport, and one of them."""
 
     @classmethod
-    def opened(cls, folder: RunFolder) -> RunResult:
+    def opened(cls, folder: RunFolder) -> FinishedRun:
         """Of a run's folder, whether the run is finished or not.
 
         Raises:
@@ -141,7 +141,7 @@ class RunResult:
         return Measured(row["value"], row["stderr"], interval, row["n"], row["clusters"], row.get("reason"))
 
     @staticmethod
-    def worst_of(runs: Sequence[RunResult], metric: str = "soundness_error") -> Worst:
+    def worst_of(runs: Sequence[FinishedRun], metric: str = "soundness_error") -> WorstCase:
         """The worst of several runs, such as one for each prover of a verifier, with a simultaneous interval.
 
         `system` is its run_id. Of `soundness_error` and `always_failed` that is the largest, of `accuracy`,
@@ -165,9 +165,9 @@ class RunResult:
         except ValueError as error:
             raise UsageError(f"{metric}: {error}") from error
 
-    def parts(self) -> list[RunResult]:
+    def parts(self) -> list[FinishedRun]:
         """Of a training run, its games and tests in order, each a run of its own; else nothing."""
-        return [RunResult.opened(part) for part in Results.of(self.folder).parts_of(self.run_id)]
+        return [FinishedRun.opened(part) for part in Results.of(self.folder).parts_of(self.run_id)]
 
     def rollouts(self) -> duckdb.DuckDBPyRelation:
         """A row a rollout, in the order of the plan: `rollout_id`, `datapoint_id`, `decision`, `correct`, `outcome`.
@@ -193,7 +193,7 @@ class RunResult:
             raise RunError(f"run {self.run_id} is {self.status}; it has tables once it is done: run its spec again")
         return read_only_table(name, file, COLUMNS[name])
 
-    def transcript(self, rollout: str) -> Transcript:
+    def transcript(self, rollout: str) -> RolloutTranscript:
         """One game, by the rollout's id, the start of it, or the datapoint's id (the first rollout of it).
 
         It is made again from the journal, so that finished games of an unfinished run can be read.
@@ -203,13 +203,14 @@ class RunResult:
             RunError: the rollout is not finished, or the journal is gone or damaged.
         """
         self._check_has_games()
-        return Transcript.of(rollout_named(self.folder, played_plan(self.folder), rollout), self.run_id)
+        return RolloutTranscript.of(rollout_named(self.folder, played_plan(self.folder), rollout), self.run_id)
 
     def timesteps(self, *, prompts: bool = False) -> NestedArrayDict:
         """The rollouts as arrays over (rollout, timestep), in the order of the plan, made again from the journal.
 
-        Any timestep is what `OpenAiWholeAgent.build_fine_tune_dataset` takes; see `runner.rollouts.agents.arrays.timesteps`.
-        With `prompts`, `agents` holds each `prompt` too (... agent message field), which takes much memory.
+        Any timestep is what `OpenAiWholeAgent.build_fine_tune_dataset` takes; see
+        `runner.rollouts.agents.arrays.timesteps`. With `prompts`, `agents` holds each `prompt` too (... agent message
+        field), which takes much memory.
 
         Raises:
             UsageError: of a training run, whose games are `parts`.
@@ -280,7 +281,7 @@ def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
     return row
 
 
-def _check_alike(runs: Sequence[RunResult]) -> None:
+def _check_alike(runs: Sequence[FinishedRun]) -> None:
     """Whether an interval for all holds: runs of one task, none of which stopped when its numbers had said enough."""
     stopped = [run.run_id for run in runs if run.metrics.get("until")]
     if stopped:

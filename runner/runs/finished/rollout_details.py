@@ -16,7 +16,7 @@ from runner.rollouts.rollout import Call, Rollout
 
 
 @dataclass(frozen=True)
-class Answer:
+class RecordedAnswer:
     """One answer of a model. `why_unusable` is None for what was played."""
 
     attempt: int
@@ -41,7 +41,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Told:
+class RolloutDetails:
     """A rollout, and what else its run's folder has of it."""
 
     rollout: Rollout
@@ -64,7 +64,7 @@ class Told:
         asked |= {one.sample.agent for one in self.failures if one.sample.round == number}
         return [name for name in self.protocol.agent_names if name in asked or (played and name in played.raw)]
 
-    def answers(self, number: int, agent: str) -> list[Answer]:
+    def answers(self, number: int, agent: str) -> list[RecordedAnswer]:
         """An agent's answers in a round: those that could not be used, and the one that was played."""
         found = []
         for call in self.rollout.calls:
@@ -74,11 +74,11 @@ class Told:
                     break  # further choices of the same call were never looked at
         return found
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: Call) -> RecordedAnswer:
         """One answer as it was read."""
         choice = Choice(call.raw_message, call.finish_reason, call.error)
         why = self.agents[call.agent].why_unusable(choice, call.round)
-        return Answer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, why)
+        return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, why)
 
     def failed(self, number: int, agent: str) -> list[FailureRecord]:
         """The calls for an agent's answer in a round that failed."""

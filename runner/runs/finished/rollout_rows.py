@@ -16,7 +16,7 @@ from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RowFilter:
     """Which rollouts are meant. `wrong` and `undecided` together: those of both kinds."""
 
     wrong: bool = False
@@ -107,7 +107,7 @@ class RolloutList:
     """The rollouts of a run that are meant, in the order of its plan, `limit` of them at most."""
 
     folder: RunFolder
-    wanted: Wanted
+    wanted: RowFilter
     limit: int | None
     more: int | None = field(default=0, init=False)
     """Once `rows` are read: how many more there are; None where there are some, not counted."""
@@ -139,7 +139,7 @@ class RolloutList:
             self.more = total - shown
 
 
-def _from_journal(folder: RunFolder, wanted: Wanted) -> Generator[RolloutRow]:
+def _from_journal(folder: RunFolder, wanted: RowFilter) -> Generator[RolloutRow]:
     reconstructor = Reconstructor(folder, played_plan(folder))
     try:
         for rollout in reconstructor.rollouts():

@@ -12,13 +12,13 @@ from runner.base.text import comma_join, did_you_mean
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import Request, SampleKey
-from runner.models.journal_records import Asked, messages_hash
+from runner.models.journal_records import RequestRecord, messages_hash
 from runner.models.providers.openai_body import as_sent, request_body
 from runner.models.settings import ModelSettings
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.finished.reconstruction import Answered, Reconstructor
+from runner.runs.finished.reconstruction import AnsweredRequest, Reconstructor
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]
 """What was sent, by round and agent."""
 
 
-def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answered]) -> list[Chats]:
+def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest]) -> list[Chats]:
     """Of each of a job's rollouts the chat of each turn as it was sent, from what was asked as it was played again.
 
     Raises:
@@ -85,7 +85,7 @@ def _of_branch(plan: Plan, rollout: Rollout, chats: Mapping[SampleKey, Sequence[
     return found
 
 
-def _checked(settings: ModelSettings, request: Request, asked: Asked) -> Sequence[ChatMessage]:
+def _checked(settings: ModelSettings, request: Request, asked: RequestRecord) -> Sequence[ChatMessage]:
     """A request's chat as it was sent."""
     sent = as_sent(settings, request.messages)
     # Before format 2 a journal had the hash of the messages as they are before the wire.

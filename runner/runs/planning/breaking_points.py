@@ -8,7 +8,7 @@ DAY = 86400.0
 
 
 @dataclass(frozen=True)
-class Breaks:
+class BreakingPoints:
     """One thing that a run comes to the end of."""
 
     what: str
@@ -33,14 +33,14 @@ class Room:
     budget_tokens: int | None
 
 
-def breaks_of(room: Room) -> tuple[Breaks, ...]:
+def breaks_of(room: Room) -> tuple[BreakingPoints, ...]:
     """The first first."""
     found = [
-        Breaks(
+        BreakingPoints(
             "it takes more than a day", room.games_a_day,
             "more of what bounds it (above); shards on more machines, where that is cores or the writer",
         ),
-        Breaks(
+        BreakingPoints(
             "the disk is full of journal, tables and fine-tune files", int(room.free_bytes / room.disk_bytes),
             "--results on a larger disk; shards, each on its own; fine_tune=null, and `nip-run export` afterwards",
         ),
@@ -51,5 +51,5 @@ def breaks_of(room: Room) -> tuple[Breaks, ...]:
         ("budget.tokens", room.budget_tokens, room.tokens),
     ):
         if most is not None and each:
-            found.append(Breaks(f"{what} is used up", int(most / each), f"raise {what}, or play fewer games"))
+            found.append(BreakingPoints(f"{what} is used up", int(most / each), f"raise {what}, or play fewer games"))
     return tuple(sorted(found, key=lambda one: one.games))

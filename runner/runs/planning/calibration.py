@@ -42,7 +42,7 @@ SHARDS = (Shard(1, 2), Shard(2, 2))
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """One run that was played to be measured."""
 
     games: int
@@ -112,7 +112,7 @@ def scratch(results: Results) -> Iterator[Results]:
 
 
 @dataclass
-class Calibration:
+class CalibrationRun:
     """Plays some games of a plan."""
 
     plan: Plan
@@ -122,15 +122,15 @@ class Calibration:
     seconds: float = SECONDS
     """How long to play."""
     _number: int = 0
-    first: Measured = field(init=False)
+    first: MeasuredRun = field(init=False)
 
     def __post_init__(self) -> None:
         self.first = self.played(max(FIRST_CALLS // max(self.fewest_calls(), 1), FEWEST_GAMES))
 
-    def of_one_process(self) -> Measured:
+    def of_one_process(self) -> MeasuredRun:
         return self.played(self._enough(self.first.call))
 
-    def of_workers(self, workers: int, call: float) -> Measured:
+    def of_workers(self, workers: int, call: float) -> MeasuredRun:
         """By this many, whose writer is this process; `call` is what a call takes of one process.
 
         They are processes, or where the spec says so those of a Ray cluster: the spec's, or one that is started.
@@ -170,7 +170,7 @@ class Calibration:
 
     def played(
         self, games: int, execution: Execution | None = None, models: Mapping[str, ModelSettings] | None = None
-    ) -> Measured:
+    ) -> MeasuredRun:
         """Play so many games, by default in this process and by `dummy`, and throw the run away but for its tables."""
         self._number += 1
         plan, run_id = self._smaller(games, execution or Execution(), models), f"measured-{self._number}"
@@ -236,7 +236,7 @@ class _Pace:
         if progress.jobs == self._games:
             self._last = _Moment.now(progress)
 
-    def measured(self, folder: RunFolder, begun: float, ended: float) -> Measured:
+    def measured(self, folder: RunFolder, begun: float, ended: float) -> MeasuredRun:
         first, settled, last = self._first, self._settled, self._last
         if first is None or settled is None or last is None or last.calls == settled.calls:
             raise RunError("the games that were played to be measured did not come to their end; see --verbose")
@@ -244,7 +244,7 @@ class _Pace:
         workers = None if settled.workers is None or last.workers is None else last.workers - settled.workers
         tables = sum(path.stat().st_size for path in folder.path.glob("*.parquet"))
         tables += sum(path.stat().st_size for path in folder.fine_tune.glob("*"))
-        return Measured(
+        return MeasuredRun(
             games=self._games,
             calls=last.calls,
             begin=first.at - begun,

@@ -17,10 +17,10 @@ from runner.rollouts.estimate import estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.runs.execution.process import cores_here
 from runner.runs.execution.spending import used_models
-from runner.runs.planning.breaking_points import DAY, Breaks, Room, breaks_of
-from runner.runs.planning.calibration import SECONDS, Calibration, scratch
-from runner.runs.planning.duration_model import Bound, Games, Players, Prediction, games_within, predicted
-from runner.runs.planning.earlier_runs import Earlier, earlier_like, of_run
+from runner.runs.planning.breaking_points import DAY, BreakingPoints, Room, breaks_of
+from runner.runs.planning.calibration import SECONDS, CalibrationRun, scratch
+from runner.runs.planning.duration_model import Bound, MeanGames, Players, Prediction, games_within, predicted
+from runner.runs.planning.earlier_runs import EarlierRun, earlier_like, of_run
 from runner.runs.planning.known_games import known_games, planned_words, rates_of
 from runner.runs.planning.measurements import Measurements, Tell, measurements
 from runner.runs.session.execution_check import check_engine
@@ -37,7 +37,7 @@ SLOW = 1.15
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlayOptions:
     """What the games are to be played by."""
 
     workers: int = 1
@@ -81,13 +81,13 @@ class Duration:
     """On the disk where the results are."""
     memory_bytes: float
     """Of each process, the most that this one had while it measured."""
-    breaks: tuple[Breaks, ...]
+    breaks: tuple[BreakingPoints, ...]
     """What ends a run like this one, were it larger: the first first."""
     measured: tuple[str, ...]
     """What was measured, and where."""
 
 
-def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda _: None) -> Duration:
+def duration_of(plan: Plan, results: Results, asked: PlayOptions, tell: Tell = lambda _: None) -> Duration:
     """Say how long a plan's games take. Some of them are played by `dummy` for that, in a folder that is gone then.
 
     Raises:
@@ -117,13 +117,13 @@ def duration_of(plan: Plan, results: Results, asked: Asked, tell: Tell = lambda 
 
 
 def _measured_here(
-    plan: Plan, results: Results, asked: Asked, tell: Tell, earlier: Earlier | None
-) -> tuple[Measurements, Games | None]:
+    plan: Plan, results: Results, asked: PlayOptions, tell: Tell, earlier: EarlierRun | None
+) -> tuple[Measurements, MeanGames | None]:
     """What is measured, and the games that were played for that where what they are like depends on nobody else."""
     live = [name for name, settings in used_models(plan).items() if settings.called_live]
     use = known_games(plan, earlier)[1].groups
     with scratch(results) as folder:
-        calibration = Calibration(plan, folder, planned_words(plan, earlier), asked.measure)
+        calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), asked.measure)
         found = measurements(
             calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=use,
             latency=None if earlier is None else earlier.games.latency,
@@ -133,7 +133,7 @@ def _measured_here(
         return found, replace(of_run(found.one.folder, plan).games, games=plan.size)
 
 
-def _check(plan: Plan, asked: Asked) -> None:
+def _check(plan: Plan, asked: PlayOptions) -> None:
     for name in ("workers", "shards", "cores"):
         many = getattr(asked, name)
         if many is not None and many < 1:
@@ -170,10 +170,10 @@ class _Told:
     results: Results
     players: Players
     seen: Measurements
-    earlier: Earlier | None
+    earlier: EarlierRun | None
     games_a_day: int
 
-    def duration(self, known: tuple[Games, Games], found: tuple[Prediction, Prediction]) -> Duration:
+    def duration(self, known: tuple[MeanGames, MeanGames], found: tuple[Prediction, Prediction]) -> Duration:
         low, high = found
         plan, seen, last = self.plan, self.seen, known[1]
         usd = _cost(plan, self.earlier)
@@ -208,12 +208,12 @@ class _Told:
         )  # fmt: skip
 
 
-def _sums(known: tuple[Games, Games], name: str) -> Pair:
+def _sums(known: tuple[MeanGames, MeanGames], name: str) -> Pair:
     low, high = (games.games * sum(getattr(use, name) for use in games.groups.values()) for games in known)
     return low, high
 
 
-def _cost(plan: Plan, earlier: Earlier | None) -> Pair | None:
+def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
     """By the prices of models; where it is known what games ask, of just that."""
     if earlier is not None:
         prices = {name: price_of(settings) for name, settings in used_models(plan).items()}
@@ -237,7 +237,7 @@ def _bottleneck(found: Prediction) -> str:
     return found.bounds[0].name
 
 
-def _measured(seen: Measurements, earlier: Earlier | None, players: Players) -> Iterator[str]:
+def _measured(seen: Measurements, earlier: EarlierRun | None, players: Players) -> Iterator[str]:
     """What was measured, and where, in sentences."""
     if earlier is not None:
         flying = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"

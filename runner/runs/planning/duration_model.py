@@ -16,7 +16,7 @@ from runner.models.layers.limits import BURST, MINUTE, START_SHARE
 
 
 @dataclass(frozen=True)
-class Use:
+class GroupUse:
     """What a mean game asks of one model group."""
 
     calls: float
@@ -37,11 +37,11 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Games:
+class MeanGames:
     """The games of a run, by the mean game."""
 
     games: int
-    groups: Mapping[str, Use]
+    groups: Mapping[str, GroupUse]
     steps: float
     """Answers of a game that wait for each other."""
     waited: float | None
@@ -138,7 +138,7 @@ class Prediction:
 RATE, SERVERS, CORE, CORES, WRITER, LONGEST = "provider's limit", "servers", "core", "cores", "writer", "longest game"
 
 
-def predicted(games: Games, costs: Costs, players: Players) -> Prediction:
+def predicted(games: MeanGames, costs: Costs, players: Players) -> Prediction:
     """How long the games take; of shards, the largest, each on a machine of its own, and then their merge."""
     part = -(-games.games // players.shards)
     at_once = max(min(players.concurrency // players.shards, part), 1)
@@ -165,7 +165,7 @@ def predicted(games: Games, costs: Costs, players: Players) -> Prediction:
     return Prediction(whole, games.games * games.tokens, play, around, merge, shards)
 
 
-def games_within(seconds: float, games: Games, costs: Costs, players: Players) -> int:
+def games_within(seconds: float, games: MeanGames, costs: Costs, players: Players) -> int:
     """How many games like these are played within this time, to three digits; 0 where not one is."""
 
     def fits(many: int) -> bool:
@@ -182,7 +182,7 @@ def games_within(seconds: float, games: Games, costs: Costs, players: Players) -
     return low
 
 
-def _rates(games: Games, players: Players, part: int) -> list[Bound]:
+def _rates(games: MeanGames, players: Players, part: int) -> list[Bound]:
     """What servers allow in a minute, of which `BURST` may be used at once; shards have a share of it."""
     bounds = []
     for group, rate in players.rates.items():
@@ -200,7 +200,7 @@ def _rates(games: Games, players: Players, part: int) -> list[Bound]:
     return bounds
 
 
-def _servers(games: Games, at_once: int) -> list[Bound]:
+def _servers(games: MeanGames, at_once: int) -> list[Bound]:
     """Little's law: so many calls at once, each so long."""
     if not games.waited or not games.latency:
         return []
@@ -208,12 +208,12 @@ def _servers(games: Games, at_once: int) -> list[Bound]:
     return [Bound(SERVERS, at_once * _together(games) / delay, f"{at_once} at once, {games.latency:.2f} s a call")]
 
 
-def _together(games: Games) -> float:
+def _together(games: MeanGames) -> float:
     """How many calls a game makes at once."""
     return games.calls / games.steps
 
 
-def _delay(games: Games) -> float:
+def _delay(games: MeanGames) -> float:
     """Seconds that a step waits for servers, where no more calls are made at once than games are played."""
     assert games.waited is not None
     assert games.latency is not None
@@ -241,7 +241,7 @@ def _spread(costs: Costs, players: Players) -> float:
     return max(costs.worker / players.workers, (costs.worker + costs.writer) / players.cores)
 
 
-def _queued(games: Games, costs: Costs, players: Players, at_once: int) -> float:
+def _queued(games: MeanGames, costs: Costs, players: Players, at_once: int) -> float:
     """Calls a second, by mean value analysis, without rates."""
     together = _together(games)
     delay = _delay(games) + costs.far * max(1.0, together) if games.waited and games.latency else 0.0
@@ -267,7 +267,7 @@ def _throughput(most: int, delay: float, demands: tuple[float, ...]) -> float:
     return rate
 
 
-def _played(games: Games, part: int, at_once: int, queued: float, players: Players) -> float:
+def _played(games: MeanGames, part: int, at_once: int, queued: float, players: Players) -> float:
     """Seconds of play without rates: all calls at this rate, the limit's growth, and the end, when places are empty."""
     play = part * games.calls / queued
     if not games.waited or not games.latency or games.longest is None:

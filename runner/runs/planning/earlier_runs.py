@@ -16,7 +16,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
 from runner.rollouts.plan import Plan
-from runner.runs.planning.duration_model import Games, Rate, Use
+from runner.runs.planning.duration_model import GroupUse, MeanGames, Rate
 
 _AGENTS = """
 SELECT c.agent, coalesce(r.swapped, false), count(*), sum(c.prompt_tokens), sum(c.completion_tokens),
@@ -42,11 +42,11 @@ _ALLOWS = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens)
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierRun:
     """A run's games, and what they took of the disk."""
 
     run_id: str
-    games: Games
+    games: MeanGames
     answer_bytes: Mapping[str, float]
     """Of an answer of each model group, its reasoning included."""
     journal_bytes: float
@@ -57,7 +57,7 @@ class Earlier:
     """Calls that waited for an answer, on average over the run."""
 
 
-def earlier_like(plan: Plan, results: Results, like: str | None) -> Earlier | None:
+def earlier_like(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
     """The run that is named; else this spec's own, where it was played; else the newest with the same rules and models.
 
     Raises:
@@ -93,7 +93,7 @@ def _wrong(manifest: Manifest, plan: Plan) -> str | None:
     return None
 
 
-def of_run(folder: RunFolder, plan: Plan) -> Earlier:
+def of_run(folder: RunFolder, plan: Plan) -> EarlierRun:
     """What a finished run's tables, journal and log say of a plan's games.
 
     Raises:
@@ -113,13 +113,13 @@ def of_run(folder: RunFolder, plan: Plan) -> Earlier:
     if not calls or not games:
         raise RunError(f"{folder.path} has no answers; name another run with --like")
     uses = {
-        name: Use(one["calls"] / games, one["prompt"] / games, one["completion"] / games)
+        name: GroupUse(one["calls"] / games, one["prompt"] / games, one["completion"] / games)
         for name, one in groups.items()
     }
     journal = folder.journal.stat().st_size if folder.journal.is_file() else 0
-    return Earlier(
+    return EarlierRun(
         folder.run_id,
-        Games(plan.size, uses, steps, waits, longest, seconds / calls),
+        MeanGames(plan.size, uses, steps, waits, longest, seconds / calls),
         {name: one["said"] / one["calls"] for name, one in groups.items()},
         journal / calls,
         _allowed(folder),

@@ -8,14 +8,14 @@ from dataclasses import replace
 from runner.rollouts.estimate import estimates
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
-from runner.runs.planning.duration_model import Games, Rate, Use
-from runner.runs.planning.earlier_runs import Earlier
+from runner.runs.planning.duration_model import GroupUse, MeanGames, Rate
+from runner.runs.planning.earlier_runs import EarlierRun
 
 WORD_BYTES = 6
 """Of a word with its space, in the answers that are played to be measured."""
 
 
-def known_games(plan: Plan, earlier: Earlier | None) -> tuple[Games, Games]:
+def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
     """The shortest games and the longest; of an earlier run its mean game, twice."""
     if earlier is not None:
         games = replace(earlier.games, games=plan.size)
@@ -24,10 +24,10 @@ def known_games(plan: Plan, earlier: Earlier | None) -> tuple[Games, Games]:
     first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
     priced, size = estimates(plan), plan.size
     shortest, longest = (
-        Games(
+        MeanGames(
             size,
             {
-                row.group: Use(
+                row.group: GroupUse(
                     row.calls[end] / size, row.prompt_tokens[end] / size, row.completion_tokens[end] / size
                 )
                 for row in priced
@@ -42,7 +42,7 @@ def known_games(plan: Plan, earlier: Earlier | None) -> tuple[Games, Games]:
     return shortest, longest
 
 
-def planned_words(plan: Plan, earlier: Earlier | None) -> dict[str, int]:
+def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:
     """How long answers of each model group are: as in an earlier run, else as its agents are asked to make them."""
     if earlier is not None:
         return {group: max(round(size / WORD_BYTES), 1) for group, size in earlier.answer_bytes.items()}
@@ -52,7 +52,7 @@ def planned_words(plan: Plan, earlier: Earlier | None) -> dict[str, int]:
     return {group: round(sum(words) / len(words)) for group, words in asked.items()}
 
 
-def rates_of(plan: Plan, earlier: Earlier | None) -> Mapping[str, Rate]:
+def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
     """What the servers of each group allow in all: by the spec, else as they said in an earlier run."""
     found = {}
     for group, settings in used_models(plan).items():

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.process import cores_here
-from runner.runs.planning.calibration import Calibration, Measured, MergeCost
-from runner.runs.planning.duration_model import Costs, Use
+from runner.runs.planning.calibration import CalibrationRun, MeasuredRun, MergeCost
+from runner.runs.planning.duration_model import Costs, GroupUse
 from runner.runs.planning.remote_latency import can_be_measured, far_seconds
 from runner.runs.planning.server_overhead import LiveCost, live_cost
 
@@ -19,11 +19,11 @@ Tell = Callable[[str], None]
 class Measurements:
     """What was measured."""
 
-    first: Measured
+    first: MeasuredRun
     """A few games, which tell what a run takes by itself."""
-    one: Measured
+    one: MeasuredRun
     """One process that plays."""
-    workers: Measured | None
+    workers: MeasuredRun | None
     worked: int
     """How many workers played."""
     live: LiveCost | None
@@ -74,8 +74,8 @@ class Measurements:
 
 
 def measurements(
-    calibration: Calibration, results: Results, tell: Tell, *, workers: int, shards: int, live: Sequence[str],
-    use: Mapping[str, Use], latency: float | None,
+    calibration: CalibrationRun, results: Results, tell: Tell, *, workers: int, shards: int, live: Sequence[str],
+    use: Mapping[str, GroupUse], latency: float | None,
 ) -> Measurements:  # fmt: skip
     """Measure what these need.
 

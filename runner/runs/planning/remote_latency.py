@@ -10,7 +10,7 @@ import os
 from dataclasses import replace
 
 from runner.runs.planning.answering_server import answering
-from runner.runs.planning.calibration import Calibration
+from runner.runs.planning.calibration import CalibrationRun
 from runner.runs.planning.server_overhead import asked_at
 
 LONGEST = 0.5
@@ -21,17 +21,19 @@ WAVES = 3
 """So many games are played in each place at least."""
 
 
-def can_be_measured(calibration: Calibration) -> bool:
+def can_be_measured(calibration: CalibrationRun) -> bool:
     """Whether workers are far, and on this machine, whose server they reach."""
     execution = calibration.plan.spec.experiment.execution
     return execution.engine == "ray" and execution.address is None and not os.environ.get("RAY_ADDRESS")
 
 
-def far_seconds(calibration: Calibration, workers: int, *, words: int, prompt_tokens: float, latency: float) -> float:
+def far_seconds(
+    calibration: CalibrationRun, workers: int, *, words: int, prompt_tokens: float, latency: float
+) -> float:
     """Seconds that a call waits on top.
 
     Raises:
-        RunError: as `Calibration.played`; no port can be opened here.
+        RunError: as `CalibrationRun.played`; no port can be opened here.
     """
     experiment = calibration.plan.spec.experiment
     at_once = min(experiment.rollouts.concurrency, calibration.plan.size)

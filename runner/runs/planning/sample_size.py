@@ -2,7 +2,8 @@
 
 Two systems are compared on the same datapoints, by the differences of their group scores; the variance of those is
 taken from earlier runs, or is the most that there may be. Few groups may all agree by chance: to those that were seen
-one more is added, as far out as a group may be. The rest is the power formula of `runner.statistics.variance_components`.
+one more is added, as far out as a group may be. The rest is the power formula of
+`runner.statistics.variance_components`.
 """
 
 from __future__ import annotations

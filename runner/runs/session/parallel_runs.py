@@ -21,7 +21,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import compared_with
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shared_resources import Shared
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import RunOptions, ending, opened
 from runner.runs.session.session import interrupted
 
@@ -38,7 +38,7 @@ class GamesOf:
     options: RunOptions
 
 
-def run_together(runs: Sequence[GamesOf], results: Results, ended: Callable[[int, RunResult], None]) -> None:
+def run_together(runs: Sequence[GamesOf], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
     """Play the games of several runs, none of which needs another.
 
     `ended` is called with the result of each, and its place among them, in the order of `runs`. What stops one run for
@@ -64,13 +64,13 @@ class _SideBySide:
     """One process's execution of several runs."""
 
     def __init__(
-        self, runs: Sequence[GamesOf], results: Results, shared: Shared, ended: Callable[[int, RunResult], None]
+        self, runs: Sequence[GamesOf], results: Results, shared: Shared, ended: Callable[[int, FinishedRun], None]
     ) -> None:
         assert shared.slots is not None, "several runs share places"
         self._runs, self._results, self._shared, self._ended = runs, results, shared, ended
         self._slots = shared.slots
         self._tasks: list[asyncio.Task[None]] = []
-        self._done: dict[int, RunResult] = {}
+        self._done: dict[int, FinishedRun] = {}
         self._given = 0
         self._failed: BaseException | None = None
         """What the first run failed with that was not told to stop."""
@@ -162,7 +162,7 @@ class _SideBySide:
         finally:
             self._moved.set()
 
-    async def _result(self, order: int, run: GamesOf, *, is_last_try: bool) -> RunResult | None:
+    async def _result(self, order: int, run: GamesOf, *, is_last_try: bool) -> FinishedRun | None:
         """What a run came to; None where another process has it."""
         results = self._results
         compared = compared_with(run.plan, results, run.run_id)
@@ -175,7 +175,7 @@ class _SideBySide:
                     raise
                 return None
             session = opened(run.plan, results, run.run_id, run.options, self._shared, order=order, compared=compared)
-            if isinstance(session, RunResult):
+            if isinstance(session, FinishedRun):
                 return session
             with ending(session, results):
                 await session.play()

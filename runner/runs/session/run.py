@@ -16,7 +16,7 @@ from runner.base.text import counted
 from runner.documents.fetched_files import MARKER, MAX_MARKER
 from runner.models.api_keys import KeyUse
 from runner.models.layers.budget import Budget
-from runner.results.baseline_scores import Compared
+from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest, ReplaySource, Status, TrainingPart, is_allowed_loss
@@ -26,7 +26,7 @@ from runner.results.provenance.sources_snapshot import write_beginning
 from runner.results.spec_changes import is_unchanged, resized
 from runner.results.tables import COLUMNS
 from runner.rollouts.plan import Plan
-from runner.rollouts.transcript import Transcript
+from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.execution.accounting import Watch
 from runner.runs.execution.baseline_run import compared_with
 from runner.runs.execution.process import interruptible
@@ -35,7 +35,7 @@ from runner.runs.execution.shared_resources import Shared
 from runner.runs.execution.spending import spending
 from runner.runs.finished.debates import check_debates
 from runner.runs.finished.problems import troubles_of
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.session.session import Session, interrupted
 from runner.spec.loader import Spec
@@ -53,7 +53,7 @@ class RunOptions:
     """The caller has locked the run already, as whoever counts journals into a budget must."""
     watch: Watch | None = None
     """Called whenever the progress has moved."""
-    on_rollout: Callable[[Transcript], None] | None = None
+    on_rollout: Callable[[RolloutTranscript], None] | None = None
     """Called with each finished rollout, in the order of the plan."""
     manual_models: Mapping[str, str] = field(default_factory=dict)
     """Of a training run: the models that the user trained, by group."""
@@ -67,7 +67,7 @@ class RunOptions:
 
 def run_games(
     plan: Plan, results: Results, run_id: str, options: RunOptions, part: TrainingPart | None = None
-) -> RunResult:
+) -> FinishedRun:
     """Play a plan's games, going on where an earlier run of it stopped, and put its rows on the leaderboard.
 
     A finished run is shown and not played again. `part` says of which training run these games are a part.
@@ -84,7 +84,7 @@ def run_games(
         shared = Shared([plan])
         shared.servers.adapters = options.adapters
         session = opened(plan, results, run_id, options, shared, part=part, compared=compared)
-        if isinstance(session, RunResult):
+        if isinstance(session, FinishedRun):
             return session
         with ending(session, results):
             shared.play(session.play)
@@ -105,8 +105,8 @@ def opened(
     *,
     order: int = 0,
     part: TrainingPart | None = None,
-    compared: Compared | None = None,
-) -> Session | RunResult:
+    compared: BaselineScores | None = None,
+) -> Session | FinishedRun:
     """The session that plays what is left of a run, which the caller has locked; its result where nothing is.
 
     `compared` is what `compared_with` finds.
@@ -117,7 +117,7 @@ def opened(
     """
     merged = check_shards(plan, results, run_id)
     if merged is not None:
-        return RunResult.opened(merged)
+        return FinishedRun.opened(merged)
     folder, manifest = results.open(plan, run_id)
     plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
     replay = options.replay
@@ -128,7 +128,7 @@ def opened(
         if plan.shard is None:
             results.board.append_missing(folder)
         metrics = folder.read_metrics()
-        return RunResult(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
+        return FinishedRun(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
     if part is None and manifest.parent_run_id is not None:
         raise RunDirectoryError(
             f"{folder.path} is a part of the training run {manifest.parent_run_id}, which resumes as a whole: "
@@ -162,7 +162,7 @@ def opened(
     return session
 
 
-def _write_inputs(plan: Plan, folder: RunFolder, compared: Compared | None) -> None:
+def _write_inputs(plan: Plan, folder: RunFolder, compared: BaselineScores | None) -> None:
     """What a run is played from, into its folder, where it is not there."""
     mark_as_fetched(plan.spec, folder)
     if not folder.manifest_path.is_file():

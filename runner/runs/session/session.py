@@ -22,17 +22,17 @@ from runner.base.errors import (
 from runner.base.storage.log_lines import first_record
 from runner.base.text import counted
 from runner.models.layers.budget import Budget
-from runner.results.baseline_scores import Compared
+from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
-from runner.results.stopping_rule import Decision
+from runner.results.stopping_rule import StoppingDecision
 from runner.results.tables import COLUMNS
 from runner.rollouts.engine import AHEAD, MIN_AHEAD, STOPS_ALL, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.plan_order import Finished, InOrder
 from runner.rollouts.stop_switch import Stopped
-from runner.rollouts.transcript import Transcript
+from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.execution.accounting import Accounting, Watch
 from runner.runs.execution.game_outputs import MadeGame, needs_rollouts
@@ -43,7 +43,7 @@ from runner.runs.execution.spending import run_costs, spending, used_models
 from runner.runs.execution.wiring import Wired, Wiring
 from runner.runs.finished.problems import keep_troubles
 from runner.runs.finished.reconstruction import engine_of
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.session.disk_space import check_room
 
@@ -71,8 +71,8 @@ class Session:
         budget: Budget | None = None,
         replay: ReplayOf | None = None,
         watch: Watch | None = None,
-        on_rollout: Callable[[Transcript], None] | None = None,
-        compared: Compared | None = None,
+        on_rollout: Callable[[RolloutTranscript], None] | None = None,
+        compared: BaselineScores | None = None,
         recorded_only: bool = False,
     ) -> None:
         """`order` is the run's place among those that it shares with; `recorded_only`: no model is asked."""
@@ -85,7 +85,7 @@ class Session:
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         rule = plan.spec.experiment.until
-        self._decision = None if rule is None else Decision(plan, rule, compared)
+        self._decision = None if rule is None else StoppingDecision(plan, rule, compared)
         if compared is not None:
             self.notes.extend(compared.notes(plan.spec.dataset.datapoints))
         self._stop = shared.stop if rule is None else shared.stop.branch()
@@ -135,10 +135,10 @@ class Session:
         finally:
             self._shared.in_play.remove(self)
 
-    def result(self) -> RunResult:
+    def result(self) -> FinishedRun:
         """Of a run that has been played to its end."""
         metrics = self.folder.read_metrics()
-        return RunResult(self.folder, self.manifest, metrics, notes=tuple(self.notes), lost=self.lost)
+        return FinishedRun(self.folder, self.manifest, metrics, notes=tuple(self.notes), lost=self.lost)
 
     def in_flight(self) -> int:
         """How many calls wait for their answers."""
@@ -230,7 +230,7 @@ class Session:
                 sinks.add(rollout)
                 accounting.add(rollout)
                 if self._on_rollout is not None:
-                    self._on_rollout(Transcript.of(rollout, self.folder.run_id))
+                    self._on_rollout(RolloutTranscript.of(rollout, self.folder.run_id))
             sinks.end_job(rollouts)
             accounting.end_job()
             if self._decision is not None:

@@ -14,14 +14,14 @@ from runner.models.journal_records import SHARD
 from runner.results.folder import split_part
 from runner.results.manifest import PLAYED, Status, is_allowed_loss
 from runner.results.spec_changes import changed_keys
-from runner.runs.shards.parts import Part
+from runner.runs.shards.parts import ShardPart
 from runner.spec.datasets.shards import Shard
 
 _NAMED = 12
 """So many shards that are missing are named each."""
 
 
-def checked(run_id: str, parts: Sequence[Part], wrong: Sequence[str]) -> list[Part]:
+def checked(run_id: str, parts: Sequence[ShardPart], wrong: Sequence[str]) -> list[ShardPart]:
     """The parts of one run, each there once, whole and of one kind, in the order of their numbers.
 
     Raises:
@@ -49,7 +49,7 @@ def checked(run_id: str, parts: Sequence[Part], wrong: Sequence[str]) -> list[Pa
     return sorted(ours, key=lambda part: part.shard)
 
 
-def _foreign(part: Part, ours: Part) -> str:
+def _foreign(part: ShardPart, ours: ShardPart) -> str:
     """Why a part is none of those that most are."""
     if part.manifest.identity != ours.manifest.identity:
         run_id = split_part(part.manifest.run_id)[0]
@@ -63,9 +63,9 @@ def _foreign(part: Part, ours: Part) -> str:
     return f"{part} is one of {part.shard.of} shards, and the others of {ours.shard.of}"
 
 
-def _numbers(ours: Sequence[Part], of: int, parts: Sequence[Part]) -> Iterator[str]:
+def _numbers(ours: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) -> Iterator[str]:
     """Shards that are there twice, or not at all."""
-    by_number: dict[int, list[Part]] = {}
+    by_number: dict[int, list[ShardPart]] = {}
     for part in ours:
         by_number.setdefault(part.shard.number, []).append(part)
     for number, found in sorted(by_number.items()):
@@ -84,7 +84,7 @@ def _numbers(ours: Sequence[Part], of: int, parts: Sequence[Part]) -> Iterator[s
             yield f"{part} stands in the folder of shard {named_by}; give it the name {part.shard.folder}"
 
 
-def _unfinished(ours: Sequence[Part]) -> Iterator[str]:
+def _unfinished(ours: Sequence[ShardPart]) -> Iterator[str]:
     """Parts that have not been played to their end, or lost more than is allowed of all."""
     for part in ours:
         manifest = part.manifest
@@ -109,7 +109,7 @@ def _unfinished(ours: Sequence[Part]) -> Iterator[str]:
         )
 
 
-def _inputs(ours: Sequence[Part]) -> Iterator[str]:
+def _inputs(ours: Sequence[ShardPart]) -> Iterator[str]:
     """Parts whose spec or inputs are not those of most, or not what was played."""
     said: Counter[tuple[tuple[str, str], ...]] = Counter()
     read: dict[int, Mapping[str, str]] = {}
@@ -123,7 +123,7 @@ def _inputs(ours: Sequence[Part]) -> Iterator[str]:
     if not said:
         return
     most = dict(max(said.items(), key=lambda one: one[1])[0])
-    leaves: list[tuple[Part, dict[str, Any]]] = []
+    leaves: list[tuple[ShardPart, dict[str, Any]]] = []
     for index, inputs in read.items():
         part = ours[index]
         if inputs != most:
@@ -140,7 +140,7 @@ def _inputs(ours: Sequence[Part]) -> Iterator[str]:
     yield from _other_specs(leaves)
 
 
-def _other_specs(leaves: Sequence[tuple[Part, dict[str, Any]]]) -> Iterator[str]:
+def _other_specs(leaves: Sequence[tuple[ShardPart, dict[str, Any]]]) -> Iterator[str]:
     """Parts whose spec says otherwise than most what is played, or made of it."""
     said = Counter(repr(sorted(one.items(), key=lambda item: item[0])) for _, one in leaves)
     usual = max(said, key=lambda one: said[one], default="")
@@ -152,7 +152,7 @@ def _other_specs(leaves: Sequence[tuple[Part, dict[str, Any]]]) -> Iterator[str]
             yield f"{part} was played by another spec than the others: {shown}"
 
 
-def _journal(part: Part) -> Iterator[str]:
+def _journal(part: ShardPart) -> Iterator[str]:
     """What keeps the journal of a part from being a piece of the run's."""
     folder, manifest = part.folder, part.manifest
     path = folder.journal
@@ -175,7 +175,7 @@ def _journal(part: Part) -> Iterator[str]:
     yield from _lines(part, ids)
 
 
-def _lines(part: Part, ids: frozenset[str] | None) -> Iterator[str]:
+def _lines(part: ShardPart, ids: frozenset[str] | None) -> Iterator[str]:
     path, records = part.folder.journal, 0
     others: dict[str, None] = {}
     try:

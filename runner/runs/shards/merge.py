@@ -34,11 +34,11 @@ from runner.runs.execution.accounting import Watch
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import MERGED
 from runner.runs.execution.shared_resources import Shared
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import cache_beside
 from runner.runs.session.session import Session, interrupted
 from runner.runs.shards.checks import checked
-from runner.runs.shards.parts import Part, parts_at
+from runner.runs.shards.parts import ShardPart, parts_at
 from runner.spec.origin import MARKER
 
 STAGING = ".merging"
@@ -55,7 +55,7 @@ def merge(
     *,
     wait_seconds: float = 0.0,
     watch: Watch | None = None,
-) -> RunResult:
+) -> FinishedRun:
     """Make one run of its parts: those in its folder, and `others` that stand elsewhere. One that is merged is shown.
 
     No model is asked, and no key is needed.
@@ -86,7 +86,7 @@ def merge(
     return result
 
 
-def _merged_already(whole: RunFolder, results: Results) -> RunResult:
+def _merged_already(whole: RunFolder, results: Results) -> FinishedRun:
     manifest = whole.manifest()
     if not (whole.parts / MERGED).is_file():
         raise RunDirectoryError(
@@ -95,7 +95,7 @@ def _merged_already(whole: RunFolder, results: Results) -> RunResult:
         )
     if manifest.status in PLAYED:
         results.board.append_missing(whole)
-    return RunResult.opened(whole)
+    return FinishedRun.opened(whole)
 
 
 def all_done(whole: RunFolder, of: int) -> tuple[bool, int]:
@@ -111,14 +111,14 @@ def all_done(whole: RunFolder, of: int) -> tuple[bool, int]:
 class _Merge:
     """The making of one run."""
 
-    def __init__(self, whole: RunFolder, parts: Sequence[Part], watch: Watch | None) -> None:
+    def __init__(self, whole: RunFolder, parts: Sequence[ShardPart], watch: Watch | None) -> None:
         self._whole, self._parts, self._watch = whole, parts, watch
         self._first = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
         """The part that began the run: what is only known then is as it says."""
         self._staged = RunFolder(whole.path / STAGING, whole.run_id)
         self._notes: list[str] = []
 
-    def made(self) -> RunResult:
+    def made(self) -> FinishedRun:
         """Make it, and put it in its place."""
         plan = self._plan()
         try:
@@ -141,7 +141,7 @@ class _Merge:
         self._put_inputs(plan)
         ended = max(part.manifest.finished_at or "" for part in self._parts)
         self._put(replace(session.manifest, finished_at=ended))
-        result = RunResult.opened(self._whole)
+        result = FinishedRun.opened(self._whole)
         return replace(result, was_finished=False, notes=(*self._notes, *session.notes))
 
     def _plan(self) -> Plan:
@@ -252,7 +252,7 @@ class _Merge:
         self._whole.write_manifest(manifest)
 
 
-def _records(part: Part) -> Iterator[dict[str, Any]]:
+def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
     """The records of a part's journal, without the first, and what a process left in flight as the next would count it.
 
     Raises:

@@ -32,7 +32,7 @@ BEGUN_WITH = ("written", "environment.lock")
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """The folder of one part, with what its manifest says."""
 
     shard: Shard
@@ -100,9 +100,9 @@ def _hashed(inputs: Path) -> Iterator[tuple[str, str]]:
                 raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
-def parts_at(folders: Sequence[RunFolder]) -> tuple[list[Part], list[str]]:
+def parts_at(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]]:
     """The parts that stand in folders, and what is wrong with those that hold none."""
-    found: list[Part] = []
+    found: list[ShardPart] = []
     wrong: list[str] = []
     plans: dict[Any, Plan] = {}
     for folder in folders:
@@ -117,5 +117,5 @@ def parts_at(folders: Sequence[RunFolder]) -> tuple[list[Part], list[str]]:
                 "K-of-N"
             )
             continue
-        found.append(Part(manifest.shard, folder, manifest, plans))
+        found.append(ShardPart(manifest.shard, folder, manifest, plans))
     return found, wrong

@@ -39,7 +39,7 @@ def may_fork() -> bool:
         return False
 
 
-class Forked:
+class ForkedProcess:
     """A forked process, as `subprocess.Popen` has one."""
 
     def __init__(self, pid: int) -> None:
@@ -69,7 +69,7 @@ class Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def forked(end: socket.socket, memory: int | None, said: IO[bytes]) -> Forked:
+def forked(end: socket.socket, memory: int | None, said: IO[bytes]) -> ForkedProcess:
     """A worker on this end of a link, with the memory that it shares, whose stderr is `said`.
 
     Raises:
@@ -84,7 +84,7 @@ def forked(end: socket.socket, memory: int | None, said: IO[bytes]) -> Forked:
             _live(end, memory, said, before)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return Forked(pid)
+    return ForkedProcess(pid)
 
 
 def _live(end: socket.socket, memory: int | None, said: IO[bytes], mask: set[signal.Signals | int]) -> NoReturn:

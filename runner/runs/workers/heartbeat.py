@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from runner.base.text import counted
 from runner.runs.workers.messages import ALIVE_SECONDS
-from runner.runs.workers.worker_state import Held, Place
+from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 MOST = 12
 """So often in a row nothing is heard of a worker that hangs: longer than it is busy with the longest prompts."""
@@ -21,11 +21,15 @@ MOST_WHEN_STOPPING = 3
 """And where the run is to stop, and a person waits for that."""
 
 
-class Silence:
+class HeartbeatMonitor:
     """Looks after the workers of a run that have games."""
 
     def __init__(
-        self, places: Sequence[Place], held: Held, fail: Callable[[Exception], None], every: float = ALIVE_SECONDS
+        self,
+        places: Sequence[WorkerSlot],
+        held: WriterState,
+        fail: Callable[[Exception], None],
+        every: float = ALIVE_SECONDS,
     ) -> None:
         """`fail` is told what goes wrong here: whoever hears a note may raise."""
         self._places, self._held, self._fail, self._every = places, held, fail, every
@@ -40,7 +44,7 @@ class Silence:
         except Exception as error:  # noqa: BLE001 - the run must hear of it, whatever it is
             self._fail(error)
 
-    def _look(self, place: Place) -> None:
+    def _look(self, place: WorkerSlot) -> None:
         worker = place.worker
         if worker is None or not place.leases:
             place.silent = 0

@@ -6,9 +6,9 @@ import secrets
 
 from runner.base.errors import RunError
 from runner.models.journal_records import LostRecord
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.runs.workers.leases import ALONE
-from runner.runs.workers.worker_state import Held, Place
+from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 AT_ONCE_IN_A_ROW = 3
 """So many workers, or as many as there are, may die before they take a game, one after the other."""
@@ -17,10 +17,10 @@ IN_A_ROW = 12
 """So many workers, or thrice as many as there are, may die one after the other with no game finished between."""
 
 
-async def count_lost(held: Held, place: Place, how: str) -> None:
+async def count_lost(held: WriterState, place: WorkerSlot, how: str) -> None:
     """Write what the calls that a worker left in flight may cost into the journal."""
     slots = place.asking.slots
-    most = sum(slots.values(), Tally())
+    most = sum(slots.values(), UsageTotals())
     if not most.completions:
         return
     # Killed between these two, this process leaves slots that the next one counts once more: rather that than not.
@@ -34,7 +34,7 @@ async def count_lost(held: Held, place: Place, how: str) -> None:
     )
 
 
-class Deaths:
+class LostWorkers:
     """Counts the deaths of workers in a row."""
 
     def __init__(self, workers: int) -> None:
@@ -46,7 +46,7 @@ class Deaths:
         """A game was finished."""
         self._all = self._early = 0
 
-    def count(self, place: Place, how: str, *, was_ready: bool) -> None:
+    def count(self, place: WorkerSlot, how: str, *, was_ready: bool) -> None:
         """Count a worker's death, for its games too.
 
         Raises:

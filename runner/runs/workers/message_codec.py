@@ -13,10 +13,10 @@ from typing import Any
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Message, Round
 from runner.models.interface import Usage
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.rollouts.rollout import Call, Outcome
 
-_KINDS = (Call, Message, Round, Tally, Usage)
+_KINDS = (Call, Message, Round, UsageTotals, Usage)
 """What a rollout has most of; all else goes the way that it says itself."""
 
 _ENUMS = (Decision, Outcome)

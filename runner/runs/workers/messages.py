@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from runner.base.storage.log_lines import Unnumbered
 from runner.models.interface import SampleKey
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.execution.game_outputs import MadeGame
 from runner.runs.execution.unusable import AnswerCounts
-from runner.runs.workers.remote_errors import Failure
+from runner.runs.workers.remote_errors import RemoteError
 
 FACTS = tuple(field.name for field in fields(Rollout) if field.name != "job")
 """What a rollout is besides its job, which the writer has."""
@@ -86,14 +86,14 @@ class Denied(NamedTuple):
     """A call may not be sent."""
 
     number: int
-    failure: Failure
+    failure: RemoteError
 
 
-class Stop(NamedTuple):
+class StopRequest(NamedTuple):
     """Ask for nothing new."""
 
 
-class Answered(NamedTuple):
+class GroupsAnswered(NamedTuple):
     """These model groups have been answered, by some worker."""
 
     groups: frozenset[str]
@@ -106,7 +106,7 @@ class Drain(NamedTuple):
 # What a worker says
 
 
-class Ready(NamedTuple):
+class WorkerReady(NamedTuple):
     """It takes games."""
 
 
@@ -117,7 +117,7 @@ class Alive(NamedTuple):
 class CannotStart(NamedTuple):
     """It could not connect; so will no other."""
 
-    failure: Failure
+    failure: RemoteError
 
 
 class Append(NamedTuple):
@@ -143,7 +143,7 @@ class Ask(NamedTuple):
     server: str | None
     """One of several that the group is at; None: its only one."""
     sample: SampleKey
-    most: Tally
+    most: UsageTotals
 
 
 class AskAhead(NamedTuple):
@@ -152,7 +152,7 @@ class AskAhead(NamedTuple):
     numbers: Sequence[int]
     group: str
     server: str | None
-    most: Tally
+    most: UsageTotals
 
 
 class Used(NamedTuple):
@@ -172,8 +172,8 @@ class Ended(NamedTuple):
     """A call that was granted has ended: with an answer that a budget counts as so much, or with a failure."""
 
     number: int
-    charge: Tally | None
-    failure: Failure | None = None
+    charge: UsageTotals | None
+    failure: RemoteError | None = None
 
 
 class GaveUp(NamedTuple):
@@ -182,13 +182,13 @@ class GaveUp(NamedTuple):
     number: int
 
 
-class Refused(NamedTuple):
+class CallRefused(NamedTuple):
     """The provider has refused a call, of which there is no record."""
 
     sample: SampleKey
 
 
-class Made(NamedTuple):
+class GameFinished(NamedTuple):
     """A game is over: what the files of the run get of it."""
 
     place: int
@@ -201,7 +201,7 @@ class Made(NamedTuple):
         return self.game.size
 
 
-class Played(NamedTuple):
+class GamePlayed(NamedTuple):
     """A game is over: of each rollout the place in its tree, and its facts."""
 
     place: int
@@ -214,22 +214,22 @@ class Unfinished(NamedTuple):
 
     place: int
     """Of the game, in the order of the plan."""
-    failure: Failure
+    failure: RemoteError
 
 
-class Rendered(NamedTuple):
+class TemplateRendered(NamedTuple):
     """The text of a template, which the writer needs for fine-tune files and so need not make again."""
 
     key: tuple[Any, ...]
     text: str
 
 
-class Counted(NamedTuple):
+class AnswersCounted(NamedTuple):
     """Answers that games got, of one model group."""
 
     group: str
     from_cache: bool
-    answers: Tally
+    answers: UsageTotals
     repeats: int
     new_answers: AnswerCounts
     """New answers of models so far, of all groups."""
@@ -277,7 +277,7 @@ class Learned(NamedTuple):
 class Drained(NamedTuple):
     """Nothing remains; or what stops the run now that all games are over."""
 
-    failure: Failure | None
+    failure: RemoteError | None
 
 
 _JOB = tuple(field.name for field in fields(Job) if field.name != "datapoint")

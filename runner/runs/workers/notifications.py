@@ -7,45 +7,45 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.runs.workers import messages
-from runner.runs.workers.worker_state import Held, Place
+from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 
-class News:
+class WorkerNotifications:
     """Passes on what workers tell, to whoever of the writer, or of the other workers, is to know."""
 
-    def __init__(self, held: Held, places: Sequence[Place]) -> None:
+    def __init__(self, held: WriterState, places: Sequence[WorkerSlot]) -> None:
         self._held, self._places = held, places
         self._answered = set(held.start.answered)
         self._down: dict[str, set[int]] = {}
         """The places whose workers see a server down, by its address."""
         self._told_to_stop = False
         permits = held.permits
-        self.actions: Mapping[type, Callable[[Place, Any], None]] = {
+        self.actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.Ask: lambda place, message: permits.ask(place.asking, message),
             messages.AskAhead: lambda place, message: permits.ask_ahead(place.asking, message),
             messages.Used: lambda place, message: permits.used(place.asking, message),
             messages.Unused: lambda place, message: permits.unused(place.asking, message),
             messages.Ended: lambda place, message: permits.ended(place.asking, message),
             messages.GaveUp: lambda place, message: permits.gave_up(place.asking, message.number),
-            messages.Refused: lambda place, message: permits.refused(place.asking, message.sample),
+            messages.CallRefused: lambda place, message: permits.refused(place.asking, message.sample),
             messages.Learned: lambda _, message: permits.learn(message.group, message.server, message.headers),
-            messages.Counted: self._counted,
+            messages.AnswersCounted: self._counted,
             messages.ServerDown: self._server_down,
             messages.Unlike: lambda _, message: held.notes.unlike(*message),
             messages.Noted: lambda _, message: held.notes.note(message.line, message.about),
             messages.Logged: lambda _, message: logging.getLogger(message.logger).log(
                 message.level, "%s", message.line
             ),
-            messages.Rendered: self._rendered,
+            messages.TemplateRendered: self._rendered,
         }
         """What is done with each kind of message."""
 
-    def greet(self, place: Place) -> None:
+    def greet(self, place: WorkerSlot) -> None:
         """Tell a worker that is ready what the others know."""
         if self._answered:
-            place.send(messages.Answered(frozenset(self._answered)))
+            place.send(messages.GroupsAnswered(frozenset(self._answered)))
         if self._told_to_stop:
-            place.send(messages.Stop())
+            place.send(messages.StopRequest())
 
     def tell_stop(self) -> None:
         """Tell all workers, once, that the run is to stop, where it is."""
@@ -53,17 +53,17 @@ class News:
             self._told_to_stop = True
             for place in self._places:
                 if place.is_ready:
-                    place.send(messages.Stop())
+                    place.send(messages.StopRequest())
 
-    def died(self, place: Place) -> None:
+    def died(self, place: WorkerSlot) -> None:
         """A worker is gone: it sees no server down any more."""
         for server in self._down:
             self._server_down(place, messages.ServerDown(server, None))
 
-    def _rendered(self, _: Place, message: messages.Rendered) -> None:
+    def _rendered(self, _: WorkerSlot, message: messages.TemplateRendered) -> None:
         self._held.plan.spec.prompts.rendered.put(message.key, message.text)
 
-    def _counted(self, _: Place, message: messages.Counted) -> None:
+    def _counted(self, _: WorkerSlot, message: messages.AnswersCounted) -> None:
         self._held.accounting.answered_elsewhere(
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
@@ -72,9 +72,9 @@ class News:
             self._answered.add(message.group)
             for place in self._places:
                 if place.is_ready:
-                    place.send(messages.Answered(frozenset((message.group,))))
+                    place.send(messages.GroupsAnswered(frozenset((message.group,))))
 
-    def _server_down(self, place: Place, message: messages.ServerDown) -> None:
+    def _server_down(self, place: WorkerSlot, message: messages.ServerDown) -> None:
         """A server is down while one worker at least says so."""
         seen = self._down.setdefault(message.server, set())
         before = bool(seen)

@@ -16,10 +16,10 @@ from runner.models.layers.budget import Budget, NotSent
 from runner.models.layers.lost_calls import InFlight
 from runner.models.retry_policy import Retry
 from runner.models.shared_servers import Servers
-from runner.models.usage_totals import Tally
-from runner.rollouts.stop_switch import Stop
+from runner.models.usage_totals import UsageTotals
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.workers.messages import Ask, AskAhead, Denied, Ended, Granted, Unused, Used
-from runner.runs.workers.remote_errors import Failure, NoPermitsError
+from runner.runs.workers.remote_errors import NoPermitsError, RemoteError
 
 AHEAD = "(a call to come)"
 """Stands for the datapoint of a call that is not known yet."""
@@ -38,7 +38,7 @@ class Asking:
 
     send: Callable[[Any], None]
     calls: dict[int, _Call] = field(default_factory=dict)
-    slots: dict[SampleKey, Tally] = field(default_factory=dict)
+    slots: dict[SampleKey, UsageTotals] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class _Call:
     ended: asyncio.Future[Completion]
     task: asyncio.Task[None] | None = None
     is_granted: bool = False
-    charge: Tally = field(default_factory=Tally)
+    charge: UsageTotals = field(default_factory=UsageTotals)
     """What the budget counts for it, once it has ended with an answer."""
     ahead: SampleKey | None = None
     """What stands for it in its slot, as long as it is not known which call it is."""
@@ -58,7 +58,7 @@ class _Call:
 class _Wanted(Request):
     """A call as the layers see it: what it may cost, and not what it says."""
 
-    most: Tally
+    most: UsageTotals
     number: int
     server: str | None
     asking: Asking
@@ -67,11 +67,11 @@ class _Wanted(Request):
 class _ToldCosts(CallCosts):
     """Costs of calls as their worker knows them."""
 
-    def worst_case(self, request: Request) -> Tally:
+    def worst_case(self, request: Request) -> UsageTotals:
         assert isinstance(request, _Wanted)
         return request.most
 
-    def charge(self, request: Request, completion: Completion) -> Tally:
+    def charge(self, request: Request, completion: Completion) -> UsageTotals:
         del completion
         assert isinstance(request, _Wanted)
         return request.asking.calls[request.number].charge
@@ -88,7 +88,7 @@ class Permits:
         policy: Retry,
         budget: Budget | None,
         in_flight: InFlight,
-        stop: Stop,
+        stop: StopSwitch,
         records: Callable[[], int],
     ) -> None:
         """`records` says how many the journal has."""
@@ -133,7 +133,7 @@ class Permits:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the worker has it or must hear of it
             if not call.is_granted:
-                wanted.asking.send(Denied(wanted.number, Failure.of(error)))
+                wanted.asking.send(Denied(wanted.number, RemoteError.of(error)))
         finally:
             wanted.asking.calls.pop(wanted.number, None)
 

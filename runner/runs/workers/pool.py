@@ -15,7 +15,7 @@ END_SECONDS = 5.0
 """How long a process may take to end once nobody is at the other side."""
 
 
-class Worker(Protocol):
+class WorkerHandle(Protocol):
     """A worker, from the writer's side."""
 
     def send(self, message: Any) -> None: ...
@@ -29,10 +29,10 @@ class Worker(Protocol):
         ...
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """Starts workers: here, or on other machines."""
 
-    async def start(self, receive: Receive, ended: Callable[[str], None]) -> Worker:
+    async def start(self, receive: Receive, ended: Callable[[str], None]) -> WorkerHandle:
         """A new worker. `ended` is called once, with how it ended, when it is gone of itself.
 
         Raises:
@@ -44,7 +44,7 @@ class Crew(Protocol):
 class LocalCrew:
     """Workers that are processes of this machine."""
 
-    async def start(self, receive: Receive, ended: Callable[[str], None]) -> Worker:
+    async def start(self, receive: Receive, ended: Callable[[str], None]) -> WorkerHandle:
         worker = LocalWorker(ended)
         await worker.begin(receive)
         return worker

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 
 from runner.models.costs import CallCosts
 from runner.models.interface import Request
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.runs.workers.link import Link
 from runner.runs.workers.messages import AskAhead, Unused, Used
-from runner.runs.workers.remote_errors import Failure
+from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.writer_proxy import RemotePermits
 
 MOST = 16
@@ -38,10 +38,10 @@ class PermitsAhead(RemotePermits):
     def __init__(self, link: Link, costs: CallCosts, *, budgeted: bool) -> None:
         super().__init__(link, costs, budgeted=budgeted)
         self._held: dict[Place, deque[int]] = {}
-        self._covers: dict[int, Tally] = {}
+        self._covers: dict[int, UsageTotals] = {}
         """Of each that is held or asked for."""
         self._places: dict[int, Place] = {}
-        self._dearest: dict[Place, Tally] = {}
+        self._dearest: dict[Place, UsageTotals] = {}
         self._due: dict[Place, int] = {}
         self._has_ended = False
 
@@ -57,7 +57,7 @@ class PermitsAhead(RemotePermits):
         self._link.send(Used(number, request.sample))
         return number
 
-    def _taken(self, place: Place, most: Tally) -> int | None:
+    def _taken(self, place: Place, most: UsageTotals) -> int | None:
         """A permit that is held and covers a call; None where there is none."""
         held = self._held.get(place)
         if not held or not _covers(self._covers[held[0]], most):
@@ -85,12 +85,12 @@ class PermitsAhead(RemotePermits):
             if not numbers or self._has_ended:
                 continue
             dearest = self._dearest[place]
-            covered = Tally(dearest.usd * ROOM, int(dearest.tokens * ROOM), dearest.completions)
+            covered = UsageTotals(dearest.usd * ROOM, int(dearest.tokens * ROOM), dearest.completions)
             for number in numbers:
                 self._places[number], self._covers[number] = place, covered
             self._link.send(AskAhead(numbers, *place, covered))
 
-    def answered(self, number: int, failure: Failure | None) -> None:
+    def answered(self, number: int, failure: RemoteError | None) -> None:
         if number not in self._places:
             super().answered(number, failure)
         elif failure is not None:
@@ -126,9 +126,9 @@ class PermitsAhead(RemotePermits):
         self.give_back()
 
 
-def _covers(permit: Tally, call: Tally) -> bool:
+def _covers(permit: UsageTotals, call: UsageTotals) -> bool:
     return call.usd <= permit.usd and call.tokens <= permit.tokens and call.completions <= permit.completions
 
 
-def _larger(one: Tally, other: Tally) -> Tally:
-    return Tally(max(one.usd, other.usd), max(one.tokens, other.tokens), max(one.completions, other.completions))
+def _larger(one: UsageTotals, other: UsageTotals) -> UsageTotals:
+    return UsageTotals(max(one.usd, other.usd), max(one.tokens, other.tokens), max(one.completions, other.completions))

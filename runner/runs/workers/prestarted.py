@@ -51,7 +51,7 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-class Begun(NamedTuple):
+class PrestartedProcess(NamedTuple):
     """A process that was begun, and has been told nothing yet."""
 
     process: Process
@@ -69,7 +69,7 @@ class Begun(NamedTuple):
         self.said.close()
 
 
-def begin() -> Begun:
+def begin() -> PrestartedProcess:
     """Begin a process, as a program of its own.
 
     Raises:
@@ -86,7 +86,7 @@ def begin() -> Begun:
         ) from error
 
 
-def _begun(start: Callable[[socket.socket, int | None, IO[bytes]], Process]) -> Begun:
+def _begun(start: Callable[[socket.socket, int | None, IO[bytes]], Process]) -> PrestartedProcess:
     """What `start` makes of a worker's end of a link, the memory that it shares, and its stderr."""
     allow_open_files(_OPEN_FILES)
     with ExitStack() as undone, ExitStack() as passed:
@@ -99,7 +99,7 @@ def _begun(start: Callable[[socket.socket, int | None, IO[bytes]], Process]) -> 
             passed.callback(os.close, memory)
         process = start(theirs, memory, said)
         undone.pop_all()
-    return Begun(process, ours, said, arena)
+    return PrestartedProcess(process, ours, said, arena)
 
 
 def _program(end: socket.socket, memory: int | None, said: IO[bytes]) -> Process:
@@ -114,7 +114,7 @@ def _program(end: socket.socket, memory: int | None, said: IO[bytes]) -> Process
     )
 
 
-_AHEAD: ContextVar[list[Begun] | None] = ContextVar("nip_run_begun_ahead", default=None)
+_AHEAD: ContextVar[list[PrestartedProcess] | None] = ContextVar("nip_run_begun_ahead", default=None)
 """Within `begun_ahead`: those that were begun, and not taken yet."""
 
 
@@ -124,7 +124,7 @@ def begun_ahead(count: int) -> Iterator[None]:
 
     What cannot be begun, or has ended before it is taken, is begun when it is needed, which says what is wrong.
     """
-    waiting: list[Begun] = []
+    waiting: list[PrestartedProcess] = []
     token = _AHEAD.set(waiting)
     try:
         with suppress(RunError, OSError):
@@ -137,7 +137,7 @@ def begun_ahead(count: int) -> Iterator[None]:
             waiting.pop().let_go()
 
 
-def taken() -> Begun:
+def taken() -> PrestartedProcess:
     """A process that was begun ahead; where there is none, a new one. Raises as `begin`."""
     waiting = _AHEAD.get()
     while waiting:

@@ -17,7 +17,7 @@ class NoPermitsError(NipRunError):
     """No call is let through before it is to be made: others wait, a rate counts it, or the budget ends."""
 
 
-class Failure(NamedTuple):
+class RemoteError(NamedTuple):
     """An exception: its type, what it was made of, and what it was given since."""
 
     kind: type[BaseException]
@@ -25,7 +25,7 @@ class Failure(NamedTuple):
     state: Mapping[str, Any]
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException) -> RemoteError:
         """An exception as a value; one that is not known here is told in its words, with where it came from."""
         if isinstance(error, (NipRunError, *_BUILTIN)):
             return cls(type(error), error.args, {name: _plain(value) for name, value in vars(error).items()})
@@ -49,10 +49,10 @@ class _Mapping(NamedTuple):
 def _plain(value: Any) -> Any:
     if isinstance(value, MappingProxyType):
         return _Mapping(dict(value))
-    return Failure.of(value) if isinstance(value, BaseException) else value
+    return RemoteError.of(value) if isinstance(value, BaseException) else value
 
 
 def _alive(value: Any) -> Any:
     if isinstance(value, _Mapping):
         return MappingProxyType(value.items)
-    return value.error() if isinstance(value, Failure) else value
+    return value.error() if isinstance(value, RemoteError) else value

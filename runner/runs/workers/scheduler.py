@@ -16,15 +16,15 @@ from runner.rollouts.plan_order import InOrder
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.stop_switch import Stopped
 from runner.runs.workers import messages
-from runner.runs.workers.heartbeat import Silence
+from runner.runs.workers.heartbeat import HeartbeatMonitor
 from runner.runs.workers.leases import LeaseBook, Leased
-from runner.runs.workers.lost_workers import Deaths, count_lost
+from runner.runs.workers.lost_workers import LostWorkers, count_lost
 from runner.runs.workers.message_codec import Packed
 from runner.runs.workers.messages import job_fields, rollout_of
-from runner.runs.workers.notifications import News
+from runner.runs.workers.notifications import WorkerNotifications
 from runner.runs.workers.permits import Asking
-from runner.runs.workers.pool import Crew, Worker
-from runner.runs.workers.worker_state import Held, Place
+from runner.runs.workers.pool import WorkerHandle, WorkerPool
+from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 DRAIN_SECONDS = 10.0
 
@@ -39,27 +39,27 @@ end together, so that it has as many there that come next.
 log = logging.getLogger("nip_run.workers")
 
 
-class Leasing:
+class GameScheduler:
     """Has workers play jobs, as `Engine.play_all` plays them."""
 
-    def __init__(self, held: Held, crew: Crew, workers: int) -> None:
+    def __init__(self, held: WriterState, crew: WorkerPool, workers: int) -> None:
         self._held, self._crew = held, crew
-        self._places = [Place(number) for number in range(workers)]
+        self._places = [WorkerSlot(number) for number in range(workers)]
         self._moved = asyncio.Event()
         held.stop.wakes(self._moved)
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False
-        self._deaths = Deaths(workers)
-        self._news = News(held, self._places)
+        self._deaths = LostWorkers(workers)
+        self._news = WorkerNotifications(held, self._places)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
-        self._actions: Mapping[type, Callable[[Place, Any], None]] = {
-            messages.Ready: self._ready,
+        self._actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
+            messages.WorkerReady: self._ready,
             messages.Alive: lambda *_: None,
             messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
-            messages.Made: self._made,
-            messages.Played: self._played,
+            messages.GameFinished: self._made,
+            messages.GamePlayed: self._played,
             messages.Unfinished: self._unfinished,
             messages.Drained: self._drained,
             **self._news.actions,
@@ -77,7 +77,7 @@ class Leasing:
         self._concurrency = concurrency
         self._book = LeaseBook(jobs, results.has_room, len(places), by_datapoint=held.plan.shares_between_games)
         is_whole = False
-        watching = asyncio.create_task(Silence(places, held, self._fail).watch())
+        watching = asyncio.create_task(HeartbeatMonitor(places, held, self._fail).watch())
         try:
             held.stop.check()
             start = Packed(held.start)
@@ -140,7 +140,7 @@ class Leasing:
             ready = sorted((place for place in self._places if place.is_ready), key=lambda one: len(one.leases))
             given = sum(self._lease_to(place, at_once, ahead) for place in ready) > 0
 
-    def _lease_to(self, place: Place, at_once: int, ahead: int) -> bool:
+    def _lease_to(self, place: WorkerSlot, at_once: int, ahead: int) -> bool:
         if place.plays_alone or len(place.leases) >= at_once + ahead:
             return False
         if self._book.has_suspects(place.number):
@@ -175,7 +175,7 @@ class Leasing:
 
     # What workers say
 
-    def _receive(self, place: Place, batch: Sequence[Any]) -> None:
+    def _receive(self, place: WorkerSlot, batch: Sequence[Any]) -> None:
         place.silent = 0
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
@@ -192,7 +192,7 @@ class Leasing:
             self._fail(error)
         self._moved.set()
 
-    async def _append(self, place: Place, worker: Worker | None, appends: Sequence[messages.Append]) -> None:
+    async def _append(self, place: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
         asking = place.asking
         try:
             await self._held.written.append(appends, partial(self._held.permits.settled, asking))
@@ -202,19 +202,19 @@ class Leasing:
         if worker is not None:
             worker.send(messages.Acked([append.number for append in appends if append.number is not None]))
 
-    def _ready(self, place: Place, _: messages.Ready) -> None:
+    def _ready(self, place: WorkerSlot, _: messages.WorkerReady) -> None:
         place.is_ready = True
         self._news.greet(place)
 
-    def _made(self, place: Place, message: messages.Made) -> None:
+    def _made(self, place: WorkerSlot, message: messages.GameFinished) -> None:
         self._over(place, message.place)
         self._results.put(message.place, message.game)
 
-    def _played(self, place: Place, message: messages.Played) -> None:
+    def _played(self, place: WorkerSlot, message: messages.GamePlayed) -> None:
         leased = self._over(place, message.place)
         self._results.put(message.place, [self._rollout(leased.job, *told) for told in message.rollouts])
 
-    def _over(self, place: Place, index: int) -> Leased:
+    def _over(self, place: WorkerSlot, index: int) -> Leased:
         """A game was played to its end."""
         leased = place.leases.pop(index)
         place.plays_alone = False
@@ -225,7 +225,7 @@ class Leasing:
     def _rollout(self, job: Job, repeat: int, facts: Sequence[Any]) -> Rollout:
         return rollout_of(job if repeat == job.repeat else self._held.plan.branch(job, repeat), facts)
 
-    def _unfinished(self, place: Place, message: messages.Unfinished) -> None:
+    def _unfinished(self, place: WorkerSlot, message: messages.Unfinished) -> None:
         place.leases.pop(message.place)
         place.plays_alone = False
         error = message.failure.error()
@@ -254,7 +254,7 @@ class Leasing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, place: Place, start: Packed) -> None:
+    async def _start(self, place: WorkerSlot, start: Packed) -> None:
         place.asking = Asking(place.send)
         loop = asyncio.get_running_loop()
         place.waited_until = loop.time() + SOON_SECONDS
@@ -265,12 +265,12 @@ class Leasing:
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 
-    def _died(self, place: Place, how: str) -> None:
+    def _died(self, place: WorkerSlot, how: str) -> None:
         if not self._is_over and not place.is_drained:
             self._begin(self._bury(place, how))
         self._moved.set()
 
-    async def _bury(self, place: Place, how: str) -> None:
+    async def _bury(self, place: WorkerSlot, how: str) -> None:
         """Count what a worker left in flight, give its games to others, and start a new one."""
         was_ready, place.is_ready, place.worker = place.is_ready, False, None
         log.warning("a worker process %s, with %d games", how, len(place.leases))
@@ -310,12 +310,12 @@ class Leasing:
         )
         self._raise_failure()
 
-    def _drained(self, place: Place, message: messages.Drained) -> None:
+    def _drained(self, place: WorkerSlot, message: messages.Drained) -> None:
         place.is_drained = True
         if message.failure is not None:
             self._fail(message.failure.error())
 
-    async def _end(self, place: Place, *, at_once: bool) -> None:
+    async def _end(self, place: WorkerSlot, *, at_once: bool) -> None:
         """Let go of a worker, and of the calls that it has in flight: their slots stay, for the next process."""
         self._held.permits.died(place.asking, "was let go of")
         await self._held.permits.all_over(place.asking)

@@ -22,7 +22,7 @@ from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Rollout
-from runner.rollouts.stop_switch import Stop
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import MadeGame, WorkersMaker, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
@@ -32,7 +32,7 @@ from runner.runs.workers import messages
 from runner.runs.workers.link import Link
 from runner.runs.workers.prefetched_permits import PermitsAhead
 from runner.runs.workers.record_keys import game_of_job
-from runner.runs.workers.remote_errors import Failure
+from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.writer_proxy import (
     LeasedRecords,
     RemoteEvents,
@@ -69,9 +69,9 @@ class Playing:
         try:
             self._begun = _Begun(start, link, self.left)
         except (NipRunError, MemoryError, OSError) as error:
-            link.send(messages.CannotStart(Failure.of(error)))
+            link.send(messages.CannotStart(RemoteError.of(error)))
         else:
-            link.send(messages.Ready())
+            link.send(messages.WorkerReady())
 
 
 class _Begun:
@@ -88,7 +88,7 @@ class _Begun:
         """Games that are leased, and not begun."""
         self._at_once = 1
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stop = Stop()
+        self._stop = StopSwitch()
         self._costs = costs = run_costs(plan)
         self._answered = set(start.answered)
         self._records = LeasedRecords(plan)
@@ -114,8 +114,8 @@ class _Begun:
             messages.Acked: self._journal.acked,
             messages.Granted: lambda message: self._permits.answered(message.number, None),
             messages.Denied: lambda message: self._permits.answered(message.number, message.failure),
-            messages.Stop: self._told_to_stop,
-            messages.Answered: lambda message: self._answered.update(message.groups),
+            messages.StopRequest: self._told_to_stop,
+            messages.GroupsAnswered: lambda message: self._answered.update(message.groups),
             messages.Drain: self._drain,
         }
 
@@ -175,7 +175,7 @@ class _Begun:
         return [failed_call(record, groups[self._plan.group_of(record.sample)].name) for record in failed]
 
     def _rendered(self, key: tuple[Any, ...], text: str) -> None:
-        self._link.send(messages.Rendered(key, text))
+        self._link.send(messages.TemplateRendered(key, text))
 
     def _lease(self, lease: messages.Lease) -> None:
         self._waiting.append(messages.job_of(lease.job, self._points[lease.datapoint]))
@@ -194,7 +194,7 @@ class _Begun:
         self._tasks.discard(task)
         self._begin_waiting()
 
-    def _told_to_stop(self, _: messages.Stop) -> None:
+    def _told_to_stop(self, _: messages.StopRequest) -> None:
         self._stop.stop()
         if self._ahead is not None:
             self._ahead.end()
@@ -208,18 +208,20 @@ class _Begun:
                     self._ahead.give_back()  # before the last game is told to be over: the run may be
         except Exception as error:  # noqa: BLE001 - the writer knows what each means for the run
             self._journal.tell()
-            self._link.send(messages.Unfinished(job.index, Failure.of(error)))
+            self._link.send(messages.Unfinished(job.index, RemoteError.of(error)))
         else:
             self._journal.tell()
             self._link.send(self._told(job, rollouts))
         finally:
             self._records.drop(game_of_job(self._plan, job))
 
-    def _told(self, job: Job, rollouts: Sequence[Rollout]) -> messages.Made | messages.Played:
+    def _told(self, job: Job, rollouts: Sequence[Rollout]) -> messages.GameFinished | messages.GamePlayed:
         made = None if self._maker is None else self._maker.made(rollouts)
         if made is not None:
-            return messages.Made(job.index, MadeGame(made))
-        return messages.Played(job.index, [(rollout.job.repeat, messages.facts_of(rollout)) for rollout in rollouts])
+            return messages.GameFinished(job.index, MadeGame(made))
+        return messages.GamePlayed(
+            job.index, [(rollout.job.repeat, messages.facts_of(rollout)) for rollout in rollouts]
+        )
 
     def _drain(self, _: messages.Drain) -> None:
         if self._ahead is not None:
@@ -232,7 +234,7 @@ class _Begun:
         try:
             self._connection.check_answered()
         except NipRunError as error:
-            failure = Failure.of(error)
+            failure = RemoteError.of(error)
         self._events.tell_counts()
         self._journal.tell()
         self._alive.cancel()

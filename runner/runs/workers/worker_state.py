@@ -9,22 +9,22 @@ from typing import Any
 
 from runner.base.storage.journal import Journal
 from runner.rollouts.plan import Plan
-from runner.rollouts.stop_switch import Stop
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.workers import messages
 from runner.runs.workers.leases import Leased
 from runner.runs.workers.permits import Asking, Permits
-from runner.runs.workers.pool import Worker
-from runner.runs.workers.writer import Written
+from runner.runs.workers.pool import WorkerHandle
+from runner.runs.workers.writer import OpenGames
 
 
 @dataclass(eq=False)
-class Place:
+class WorkerSlot:
     """One of the places for workers, and the worker that is there now."""
 
     number: int
-    worker: Worker | None = None
+    worker: WorkerHandle | None = None
     is_ready: bool = False
     waited_until: float = 0.0
     """Until when a worker that begins is counted as one that plays, by the loop's clock."""
@@ -45,16 +45,16 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Held:
+class WriterState:
     """What the writer of a run holds, and no worker."""
 
     plan: Plan
     start: messages.Start
     journal: Journal
-    written: Written
+    written: OpenGames
     permits: Permits
     accounting: Accounting
     notes: ServerNotes
     priced: bool
-    stop: Stop
+    stop: StopSwitch
     check_budget: Callable[[], None]

@@ -17,7 +17,7 @@ from runner.runs.workers.messages import Append, Record
 from runner.runs.workers.record_keys import Game, game_of_job, game_of_sample
 
 
-class Written:
+class OpenGames:
     """The records of the games that are not over, by where they stand."""
 
     def __init__(self, plan: Plan, journal: Journal, accounting: Accounting) -> None:

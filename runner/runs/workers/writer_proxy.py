@@ -17,33 +17,33 @@ from runner.models.call_events import CallEvents
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.journal_index import JournalIndex
-from runner.models.journal_records import CallRecord, EndedRecord, Entry, FailureRecord, parse_record
+from runner.models.journal_records import CallRecord, EndedRecord, FailureRecord, IndexedRecord, parse_record
 from runner.models.layers.cache import Cache
-from runner.models.usage_totals import Tally
+from runner.models.usage_totals import UsageTotals
 from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.plan import Plan
-from runner.rollouts.stop_switch import Stop
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.call_events import failure_record
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.unusable import AnswerCounts, AnswerJudge
 from runner.runs.workers.link import Link
 from runner.runs.workers.messages import (
     Acked,
+    AnswersCounted,
     Append,
     Ask,
-    Counted,
+    CallRefused,
     Ended,
     GaveUp,
     Learned,
     Logged,
     Noted,
     Record,
-    Refused,
     ServerDown,
     Unlike,
 )
 from runner.runs.workers.record_keys import game_of_job, game_of_sample
-from runner.runs.workers.remote_errors import Failure
+from runner.runs.workers.remote_errors import RemoteError
 
 UNSENT = 64
 """So many records that nobody waits for go out together, at most."""
@@ -126,7 +126,7 @@ class LeasedRecords:
         for record in records:
             kept, index = self._of(game_of_sample(self._plan, *record["sample"][:2]))
             kept.append(record)
-            index.add(Entry(len(kept) - 1, len(kept) - 1, parse_record(record)))
+            index.add(IndexedRecord(len(kept) - 1, len(kept) - 1, parse_record(record)))
 
     def _of(self, game: object) -> tuple[list[Record], JournalIndex]:
         if game not in self._games:
@@ -170,7 +170,7 @@ class RemotePermits:
                 completion = await complete(request)
             except BaseException as error:
                 gave_up = isinstance(error, asyncio.CancelledError)
-                self._link.send(GaveUp(number) if gave_up else Ended(number, None, Failure.of(error)))
+                self._link.send(GaveUp(number) if gave_up else Ended(number, None, RemoteError.of(error)))
                 raise
             self._link.send(Ended(number, self._costs.charge(request, completion)))
             return completion
@@ -189,7 +189,7 @@ class RemotePermits:
             raise
         return number
 
-    def answered(self, number: int, failure: Failure | None) -> None:
+    def answered(self, number: int, failure: RemoteError | None) -> None:
         """A call is granted, or denied; nothing where it is waited for no more."""
         granted = self._waiting.pop(number, None)
         if granted is None or granted.done():
@@ -230,7 +230,7 @@ class RemoteEvents(CallEvents):
 
     writer: Link
     costs: CallCosts
-    stop: Stop
+    stop: StopSwitch
     journal: RemoteJournal
     failed_calls: FailedCalls
     notes: RemoteNotes
@@ -238,7 +238,7 @@ class RemoteEvents(CallEvents):
     budgeted: bool
     judge: AnswerJudge
     _new_answers: AnswerCounts = AnswerCounts()
-    _counted: dict[tuple[str, bool], tuple[Tally, int]] = field(default_factory=dict)
+    _counted: dict[tuple[str, bool], tuple[UsageTotals, int]] = field(default_factory=dict)
 
     def sending(self, request: Request) -> None:
         del request
@@ -266,7 +266,7 @@ class RemoteEvents(CallEvents):
             self.notes.note(str(error))
 
     def refused(self, sample: SampleKey) -> None:
-        self.writer.send(Refused(sample))
+        self.writer.send(CallRefused(sample))
 
     def gave_fewer(self, request: Request) -> None:
         self.notes.gave_fewer(request.group)
@@ -276,7 +276,7 @@ class RemoteEvents(CallEvents):
         if not self._counted:
             asyncio.get_running_loop().call_soon(self.tell_counts)
         key = request.group, completion.from_cache
-        answers, repeats = self._counted.get(key) or (Tally(), 0)
+        answers, repeats = self._counted.get(key) or (UsageTotals(), 0)
         answers.count(completion.usage, None if completion.from_cache else self.costs.prices[request.group])
         self._counted[key] = answers, repeats + (request.sample.attempt > 0)
 
@@ -285,7 +285,7 @@ class RemoteEvents(CallEvents):
         counted, self._counted = self._counted, {}
         for (group, from_cache), (answers, repeats) in counted.items():
             new_answers, self._new_answers = self._new_answers, AnswerCounts()
-            self.writer.send(Counted(group, from_cache, answers, repeats, new_answers))
+            self.writer.send(AnswersCounted(group, from_cache, answers, repeats, new_answers))
 
 
 class RemoteLog(logging.Handler):

@@ -12,14 +12,14 @@ from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.wiring import Wiring
 from runner.runs.workers.messages import Start
 from runner.runs.workers.permits import Permits
-from runner.runs.workers.pool import Crew, LocalCrew
-from runner.runs.workers.scheduler import Leasing
-from runner.runs.workers.worker_state import Held
-from runner.runs.workers.writer import Written
+from runner.runs.workers.pool import LocalCrew, WorkerPool
+from runner.runs.workers.scheduler import GameScheduler
+from runner.runs.workers.worker_state import WriterState
+from runner.runs.workers.writer import OpenGames
 
 
 @asynccontextmanager
-async def leasing(wiring: Wiring, workers: int, *, makes: bool) -> AsyncIterator[tuple[Leasing, Journal]]:
+async def leasing(wiring: Wiring, workers: int, *, makes: bool) -> AsyncIterator[tuple[GameScheduler, Journal]]:
     """What has this many workers play a run; `makes`: they make of games what its files get.
 
     Raises:
@@ -29,7 +29,7 @@ async def leasing(wiring: Wiring, workers: int, *, makes: bool) -> AsyncIterator
     plan, costs, accounting = wiring.plan, wiring.costs, wiring.accounting
     async with AsyncExitStack() as closing:
         journal = await wiring.journal(closing)
-        written = Written(plan, journal, accounting)
+        written = OpenGames(plan, journal, accounting)
         if journal.opened.records:
             written.read(wiring.folder.journal)
         in_flight = InFlight(wiring.folder.in_flight)
@@ -60,15 +60,15 @@ async def leasing(wiring: Wiring, workers: int, *, makes: bool) -> AsyncIterator
             is_far=plan.spec.experiment.execution.engine == "ray",
             journal=journal.number,
         )
-        held = Held(
+        held = WriterState(
             plan, start, journal, written, permits, accounting,
             ServerNotes(costs.groups, wiring.notes, accounting.tell), costs.priced, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
-        yield Leasing(held, await _crew(wiring, closing), workers), journal
+        yield GameScheduler(held, await _crew(wiring, closing), workers), journal
 
 
-async def _crew(wiring: Wiring, closing: AsyncExitStack) -> Crew:
+async def _crew(wiring: Wiring, closing: AsyncExitStack) -> WorkerPool:
     """Where the workers come from, by the spec."""
     execution = wiring.plan.spec.experiment.execution
     if execution.engine == "processes":

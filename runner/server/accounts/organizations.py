@@ -18,7 +18,7 @@ from runner.server.accounts.administration import note_act, remove_member
 from runner.server.store.schema import accounts, invitations, members
 
 
-class Place(StrEnum):
+class MemberRole(StrEnum):
     """What an account is in an organisation."""
 
     OWNER = "owner"
@@ -27,28 +27,28 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True)
-class Member:
+class OrganizationMember:
     """One account of an organisation, as its members see it."""
 
     account: str
-    place: Place
+    place: MemberRole
     as_owner: bool
     """Whether it is an owner, or would be one."""
 
 
 @dataclass(frozen=True)
-class Organisation:
+class OrganizationView:
     """An organisation, as somebody who is in it or invited sees it."""
 
     id: int
     name: str
-    place: Place
+    place: MemberRole
     """What who asks is there."""
-    members: tuple[Member, ...]
+    members: tuple[OrganizationMember, ...]
     """Who is invited sees nobody."""
 
 
-def organisations_of(connection: Connection, viewer: Viewer) -> list[Organisation]:
+def organisations_of(connection: Connection, viewer: Viewer) -> list[OrganizationView]:
     """Those that the viewer is in, or invited to, by name."""
     found: set[str] = set()
     for table in (members, invitations):
@@ -58,7 +58,7 @@ def organisations_of(connection: Connection, viewer: Viewer) -> list[Organisatio
     return [organisation(connection, viewer, name) for name in sorted(found)]
 
 
-def organisation(connection: Connection, viewer: Viewer, name: str) -> Organisation:
+def organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
     """Raises: NotPublished: there is none that the viewer is in or invited to."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
     of = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
@@ -66,20 +66,22 @@ def organisation(connection: Connection, viewer: Viewer, name: str) -> Organisat
     mine = next((one for one in inside if one.account == viewer.account), None)
     if of is None or mine is None:
         raise NotPublished(f"you are in no organisation {name!r}")
-    return Organisation(of, name, mine.place, () if mine.place == Place.INVITED else tuple(inside))
+    return OrganizationView(of, name, mine.place, () if mine.place == MemberRole.INVITED else tuple(inside))
 
 
-def _inside(connection: Connection, of: int) -> list[Member]:
+def _inside(connection: Connection, of: int) -> list[OrganizationMember]:
     found = []
     for table in (members, invitations):
         query = select(accounts.c.name, table.c.is_owner).join(table, table.c.account_id == accounts.c.id)
         for row in connection.execute(query.where(table.c.organisation_id == of)):
-            place = Place.INVITED if table is invitations else Place.OWNER if row.is_owner else Place.MEMBER
-            found.append(Member(row.name, place, row.is_owner))
+            place = (
+                MemberRole.INVITED if table is invitations else MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
+            )
+            found.append(OrganizationMember(row.name, place, row.is_owner))
     return sorted(found, key=lambda one: one.account)
 
 
-def set_member(connection: Connection, viewer: Viewer, name: str, account: str, *, is_owner: bool) -> Place:
+def set_member(connection: Connection, viewer: Viewer, name: str, account: str, *, is_owner: bool) -> MemberRole:
     """Invite an account, or have a member be an owner or be none; what it is then.
 
     Raises:
@@ -93,30 +95,30 @@ def set_member(connection: Connection, viewer: Viewer, name: str, account: str, 
     if connection.execute(select(members.c.account_id).where(*there)).scalar() is not None:
         add_member(connection, name, account, is_owner=is_owner)
         _note(connection, viewer, "add-member", f"{name} {account}{' (owner)' if is_owner else ''}")
-        return Place.OWNER if is_owner else Place.MEMBER
+        return MemberRole.OWNER if is_owner else MemberRole.MEMBER
     pair = invitations.c.organisation_id == of.id, invitations.c.account_id == who
     if connection.execute(update(invitations).where(*pair).values(is_owner=is_owner)).rowcount == 0:
         row = {"organisation_id": of.id, "account_id": who, "is_owner": is_owner, "created": time.time()}
         connection.execute(insert(invitations), row)
     _note(connection, viewer, "invite", f"{name} {account}{' (owner)' if is_owner else ''}")
-    return Place.INVITED
+    return MemberRole.INVITED
 
 
-def accept(connection: Connection, viewer: Viewer, name: str) -> Place:
+def accept(connection: Connection, viewer: Viewer, name: str) -> MemberRole:
     """Be what one was invited to be; who is in it already stays what it is.
 
     Raises:
         NotPublished: the viewer is not invited.
     """
     of = organisation(connection, viewer, name)
-    if of.place != Place.INVITED:
+    if of.place != MemberRole.INVITED:
         return of.place
     pair = invitations.c.organisation_id == of.id, invitations.c.account_id == viewer.account_id
     is_owner = bool(connection.execute(select(invitations.c.is_owner).where(*pair)).scalar_one())
     connection.execute(delete(invitations).where(*pair))
     add_member(connection, name, viewer.account, is_owner=is_owner)
     _note(connection, viewer, "join", name)
-    return Place.OWNER if is_owner else Place.MEMBER
+    return MemberRole.OWNER if is_owner else MemberRole.MEMBER
 
 
 def remove(connection: Connection, viewer: Viewer, name: str, account: str) -> None:
@@ -137,9 +139,9 @@ def remove(connection: Connection, viewer: Viewer, name: str, account: str) -> N
     _note(connection, viewer, "remove-member", f"{name} {account}")
 
 
-def _owned(connection: Connection, viewer: Viewer, name: str) -> Organisation:
+def _owned(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
     found = organisation(connection, viewer, name)
-    if found.place != Place.OWNER:
+    if found.place != MemberRole.OWNER:
         raise PermissionError(f"only an owner of {name!r} says who else is in it")
     return found
 

@@ -20,15 +20,15 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create
 from runner.documents.releases.manifest import Release
 from runner.pages.boards.charts import cost_chart
-from runner.pages.boards.lists import Board, Row, TaskList, published_board
+from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_board
 from runner.pages.boards.page import PIECE, domain_of
 from runner.pages.packing import packed
 from runner.registry.board.board import Read
 from runner.registry.lineage.history import whole_history
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.listed_facts import listed_facts
-from runner.registry.lineage.sessions import Session
-from runner.registry.transports.listing import Entry
+from runner.registry.lineage.sessions import LineageSession
+from runner.registry.transports.listing import ReleaseEntry
 from runner.server.boards.board_file import write_file
 from runner.server.boards.public_registry import PublicRegistry
 from runner.server.boards.verification_tiers import Vouched
@@ -63,12 +63,12 @@ class Facts:
 
     registry: PublicRegistry
     read: Read
-    others: Mapping[Entry, Release]
+    others: Mapping[ReleaseEntry, Release]
     """Releases that are neither runs nor models."""
     vouched: Mapping[str, Vouched]
 
     @property
-    def releases(self) -> Iterator[tuple[Entry, Release]]:
+    def releases(self) -> Iterator[tuple[ReleaseEntry, Release]]:
         yield from self.read.releases.items()
         yield from self.others.items()
 
@@ -104,7 +104,7 @@ def write_folder(facts: Facts, folder: Path) -> None:
     write_file(folder / FILE, rows, [_release_row(*one, facts) for one in facts.releases], links)
 
 
-def _write_tasks(index: sqlite3.Connection, board: Board, facts: Facts, folder: Path) -> Iterator[dict[str, Any]]:
+def _write_tasks(index: sqlite3.Connection, board: BoardPage, facts: Facts, folder: Path) -> Iterator[dict[str, Any]]:
     """Write what there is of each list; all of their rows."""
     for place, listed in enumerate(board.lists):
         rows = [_row(row, at, listed, facts) for at, row in enumerate(listed.rows)]
@@ -127,7 +127,7 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _row(row: Row, place: int, listed: TaskList, facts: Facts) -> dict[str, Any]:
+def _row(row: BoardRow, place: int, listed: TaskList, facts: Facts) -> dict[str, Any]:
     """A row as pages, files and scripts have it."""
     values = row.to_json()
     known = facts.vouched[values["release_sha256"]]
@@ -210,7 +210,7 @@ def _releases(facts: Facts, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...
         )  # fmt: skip
 
 
-def _release_row(entry: Entry, release: Release, facts: Facts) -> dict[str, Any]:
+def _release_row(entry: ReleaseEntry, release: Release, facts: Facts) -> dict[str, Any]:
     """What lists say of a release; its texts are its publisher's."""
     where, told = entry.reference, listed_facts(release)
     session = facts.read.sessions.get(entry.sha256)  # without one no fact has a type that can be relied on
@@ -240,7 +240,7 @@ def _write_families(index: sqlite3.Connection, facts: Facts) -> None:
         index.executemany("INSERT INTO families VALUES(?,?)", [(one.key, number) for one in family])
 
 
-def _families(sessions: Sequence[Session]) -> Iterator[list[Session]]:
+def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSession]]:
     """Sessions that models lead from one to another, in sets of more than one; found in one pass over the links."""
     lineage = Lineage(sessions)
     head: dict[str, str] = {}
@@ -262,7 +262,7 @@ def _families(sessions: Sequence[Session]) -> Iterator[list[Session]]:
     for one in sessions:
         if one.parent_run_id and (parent := by_run.get((one.parent_run_id, one.owner))):
             head[top(one.key)] = top(parent)
-    sets: dict[str, list[Session]] = {}
+    sets: dict[str, list[LineageSession]] = {}
     for one in sessions:
         if one.key in head:
             sets.setdefault(top(one.key), []).append(one)

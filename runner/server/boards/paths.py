@@ -10,13 +10,13 @@ from runner.server.settings import Settings
 
 
 @dataclass(frozen=True)
-class Places:
+class BoardPaths:
     """Where boards are in a server's folder."""
 
     root: Path
 
     @classmethod
-    def of(cls, settings: Settings) -> Places:
+    def of(cls, settings: Settings) -> BoardPaths:
         return cls(settings.folder / "boards")
 
     @property
@@ -34,4 +34,4 @@ class Places:
 
 def forget_boards(settings: Settings) -> None:
     """Have everything be made again from the database and the blobs, as `--rebuild` does."""
-    remove_folder(Places.of(settings).root)
+    remove_folder(BoardPaths.of(settings).root)

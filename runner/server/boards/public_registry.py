@@ -14,10 +14,10 @@ from runner.documents.releases.limits import Limits
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, Reference
 from runner.documents.releases.versions import version_order
-from runner.registry.board.cache import DATA, BoardCache, Kept
-from runner.registry.lineage.sessions import Session
+from runner.registry.board.cache import DATA, BoardCache, CachedRun
+from runner.registry.lineage.sessions import LineageSession
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.transports.listing import SIGNATURE, Entry, small_file
+from runner.registry.transports.listing import SIGNATURE, ReleaseEntry, small_file
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
 from runner.server.store.blobs import Blobs
@@ -27,7 +27,7 @@ from runner.server.visible_tree import ServerTree
 
 
 @dataclass(frozen=True)
-class Listed:
+class PublicRelease:
     """What the database says of a public release."""
 
     id: int
@@ -41,8 +41,8 @@ class PublicRegistry(Registry):
     def __init__(self, database: Database, blobs: Blobs, address: str, limits: Limits) -> None:
         super().__init__(ServerTree(database, blobs, where=address), limits)
         self._database, self._blobs = database, blobs
-        self._files: tuple[Entry | None, dict[str, str]] = (None, {})
-        self.listed: dict[Reference, Listed] = {}
+        self._files: tuple[ReleaseEntry | None, dict[str, str]] = (None, {})
+        self.listed: dict[Reference, PublicRelease] = {}
         with database.reading() as connection:
             self.revision = database.revision(connection)
             parts = {(row.release_id, row.part): row.sha256 for row in connection.execute(_parts())}
@@ -50,7 +50,7 @@ class PublicRegistry(Registry):
         found = []
         for row in rows:
             reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
-            self.listed[reference] = Listed(row.id, row.publisher_id, row.created)
+            self.listed[reference] = PublicRelease(row.id, row.publisher_id, row.created)
             found.append(self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts))
         self._entries = sorted(found, key=_order)
 
@@ -58,24 +58,24 @@ class PublicRegistry(Registry):
         """As inherited; releases are numbered in the order of publication."""
         return {entry.sha256: self.listed[entry.reference].id for entry in self._entries}
 
-    def only(self, entries: Iterable[Entry]) -> Self:
+    def only(self, entries: Iterable[ReleaseEntry]) -> Self:
         """The same with some of its releases alone."""
         some, wanted = copy(self), set(entries)
         some._entries = [entry for entry in self._entries if entry in wanted]  # noqa: SLF001 - its own
         return some
 
-    def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> Entry:
+    def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> ReleaseEntry:
         try:
             why = None if yanked is None else read_yanked(small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES))
         except ReleaseError as error:
-            return Entry(reference, "", unreadable=f"{reference}: {error}")
-        return Entry(reference, sha256, why, signed)
+            return ReleaseEntry(reference, "", unreadable=f"{reference}: {error}")
+        return ReleaseEntry(reference, sha256, why, signed)
 
-    def entries(self, kind: Kind | None = None) -> list[Entry]:
+    def entries(self, kind: Kind | None = None) -> list[ReleaseEntry]:
         """As inherited."""
         return [entry for entry in self._entries if kind in (None, entry.reference.kind)]
 
-    def open(self, entry: Entry, path: str) -> IO[bytes]:
+    def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
         """As inherited; where the files of a release are is asked once, as all are read one after another."""
         if self._files[0] != entry:
             query = select(files.c.path, files.c.sha256).where(files.c.release_id == self.listed[entry.reference].id)
@@ -93,7 +93,7 @@ def _parts() -> Select[Any]:
     return query.where(public, files.c.part != "")
 
 
-def _order(entry: Entry) -> tuple[Any, ...]:
+def _order(entry: ReleaseEntry) -> tuple[Any, ...]:
     reference = entry.reference
     return reference.kind, reference.owner, reference.name, version_order(reference.version or "")
 
@@ -106,48 +106,48 @@ class Remembering(BoardCache):
     """See `BoardCache`: what was read once is remembered, so that a change costs what is new alone."""
 
     _releases: dict[str, Release] = field(default_factory=dict)
-    _runs: dict[str, Kept] = field(default_factory=dict)
+    _runs: dict[str, CachedRun] = field(default_factory=dict)
     _trained: set[str] = field(default_factory=set)
-    _sessions: dict[tuple[str, str | None], Session] = field(default_factory=dict)
+    _sessions: dict[tuple[str, str | None], LineageSession] = field(default_factory=dict)
     """By the hash of a release, and why it was yanked."""
     _lists: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
 
-    def release(self, registry: Registry, entry: Entry) -> Release:
+    def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
         """As inherited, without the files that no board asks for: thousands are remembered."""
         if entry.sha256 not in self._releases:
             self._releases[entry.sha256] = self._trimmed(super().release(registry, entry))
         return self._releases[entry.sha256]
 
-    def whole(self, registry: Registry, entry: Entry) -> Release:
+    def whole(self, registry: Registry, entry: ReleaseEntry) -> Release:
         """A release's manifest with all of its files."""
         return super().release(registry, entry)
 
-    def session(self, entry: Entry, release: Release) -> Session:
+    def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
         """As inherited."""
         key = (entry.sha256, entry.yanked)
         if key not in self._sessions:
             self._sessions[key] = super().session(entry, release)
         return self._sessions[key]
 
-    def read_for_run(self, entry: Entry, release: Release) -> list[str]:
+    def read_for_run(self, entry: ReleaseEntry, release: Release) -> list[str]:
         """As inherited; of a run that is remembered nothing is looked for."""
         return [] if entry.sha256 in self._runs else super().read_for_run(entry, release)
 
-    def run(self, registry: Registry, entry: Entry, release: Release) -> Kept:
+    def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
         """As inherited."""
         del release
         if entry.sha256 not in self._runs:
             self._runs[entry.sha256] = super().run(registry, entry, self.whole(registry, entry))
         return self._runs[entry.sha256]
 
-    def check_training(self, registry: Registry, entry: Entry, release: Release) -> None:
+    def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
         """As inherited."""
         del release
         if entry.sha256 not in self._trained:
             super().check_training(registry, entry, self.whole(registry, entry))
             self._trained.add(entry.sha256)
 
-    def datapoints(self, registry: Registry, entry: Entry, release: Release) -> frozenset[str] | None:
+    def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
         """As inherited."""
         del release
         return super().datapoints(registry, entry, self.whole(registry, entry))

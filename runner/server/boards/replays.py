@@ -20,7 +20,7 @@ import orjson
 from runner.base.storage.safe_files import create, make_folders, remove_folder
 from runner.documents.releases.manifest import Release
 from runner.models.journal_records import CallRecord, read_records
-from runner.registry.transports.listing import Entry
+from runner.registry.transports.listing import ReleaseEntry
 from runner.registry.transports.registry import Registry
 
 JOURNAL = "data/journal.jsonl"
@@ -70,7 +70,9 @@ class Alike:
         return f"{self.alike:,} of {self.pairs:,} answers are the same as those of the first run, or nearly"
 
 
-def alike(registry: Registry, original: tuple[Entry, Release], again: tuple[Entry, Release], place: Path) -> Alike:
+def alike(
+    registry: Registry, original: tuple[ReleaseEntry, Release], again: tuple[ReleaseEntry, Release], place: Path
+) -> Alike:
     """Compare the answers of two published runs, by their journals.
 
     Raises:
@@ -106,7 +108,7 @@ class _Answer:
 
 
 def _answers(
-    registry: Registry, entry: Entry, folder: Path, salt: bytes, part: float
+    registry: Registry, entry: ReleaseEntry, folder: Path, salt: bytes, part: float
 ) -> Iterator[tuple[bytes, _Answer]]:
     path = folder / f"{entry.sha256}.jsonl"
     with registry.open(entry, JOURNAL) as source, create(path) as copy:

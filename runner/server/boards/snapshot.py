@@ -27,7 +27,7 @@ def _of_name(kind: str, owner: str, name: str) -> tuple[str, str]:
     return f"{kind}/{owner}/{name}@", f"{kind}/{owner}/{name}A"
 
 
-class Shown:
+class BoardSnapshot:
     """Read by several threads at once."""
 
     def __init__(self, folder: Path) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.safe_files import make_folders, remove_folder
-from runner.server.boards.paths import Places
-from runner.server.boards.snapshot import Shown
-from runner.server.isolated_task import Bounds, begun, context
+from runner.server.boards.paths import BoardPaths
+from runner.server.boards.snapshot import BoardSnapshot
+from runner.server.isolated_task import TaskLimits, begun, context
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
@@ -30,7 +30,7 @@ POLL_SECONDS = 0.5
 """Between two looks at whether anything has changed, also by other processes."""
 MOST_SECONDS = 4 * 3600.0
 """For one board: that of a large registry is made once from nothing."""
-BOUNDS = Bounds(memory=6 << 30)
+BOUNDS = TaskLimits(memory=6 << 30)
 """Of the process that makes them all; DuckDB bounds itself far below that."""
 AGAIN_SECONDS = 30.0
 """After a board that could not be made."""
@@ -43,10 +43,10 @@ class Boards:
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
-        self._places = Places.of(settings)
+        self._places = BoardPaths.of(settings)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="boards", daemon=True)
-        self._shown: Shown | None = None
+        self._shown: BoardSnapshot | None = None
         self._worker: tuple[BaseProcess, Connection] | None = None
         self._named: set[str] = set()
         """Releases that are on no board, which the log has named."""
@@ -65,7 +65,7 @@ class Boards:
         self._thread.start()
 
     @property
-    def shown(self) -> Shown | None:
+    def shown(self) -> BoardSnapshot | None:
         """The newest board; None where none is made yet."""
         return self._shown
 
@@ -97,7 +97,7 @@ class Boards:
                 self._stopping.wait(AGAIN_SECONDS)
 
     def _show(self, folder: Path) -> None:
-        shown = Shown(folder)
+        shown = BoardSnapshot(folder)
         self._shown = shown
         listed = shown.listed()
         others = [path for path in self._places.made.iterdir() if path != folder and path.name[:1] != "."]
@@ -151,22 +151,22 @@ class Boards:
 def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
     """Whether all that an older board tells of may still be told."""
     try:
-        return Shown(folder).listed() <= listed
+        return BoardSnapshot(folder).listed() <= listed
     except (RunError, OSError, ValueError, sqlite3.Error):
         return False
 
 
 def work(settings: Settings, pipe: Connection) -> None:
     """Make boards as long as somebody asks for them; in a process of its own."""
-    from runner.server.boards.worker import Worker, made
+    from runner.server.boards.worker import BoardWorker, made
 
-    worker = Worker(settings)
+    worker = BoardWorker(settings)
     while True:
         try:
             pipe.recv()
         except EOFError:
             return
         try:
-            pipe.send((True, made(worker, Places.of(settings))))
+            pipe.send((True, made(worker, BoardPaths.of(settings))))
         except Exception as error:  # noqa: BLE001 - whoever asked is told
             pipe.send((False, f"{type(error).__name__}: {error}"))

@@ -20,7 +20,7 @@ from runner.registry.board.cache import DATA, BoardCache
 from runner.registry.lineage.relations import replayed_run, reproduced_by
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import in_words, is_passing
-from runner.registry.transports.listing import Entry
+from runner.registry.transports.listing import ReleaseEntry
 from runner.registry.verification.fresh_play import outcome_of
 from runner.results.comparison.comparison import compare_systems
 from runner.results.folder import RunFolder
@@ -94,7 +94,7 @@ def vouched(database: Database, registry: PublicRegistry, kept: BoardCache, read
     return found
 
 
-def _tried(entry: Entry, read: Read) -> tuple[Any, ...]:
+def _tried(entry: ReleaseEntry, read: Read) -> tuple[Any, ...]:
     """Who published on what: versions count each, and so does what was yanked."""
     facts = read.releases[entry].facts
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
@@ -151,7 +151,7 @@ def _apart(plays: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int
     return len(heads)
 
 
-def _related(registry: PublicRegistry, one: Entry, other: Entry, groups: Mapping[int, set[int]]) -> bool:
+def _related(registry: PublicRegistry, one: ReleaseEntry, other: ReleaseEntry, groups: Mapping[int, set[int]]) -> bool:
     if one.reference.owner == other.reference.owner:
         return True
     first, second = (registry.listed[entry.reference].publisher for entry in (one, other))
@@ -167,7 +167,10 @@ def _is_copy(original: Release, again: Release) -> bool:
 
 
 def _outcome(
-    registry: PublicRegistry, kept: BoardCache, original: tuple[Entry, Release], again: tuple[Entry, Release]
+    registry: PublicRegistry,
+    kept: BoardCache,
+    original: tuple[ReleaseEntry, Release],
+    again: tuple[ReleaseEntry, Release],
 ) -> tuple[str, str]:
     """What `nip-run reproduce --fresh` would say of the two, where they are two plays of one game; kept, as neither
     ever changes.
@@ -196,7 +199,10 @@ _RULE = 2
 
 
 def _compared(
-    registry: PublicRegistry, kept: BoardCache, original: tuple[Entry, Release], again: tuple[Entry, Release]
+    registry: PublicRegistry,
+    kept: BoardCache,
+    original: tuple[ReleaseEntry, Release],
+    again: tuple[ReleaseEntry, Release],
 ) -> tuple[str, str]:
     base, other = (RunFolder(kept.path / "kept" / entry.sha256) for entry, _ in (original, again))
     first, second = base.manifest(), other.manifest()

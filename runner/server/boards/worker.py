@@ -17,11 +17,11 @@ from runner.base.storage.safe_files import make_folders, open_to_read, remove_fo
 from runner.documents.releases.reference import Kind
 from runner.registry.board.board import read_board
 from runner.registry.skipped_releases import in_words, lacks_memory
-from runner.registry.transports.listing import Entry
+from runner.registry.transports.listing import ReleaseEntry
 from runner.server.boards.builder import Facts, write_folder
-from runner.server.boards.paths import Places
+from runner.server.boards.paths import BoardPaths
 from runner.server.boards.public_registry import PublicRegistry, Remembering
-from runner.server.boards.snapshot import Shown
+from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import vouched
 from runner.server.isolated_task import is_the_servers
 from runner.server.settings import Settings
@@ -31,13 +31,13 @@ from runner.server.store.database import Database
 T = TypeVar("T")
 
 
-class Worker:
+class BoardWorker:
     """Makes one board after another; what it has read it remembers."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database, self._blobs = Database(settings.database_url), blobs_of(settings)
-        self._places = Places.of(settings)
+        self._places = BoardPaths.of(settings)
         self._kept = Remembering.at(self._places.cache)
         self._harmful: dict[str, str] = {}
         """By the hashes of releases with which no board can be made, what comes of trying."""
@@ -58,10 +58,10 @@ class Worker:
             self._write(registry, self._good(registry), _emptied(folder))
         self._kept.forget_all_but({entry.sha256 for entry in registry.entries()})
 
-    def _good(self, registry: PublicRegistry) -> list[Entry]:
+    def _good(self, registry: PublicRegistry) -> list[ReleaseEntry]:
         return [entry for entry in registry.entries() if entry.sha256 not in self._harmful]
 
-    def _write(self, registry: PublicRegistry, entries: Sequence[Entry], folder: Path) -> None:
+    def _write(self, registry: PublicRegistry, entries: Sequence[ReleaseEntry], folder: Path) -> None:
         """Write a board of some releases."""
         some = registry.only(entries)
         read = read_board(some, self._kept)
@@ -85,7 +85,7 @@ class Worker:
             Exception: `error`, where none can be made of no release either, so that it is no release's.
         """
 
-        def works(entries: Sequence[Entry]) -> bool:
+        def works(entries: Sequence[ReleaseEntry]) -> bool:
             try:
                 self._write(registry, entries, _emptied(folder))
             except Exception as wrong:
@@ -110,7 +110,7 @@ class Worker:
         """The releases of the newest board."""
         with suppress(RunError, OSError, ValueError):
             name = str(read_json(self._places.current)["name"])
-            return {reference for reference, _ in Shown(self._places.made / name).listed()}
+            return {reference for reference, _ in BoardSnapshot(self._places.made / name).listed()}
         return set()
 
 
@@ -136,7 +136,7 @@ def _emptied(folder: Path) -> Path:
     return folder
 
 
-def made(worker: Worker, places: Places) -> str:
+def made(worker: BoardWorker, places: BoardPaths) -> str:
     """The name of a new board, which is whole, and the newest from now on."""
     make_folders(places.made)
     name = secrets.token_hex(8)  # no number: each private release would raise it

@@ -44,7 +44,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class CompetitionRequest:
     """A competition as its owner asks for it."""
 
     dataset: str
@@ -69,7 +69,7 @@ def make(
     settings: Settings,
     database: Database,
     viewer: Viewer,
-    wanted: Wanted,
+    wanted: CompetitionRequest,
     now: float,
     *,
     lot: random.Random | None = None,
@@ -171,7 +171,7 @@ def _read_rows(settings: Settings, place: Path, named: str, group_by: str | None
     return {"sha256": sha256, "groups": {point.id: point.group for point in found.datapoints}}
 
 
-def _held_out(wanted: Wanted, groups: Mapping[str, str], lot: random.Random) -> set[str]:
+def _held_out(wanted: CompetitionRequest, groups: Mapping[str, str], lot: random.Random) -> set[str]:
     """The ids of the part that is held out; see also that all rows have a label, and no others."""
     check_labels(wanted.labels.keys(), groups.keys())
     held = set(wanted.held_out)

@@ -26,7 +26,7 @@ def _same(_: str, row: Row) -> Row:
 
 
 @dataclass(frozen=True)
-class Step:
+class UpgradeStep:
     """From one version to the next."""
 
     tables: Callable[[Connection], None]
@@ -69,7 +69,7 @@ def _row_of_3(table: str, row: Row) -> Row:
     return {**dict.fromkeys(added), **row}
 
 
-STEPS: Mapping[int, Step] = {1: Step(_to_2), 2: Step(_to_3, _row_of_3)}
+STEPS: Mapping[int, UpgradeStep] = {1: UpgradeStep(_to_2), 2: UpgradeStep(_to_3, _row_of_3)}
 """By the version that a step begins with."""
 
 

@@ -18,7 +18,7 @@ from runner.documents.releases.bundle import Content
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.documents.releases.reference import Kind, Reference, parse
-from runner.registry.differences import Note
+from runner.registry.differences import CheckNote
 from runner.registry.skipped_releases import in_words, lacks_memory
 from runner.registry.transports.interface import Added, Stored
 from runner.registry.transports.listing import small_file
@@ -27,11 +27,11 @@ from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, rea
 from runner.registry.verification.verify import wrong_in_release
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import rows_of_run
-from runner.server.isolated_task import Bounds, How, apart, is_the_servers
+from runner.server.isolated_task import How, TaskLimits, apart, is_the_servers
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
-from runner.server.uploads.pieces import Pieces
+from runner.server.uploads.pieces import UploadPieces
 from runner.server.uploads.uploads import Uploads
 from runner.server.visible_tree import ServerTree
 
@@ -44,7 +44,7 @@ EXPLAINED_BY_TIME = "it takes longer to check than this server takes for one pub
 
 
 @dataclass(frozen=True)
-class Verdict:
+class UploadVerdict:
     """What a check came to."""
 
     problems: Sequence[str] = ()
@@ -58,7 +58,7 @@ class Verdict:
         return not self.problems
 
 
-class Incoming:
+class UploadTransport:
     """See `Transport`: an upload as a registry would have it, over what the publisher can see there already."""
 
     where = "the upload"
@@ -82,7 +82,7 @@ class Incoming:
         """Nothing is held open."""
 
 
-def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> Verdict:
+def check(incoming: UploadTransport, declaration: Declaration, settings: Settings) -> UploadVerdict:
     """Everything that is wrong with an upload; in this process."""
     problems: list[str] = []
     notes: dict[str, Sequence[str]] = {}
@@ -92,8 +92,8 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
         try:
             if folder.part == "":
                 found = list(_wrong_release(registry, incoming, folder, settings))
-                notes[folder.path] = [line for line in found if isinstance(line, Note)]
-                problems += (_named(folder, line) for line in found if not isinstance(line, Note))
+                notes[folder.path] = [line for line in found if isinstance(line, CheckNote)]
+                problems += (_named(folder, line) for line in found if not isinstance(line, CheckNote))
                 if folder.reference.kind == Kind.RUN and (played := rows_of_run(incoming, folder.path)) is not None:
                     rows[folder.path] = played
             else:
@@ -106,7 +106,7 @@ def check(incoming: Incoming, declaration: Declaration, settings: Settings) -> V
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
             break
-    return Verdict(problems[:MOST_PROBLEMS], notes, rows)
+    return UploadVerdict(problems[:MOST_PROBLEMS], notes, rows)
 
 
 def _named(folder: DeclaredFolder, line: str) -> str:
@@ -115,7 +115,9 @@ def _named(folder: DeclaredFolder, line: str) -> str:
     return line if says_it else f"{folder.path}: {line}"
 
 
-def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolder, settings: Settings) -> Iterator[str]:
+def _wrong_release(
+    registry: Registry, incoming: UploadTransport, folder: DeclaredFolder, settings: Settings
+) -> Iterator[str]:
     data = small_file(incoming.open(f"{folder.path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
     said = read_checksum(small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
     if digest(data) != said:
@@ -140,7 +142,7 @@ def _wrong_release(registry: Registry, incoming: Incoming, folder: DeclaredFolde
         yield from wrong_in_release(registry, registry.find(folder.reference))
 
 
-def _wrong_links(incoming: Incoming, release: Release) -> Iterator[str]:
+def _wrong_links(incoming: UploadTransport, release: Release) -> Iterator[str]:
     """What a release says of others that are here, or come with it, and are otherwise, or not for all who see it.
 
     Of one that is not here nothing is said: it may be another registry's, or somebody else's own.
@@ -160,7 +162,7 @@ def _wrong_links(incoming: Incoming, release: Release) -> Iterator[str]:
             yield f"{release.reference} is public, and {named}, which it names as {link.role}, is private"
 
 
-def _wrong_addition(registry: Registry, incoming: Incoming, folder: DeclaredFolder) -> Iterator[str]:
+def _wrong_addition(registry: Registry, incoming: UploadTransport, folder: DeclaredFolder) -> Iterator[str]:
     """What is wrong with the yank or the signature of a release."""
     try:
         registry.read(registry.find(folder.reference))
@@ -178,36 +180,38 @@ class CheckError(RunError):
     """The server could not check it, for no reason of the upload's own."""
 
 
-def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> Verdict:
+def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> UploadVerdict:
     """`check`, in a process that is ended where it takes too long or too much.
 
     Raises:
         CheckError: the process ended otherwise, which is no word on the upload.
     """
-    within = Pieces(settings.incoming).folder(upload)  # what a killed server leaves is removed with the upload
+    within = UploadPieces(settings.incoming).folder(upload)  # what a killed server leaves is removed with the upload
     try:
         ending = apart(
-            Bounds.of(settings), within, _check, settings, viewer, upload, declaration.to_bytes(), most=MOST_SAID
+            TaskLimits.of(settings), within, _check, settings, viewer, upload, declaration.to_bytes(), most=MOST_SAID
         )
     except OSError as error:
         raise CheckError(f"it cannot be checked now: {error}") from error
     match ending.how:
         case How.ANSWERED:
-            return Verdict(**ending.answer)
+            return UploadVerdict(**ending.answer)
         case How.TOO_LONG:
-            return Verdict([EXPLAINED_BY_TIME])
+            return UploadVerdict([EXPLAINED_BY_TIME])
         case How.TOO_MUCH:
-            return Verdict([f"its check takes more than {settings.check_bytes >> 20:,} MiB of memory"])
+            return UploadVerdict([f"its check takes more than {settings.check_bytes >> 20:,} MiB of memory"])
         case How.DIED:
             raise CheckError(f"its check {ending.why}")
 
 
 def _check(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
-    """The fields of the `Verdict`; in a process of its own."""
+    """The fields of the `UploadVerdict`; in a process of its own."""
     from runner.server.store.blob_stores import blobs_of
 
     database, blobs = Database(settings.database_url), blobs_of(settings)
     declaration = Declaration.from_bytes(declared)
-    incoming = Incoming(declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer))
+    incoming = UploadTransport(
+        declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)
+    )
     found = check(incoming, declaration, settings)
     return {"problems": list(found.problems), "notes": dict(found.notes), "rows": dict(found.rows)}

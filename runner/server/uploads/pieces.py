@@ -88,7 +88,7 @@ class Receiving:
         self._file.close()
 
 
-class Pieces:
+class UploadPieces:
     """The pieces of all uploads, below one folder."""
 
     def __init__(self, incoming: Path) -> None:

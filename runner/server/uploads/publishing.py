@@ -27,9 +27,9 @@ from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, releases
-from runner.server.uploads.checking import KEPT, RECOMPUTED, Verdict, checked_apart
+from runner.server.uploads.checking import KEPT, RECOMPUTED, UploadVerdict, checked_apart
 from runner.server.uploads.declaration import DeclaredFolder
-from runner.server.uploads.queue import Queue, Waiting
+from runner.server.uploads.queue import Queue, QueuedUpload
 from runner.server.uploads.uploads import CHECKING, OPEN, REFUSED, SEEN, TAKEN, Upload, Uploads, is_there
 from runner.version import __version__
 
@@ -63,7 +63,7 @@ class Publishing:
         """Have all that is to be checked be waiting for it, as after a server was killed."""
         self.scoring.wake()
         for upload, account in self.uploads.unchecked():
-            self._queue.put(Waiting(upload, account))
+            self._queue.put(QueuedUpload(upload, account))
 
     def commit(self, upload: Upload, now: float) -> None:
         """Have an upload that is whole be checked, and then seen; once, however often it is asked for.
@@ -76,7 +76,7 @@ class Publishing:
         if upload.missing:
             raise ReleaseError(f"{len(upload.missing)} files are not sent yet")
         if self.uploads.set_state(upload.id, CHECKING, [], now, only=OPEN):
-            self._queue.put(Waiting(upload.id, upload.account_id))
+            self._queue.put(QueuedUpload(upload.id, upload.account_id))
 
     def _work(self) -> None:
         while (one := self._queue.take()) is not None:
@@ -89,7 +89,7 @@ class Publishing:
             else:
                 self._queue.done(one)
 
-    def _try_again(self, one: Waiting) -> None:
+    def _try_again(self, one: QueuedUpload) -> None:
         """Later; after some times the upload is open again, and whoever sent it is told. Its blobs stay."""
         if one.tries < self._settings.check_tries:
             self._queue.again(one)
@@ -102,9 +102,9 @@ class Publishing:
 
     def check(self, upload: str, account_id: int) -> None:
         """Check an upload now, and show it if it is good; without `start`, nothing else does."""
-        self._check(Waiting(upload, account_id))
+        self._check(QueuedUpload(upload, account_id))
 
-    def _check(self, one: Waiting) -> None:
+    def _check(self, one: QueuedUpload) -> None:
         with self._database.reading() as connection:
             viewer = viewer_of_account(connection, one.account_id)
         found = self.uploads.find(viewer, one.upload)
@@ -136,13 +136,13 @@ class Publishing:
         )
 
     @staticmethod
-    def _wrong_owner(viewer: Viewer, upload: Upload) -> Verdict | None:
+    def _wrong_owner(viewer: Viewer, upload: Upload) -> UploadVerdict | None:
         """What was allowed when it was declared may not be now."""
         owners = {folder.reference.owner for folder in upload.declaration.folders}
         wrong = sorted(owner for owner in owners if not viewer.publishes_as(owner))
-        return Verdict([f"you may not publish as {owner} any more" for owner in wrong]) if wrong else None
+        return UploadVerdict([f"you may not publish as {owner} any more" for owner in wrong]) if wrong else None
 
-    def _show(self, upload: Upload, verdict: Verdict) -> None:
+    def _show(self, upload: Upload, verdict: UploadVerdict) -> None:
         """All of it and the note that it is shown, or nothing of it."""
         try:
             with self._database.writing() as connection:
@@ -165,7 +165,7 @@ class Publishing:
             self.uploads.set_state(upload.id, TAKEN, taken, time.time(), only=CHECKING)
 
     def _insert(
-        self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: Verdict,
+        self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: UploadVerdict,
         *, sent: float,
     ) -> None:  # fmt: skip
         where = folder.reference
@@ -187,7 +187,9 @@ class Publishing:
         ]  # fmt: skip
         connection.execute(insert(files), rows)
 
-    def _insert_release(self, connection: Connection, upload: Upload, folder: DeclaredFolder, verdict: Verdict) -> int:
+    def _insert_release(
+        self, connection: Connection, upload: Upload, folder: DeclaredFolder, verdict: UploadVerdict
+    ) -> int:
         where = folder.reference
         manifest = next(file for file in folder.files if file.path == MANIFEST)
         with self._blobs.open(manifest.sha256) as source:

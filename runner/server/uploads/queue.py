@@ -8,7 +8,7 @@ from threading import Condition
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedUpload:
     """One upload that is to be checked."""
 
     upload: str
@@ -22,25 +22,25 @@ class Queue:
     def __init__(self) -> None:
         self._condition = Condition()
         self._turns: deque[int] = deque()
-        self._of: dict[int, deque[Waiting]] = {}
+        self._of: dict[int, deque[QueuedUpload]] = {}
         self._known: set[str] = set()
         self._closed = False
 
-    def put(self, one: Waiting) -> None:
+    def put(self, one: QueuedUpload) -> None:
         """Have an upload wait, unless it does, or is being checked."""
         with self._condition:
             if one.upload not in self._known:
                 self._known.add(one.upload)
                 self._append(one)
 
-    def _append(self, one: Waiting) -> None:
+    def _append(self, one: QueuedUpload) -> None:
         waiting = self._of.setdefault(one.account_id, deque())
         if not waiting:
             self._turns.append(one.account_id)
         waiting.append(one)
         self._condition.notify()
 
-    def take(self) -> Waiting | None:
+    def take(self) -> QueuedUpload | None:
         """The next one, which is waited for; None once the queue is closed. Whoever takes one says when it is done."""
         with self._condition:
             while not (self._turns or self._closed):
@@ -55,12 +55,12 @@ class Queue:
                 del self._of[account]
             return one
 
-    def done(self, one: Waiting) -> None:
+    def done(self, one: QueuedUpload) -> None:
         """It need not be known any more."""
         with self._condition:
             self._known.discard(one.upload)
 
-    def again(self, one: Waiting) -> None:
+    def again(self, one: QueuedUpload) -> None:
         """Have one that was taken wait behind all others of its account."""
         with self._condition:
             self._append(one)

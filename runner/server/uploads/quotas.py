@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 from runner.base.errors import UsageError
 from runner.server.settings import Settings
 from runner.server.store.schema import files, releases, uploads
-from runner.server.uploads.pieces import NoRoomError, Pieces
+from runner.server.uploads.pieces import NoRoomError, UploadPieces
 
 _AT_ONCE = 500
 
@@ -40,7 +40,9 @@ def check_quota(settings: Settings, published: int, open_bytes: int, new: int) -
         )
 
 
-def check_room(connection: Connection, settings: Settings, pieces: Pieces, size: int, active: Collection[str]) -> None:
+def check_room(
+    connection: Connection, settings: Settings, pieces: UploadPieces, size: int, active: Collection[str]
+) -> None:
     """Raises: NoRoomError: the disk has no room for it beside all that others have declared, and not sent yet."""
     query = select(uploads.c.id, uploads.c.size).where(uploads.c.state.in_(active))
     declared = {row.id: int(row.size) for row in connection.execute(query)}

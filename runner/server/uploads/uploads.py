@@ -30,7 +30,7 @@ from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
 from runner.server.store.schema import files, releases, uploads
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
-from runner.server.uploads.pieces import NoRoomError, OffsetError, Pieces, Receiving
+from runner.server.uploads.pieces import NoRoomError, OffsetError, Receiving, UploadPieces
 from runner.server.uploads.quotas import check_quota, check_room, new_bytes, published_bytes
 from runner.server.visible_tree import seen_by
 
@@ -60,7 +60,7 @@ class Uploads:
 
     def __init__(self, settings: Settings, database: Database, blobs: Blobs) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
-        self.pieces = Pieces(settings.incoming)
+        self.pieces = UploadPieces(settings.incoming)
         self._declared = _Kept()
 
     # Declaring

@@ -27,7 +27,7 @@ Code = Literal[
 ]  # fmt: skip
 
 
-class Fault(BaseModel):
+class ApiError(BaseModel):
     """Why a request was not done."""
 
     code: Code
@@ -65,7 +65,7 @@ def fault(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """An answer that says what is wrong."""
-    said = Fault(code=code, message=message, problems=list(problems), have=have)
+    said = ApiError(code=code, message=message, problems=list(problems), have=have)
     response = JSONResponse(said.model_dump(exclude_none=True), status, headers)
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
@@ -73,7 +73,7 @@ def fault(
 
 
 def handle_faults(app: FastAPI) -> None:
-    """Answer with a `Fault` whatever goes wrong."""
+    """Answer with a `ApiError` whatever goes wrong."""
 
     async def ours(_: Request, error: Exception) -> JSONResponse:
         status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))

@@ -11,19 +11,19 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from runner.server.accounts.accounts import viewer_of
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.web import health
 from runner.server.web.allowed_hosts import Hosts
 from runner.server.web.api import accounts, admin, competitions, releases, uploads
 from runner.server.web.api.schemas import ALWAYS
 from runner.server.web.api_errors import handle_faults
-from runner.server.web.error_pages import Wrong
+from runner.server.web.error_pages import ErrorPage
 from runner.server.web.headers import Headers
 from runner.server.web.health import Readiness
 from runner.server.web.observability import Numbers, Seeing
 from runner.server.web.openapi import describe
 from runner.server.web.pages.routes import add_pages
-from runner.server.web.pages.site import Site
+from runner.server.web.pages.site import ServerSite
 from runner.server.web.rate_limits import AtOnce, Limiting
 from runner.server.web.request_bodies import Bodies
 from runner.version import __version__
@@ -32,9 +32,9 @@ LOG = logging.getLogger("nip_run.server")
 FORGET_SECONDS = 600.0
 
 
-def application(server: Server) -> FastAPI:
+def application(server: Service) -> FastAPI:
     """The routes of a server, for whatever runs ASGI."""
-    site = Site.of(server.settings, server.database)
+    site = ServerSite.of(server.settings, server.database)
 
     @asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
@@ -73,7 +73,7 @@ def application(server: Server) -> FastAPI:
     return app
 
 
-def _watch(app: FastAPI, server: Server) -> None:
+def _watch(app: FastAPI, server: Service) -> None:
     """What stands before the routes; the last is the outermost."""
 
     def is_good(token: str) -> bool:
@@ -87,12 +87,12 @@ def _watch(app: FastAPI, server: Server) -> None:
     if not settings.any_name:
         app.add_middleware(Hosts, address=settings.address)
     app.add_middleware(AtOnce, most=most, most_of_one=most_of_one, proxies=proxies)
-    app.add_middleware(Wrong)
+    app.add_middleware(ErrorPage)
     app.add_middleware(Headers)
     app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
 
 
-async def _forget_old(server: Server) -> None:
+async def _forget_old(server: Service) -> None:
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())

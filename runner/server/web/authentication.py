@@ -9,7 +9,7 @@ from fastapi import Depends, HTTPException, Request, Security
 from fastapi.security import HTTPBearer
 
 from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, viewer_of
-from runner.server.service import Server
+from runner.server.service import Service
 
 bearer = HTTPBearer(
     scheme_name="token",
@@ -20,9 +20,9 @@ bearer = HTTPBearer(
 _Wanted = Annotated[object, Security(bearer)]
 
 
-def server_of(request: Request) -> Server:
+def server_of(request: Request) -> Service:
     """The server that a request came to."""
-    found: Server = request.app.state.server
+    found: Service = request.app.state.server
     return found
 
 

@@ -29,7 +29,7 @@ _WORDS = {
 """For people, where what a program is told says less."""
 
 
-class Wrong:
+class ErrorPage:
     """Has the faults of pages be pages, and every error answered for."""
 
     def __init__(self, app: ASGIApp) -> None:

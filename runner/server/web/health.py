@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 
 from runner.base.errors import NipRunError
 from runner.server.accounts.accounts import Scope, Viewer
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.web.api.schemas import faults
 from runner.server.web.authentication import asking, server_of
 from runner.server.web.observability import Numbers
@@ -28,7 +28,7 @@ READY_SECONDS = 5.0
 class Readiness:
     """What of a server does not answer, as it was seen a moment ago: there is one look at a time, whoever asks."""
 
-    def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, server: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
         self._look: asyncio.Future[list[str]] | None = None
         self._begun = 0.0

@@ -72,7 +72,7 @@ def piece_file(path: Path, cache: str) -> Response:
     return FileResponse(path, media_type="application/gzip", headers={"cache-control": cache})
 
 
-class Kept:
+class PageCache:
     """Public pages by what they were made of: many ask for the same one between two changes."""
 
     def __init__(self, most: int = 256) -> None:

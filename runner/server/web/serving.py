@@ -16,7 +16,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.storage.safe_files import make_folders
 from runner.server.folder_import import check_imported
 from runner.server.rebuild import alone
-from runner.server.service import Server
+from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.web.app import application
 from runner.server.web.connections import bounded
@@ -56,7 +56,7 @@ def serve(
     with _own(settings), _listening(host, port) as listening:
         here = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         any_name = address is None and not _is_loopback(host)
-        server = Server.of(replace(settings, address=(address or here).rstrip("/"), any_name=any_name))
+        server = Service.of(replace(settings, address=(address or here).rstrip("/"), any_name=any_name))
         try:
             if not server.database.hold():
                 raise RunError("another server has this database; a database belongs to one server")
@@ -67,7 +67,7 @@ def serve(
             server.database.close()
 
 
-def _run(server: Server, listening: socket.socket, tell: Callable[[], None]) -> None:
+def _run(server: Service, listening: socket.socket, tell: Callable[[], None]) -> None:
     log_to_stderr()
     config = uvicorn.Config(
         application(server), log_config=None, access_log=False, server_header=False, date_header=True,

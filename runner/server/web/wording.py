@@ -16,8 +16,8 @@ from runner.base.text import dollars
 from runner.documents.releases.reference import Kind
 from runner.pages.boards.page import bar, outcomes_in_words
 from runner.pages.charts.curve import Series, curve
-from runner.pages.charts.estimates import Estimate
-from runner.pages.charts.lineage import Link, Node, lineage
+from runner.pages.charts.estimates import ChartEstimate
+from runner.pages.charts.lineage import GraphLink, GraphNode, lineage
 
 MOST_SAID = 160
 """Characters of a description in a list; the release's own page has all of it."""
@@ -157,8 +157,8 @@ def lineage_facts(family: Sequence[Mapping[str, Any]], key: str) -> dict[str, An
     if len(family) < 2:
         return {"lineage": None, "curve": None, "family": []}
     drawn = family[:MOST_DRAWN]
-    nodes = [Node(row["run_id"], row["run_id"], _below(row)) for row in drawn]
-    links = [Link(before, row["run_id"]) for row in drawn for before in row["after"]]
+    nodes = [GraphNode(row["run_id"], row["run_id"], _below(row)) for row in drawn]
+    links = [GraphLink(before, row["run_id"]) for row in drawn for before in row["after"]]
     return {
         "lineage": lineage(nodes, links, title="What was trained from what", key=f"lineage-{key}"),
         "curve": _curve(family, key),
@@ -178,11 +178,11 @@ def _accuracy(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _curve(family: Sequence[Mapping[str, Any]], key: str) -> Markup | None:
     """Accuracy by how many iterations of training are behind a run, a line for each benchmark."""
-    points: dict[str, list[tuple[float, Estimate]]] = {}
+    points: dict[str, list[tuple[float, ChartEstimate]]] = {}
     for row in family:
         said = _accuracy(row)
         if row["kind"] == "benchmark" and decimal(said.get("value")) != "–":
-            estimate = Estimate.of(row["run_id"], said)
+            estimate = ChartEstimate.of(row["run_id"], said)
             points.setdefault(str(row["benchmark"]), []).append((float(row["cumulative"]["iterations"]), estimate))
     series = [
         Series(name, sorted(found, key=lambda one: one[0]))

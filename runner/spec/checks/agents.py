@@ -7,19 +7,19 @@ from typing import Any
 
 from runner.base.errors import Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.game.protocols.protocol import Protocol
-from runner.spec.sound_spec import Sound
+from runner.spec.sound_spec import SoundSpec
 
 
-def agent_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterator[Problem]:
+def agent_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
     agents = layered.data.get("agents")
     if isinstance(agents, dict):
         yield from _name_problems(agents, layered, protocol)
     yield from _fine_tune_problems(sound.section("fine_tune"), layered, protocol)
 
 
-def _name_problems(agents: Mapping[str, Any], layered: Layered, protocol: Protocol) -> Iterator[Problem]:
+def _name_problems(agents: Mapping[str, Any], layered: LayeredData, protocol: Protocol) -> Iterator[Problem]:
     missing = [name for name in protocol.agent_names if name not in agents]
     if missing:
         message = f"missing agents of {protocol.name}: {comma_join(missing)}; add agents.{missing[0]}"
@@ -30,7 +30,7 @@ def _name_problems(agents: Mapping[str, Any], layered: Layered, protocol: Protoc
             yield Problem(layered.place(("agents", name)), f"agents.{name}", f"{protocol.name} has no such agent{hint}")
 
 
-def _fine_tune_problems(fine_tune: Mapping[str, Any], layered: Layered, protocol: Protocol) -> Iterator[Problem]:
+def _fine_tune_problems(fine_tune: Mapping[str, Any], layered: LayeredData, protocol: Protocol) -> Iterator[Problem]:
     for index, name in enumerate(fine_tune.get("agents") or ()):
         if name not in protocol.agent_names:
             message = f"{protocol.name} has no agent {name!r}{did_you_mean(name, protocol.agent_names)}"
@@ -41,7 +41,7 @@ def _fine_tune_problems(fine_tune: Mapping[str, Any], layered: Layered, protocol
         yield Problem(place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true")
 
 
-def group_problems(layered: Layered, sound: Sound) -> Iterator[Problem]:
+def group_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
     models = layered.data.get("models")
     for name, settings in sound.mappings("agents"):
         if isinstance(models, dict) and "model" in settings and settings["model"] not in models:

@@ -7,15 +7,15 @@ from itertools import takewhile
 
 from runner.base.errors import Problem
 from runner.documents.dataclass_schema import from_plain
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
 from runner.game.protocols.protocol import Decision
-from runner.spec.sound_spec import Sound
+from runner.spec.sound_spec import SoundSpec
 
 _SECTION = "decision_format"
 
 
-def decision_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[Problem]:
+def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
     """Verdicts that no answer can give by their text alone; `saved`: the spec was played, and is only read."""
     if saved or any(key.startswith(_SECTION) for key in sound.broken):
         return
@@ -43,6 +43,6 @@ def decision_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterato
         )  # fmt: skip
 
 
-def _problem(layered: Layered, key: str, message: str) -> Problem:
+def _problem(layered: LayeredData, key: str, message: str) -> Problem:
     at = (_SECTION, key)
     return Problem(layered.place(at), ".".join(at), message)

@@ -12,7 +12,7 @@ from runner.base.errors import Problem
 from runner.base.package_data import is_file, is_folder
 from runner.base.storage.journal import JOURNAL
 from runner.documents.dataclass_schema import from_plain
-from runner.documents.layered_data import Layered
+from runner.documents.layered_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
@@ -25,13 +25,13 @@ from runner.models.prices import listed_price, price_of
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.spec.checks.addresses import address_problem
-from runner.spec.sound_spec import Sound
+from runner.spec.sound_spec import SoundSpec
 
 ALTERNATIVES = 2
 """So many of the likeliest tokens may hold both verdicts, at least."""
 
 
-def model_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[Problem]:
+def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
     """What is wrong with each model group; `saved`: it was played, and is only read."""
     for name, settings in sound.mappings("models"):
         if f"models.{name}.provider" in sound.broken:
@@ -57,7 +57,7 @@ def model_problems(layered: Layered, sound: Sound, *, saved: bool) -> Iterator[P
             yield from _replay_problems(layered, name, settings, saved=saved)
 
 
-def verdict_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iterator[Problem]:
+def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
     """What keeps the probability of a verdict from being read in the log-probabilities of its tokens."""
     if not from_plain(VerdictSettings, sound.section("verdict")).reads_logprobs:
         return
@@ -81,13 +81,13 @@ def verdict_problems(layered: Layered, protocol: Protocol, sound: Sound) -> Iter
         yield Problem(place, "verdict.confidence", message)
 
 
-def _of_group(layered: Layered, *at: str) -> Callable[[str], Problem]:
+def _of_group(layered: LayeredData, *at: str) -> Callable[[str], Problem]:
     """What is wrong with a model group, or with one of its keys."""
     path = ("models", *at)
     return lambda message: Problem(layered.place(path), ".".join(path), message)
 
 
-def _sharing_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+def _sharing_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     if not settings.get("share_prompts"):
         return
     problem = _of_group(layered, name, "share_prompts")
@@ -97,7 +97,7 @@ def _sharing_problems(layered: Layered, name: str, settings: Mapping[str, Any]) 
         yield problem("a batch asks for one answer a line; leave share_prompts out")
 
 
-def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+def _server_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     said = settings.get("base_url")
     problem = _of_group(layered, name, "base_url")
     urls: list[str] = said if isinstance(said, list) else [] if said is None else [said]
@@ -118,7 +118,7 @@ def _server_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -
         yield _of_group(layered, name, "headers", header)(message)
 
 
-def _extra_problems(layered: Layered, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
+def _extra_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     body, priced = settings.get("extra_body") or {}, settings.get("price") is not None
     tiers = _listed_tiers(settings) if "service_tier" in body and not priced else ()
     for key, message in extra_body_problems(body, name, priced=priced, tiers=tiers):
@@ -134,7 +134,7 @@ def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str]:
     return () if listed is None else tuple(listed.tiers)
 
 
-def _replay_problems(layered: Layered, name: str, settings: Mapping[str, Any], *, saved: bool) -> Iterator[Problem]:
+def _replay_problems(layered: LayeredData, name: str, settings: Mapping[str, Any], *, saved: bool) -> Iterator[Problem]:
     run = settings.get("run")
     if run is None:
         yield _of_group(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
@@ -152,7 +152,7 @@ def _can_be_read(path: Path) -> bool:
     return is_file(path) and os.access(path, os.R_OK)
 
 
-def budget_problems(layered: Layered, sound: Sound, asked: Collection[str] | None = None) -> Iterator[Problem]:
+def budget_problems(layered: LayeredData, sound: SoundSpec, asked: Collection[str] | None = None) -> Iterator[Problem]:
     """What keeps the worst case of a call from being known before it is made; `asked`: of these groups alone."""
     budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
@@ -168,5 +168,5 @@ def budget_problems(layered: Layered, sound: Sound, asked: Collection[str] | Non
             yield problem(f"with a budget, each answer needs a limit; set {key}.max_completion_tokens (or max_tokens)")
 
 
-def replay_folder(layered: Layered, group: str) -> Path:
+def replay_folder(layered: LayeredData, group: str) -> Path:
     return layered.folder(("models", group, "run")) / str(layered.data["models"][group]["run"])

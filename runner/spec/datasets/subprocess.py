@@ -12,7 +12,10 @@ import orjson
 
 from runner.spec.datasets.settings import DatasetLimits
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from runner.spec.datasets.subprocess_tasks import main; main()"
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from runner.spec.datasets.subprocess_tasks import main; main()"
+)
 
 
 class TaskFailed(Exception):

@@ -10,7 +10,7 @@ import pytest
 from runner.base.errors import Place, SpecError
 from runner.game.prompts.chat import chat_messages
 from runner.game.protocols.loader import load_protocol, unplayable
-from runner.game.protocols.rounds import Turn, episode_rewards
+from runner.game.protocols.rounds import PendingTurn, episode_rewards
 from tests.support.games import DUEL, SEVENTH, finished, protocol_of, who_speaks
 from tests.support.paths import ROOT
 
@@ -137,7 +137,7 @@ def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
     assert protocol.speakers(1, 0) == {"speaker": ("back_room",)}
     assert protocol.speakers(4, 0) == {"speaker": ("main",)}
 
-    def says(turn: Turn, name: str) -> str:
+    def says(turn: PendingTurn, name: str) -> str:
         return "Decision: accept" if (name, turn.round) == ("verifier", 10) else f"{name} {turn.round}"
 
     played = finished(protocol, says)

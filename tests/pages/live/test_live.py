@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.pages.live.follower import Follower
-from runner.pages.live.piece_cache import NEWEST, Pieces
+from runner.pages.live.piece_cache import NEWEST, PieceCache
 from runner.results.folder import RunFolder
 from tests.support.files import bytes_of
 from tests.support.hang_guard import HANG_SECONDS
@@ -97,7 +97,7 @@ def test_a_view_changes_nothing_in_the_results_but_for_notes(played: Path, tmp_p
 def followed() -> Iterator[Callable[..., Follower]]:
     """Follows a run until the test has ended."""
     with ExitStack() as stack:
-        yield lambda folder, pieces=None: stack.enter_context(closing(Follower(folder, 0, pieces or Pieces())))
+        yield lambda folder, pieces=None: stack.enter_context(closing(Follower(folder, 0, pieces or PieceCache())))
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_a_damaged_journal_is_told_and_read_again_once_it_is_mended(
 def test_a_journal_that_was_replaced_is_read_again_under_other_names(
     played: Path, tmp_path: Path, followed: Callable[..., Follower]
 ) -> None:
-    folder, pieces = copied(played, tmp_path / "tiny"), Pieces()
+    folder, pieces = copied(played, tmp_path / "tiny"), PieceCache()
     follower = followed(folder, pieces)
     assert looked(follower)["games"]["count"] == 6
     assert pieces.get("r0-list-0") is not None
@@ -206,7 +206,7 @@ def test_several_runs_are_viewed_and_one_that_is_damaged_hides_no_other(played: 
 
 
 def test_pieces_beyond_the_memory_stand_in_a_file_and_are_the_same() -> None:
-    pieces = Pieces(memory=1000)
+    pieces = PieceCache(memory=1000)
     kept = {f"r0-games-{number}": bytes([number]) * (200 + number) for number in range(40)}
     for name, piece in kept.items():
         pieces.keep(name, b"before")

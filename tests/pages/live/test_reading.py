@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from runner.pages.live.follower import Follower
-from runner.pages.live.journal_state import Reading
-from runner.pages.live.piece_cache import Pieces
+from runner.pages.live.journal_state import JournalReading
+from runner.pages.live.piece_cache import PieceCache
 from runner.pages.report.run import gathered
 from runner.results.folder import RunFolder
 from tests.support.runs import only_run, played
@@ -23,10 +23,10 @@ GAMES = 30
 
 
 @contextmanager
-def reading(run: RunFolder, kept: dict[str, bytes]) -> Iterator[Reading]:
+def reading(run: RunFolder, kept: dict[str, bytes]) -> Iterator[JournalReading]:
     """What reads a run in small pieces, one thing after another in each step."""
     ticks = count()
-    with closing(Reading(run, "r0", kept.__setitem__, lambda: float(next(ticks)), first_piece=500)) as found:
+    with closing(JournalReading(run, "r0", kept.__setitem__, lambda: float(next(ticks)), first_piece=500)) as found:
         yield found
 
 
@@ -87,7 +87,7 @@ def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp
 
 
 def test_a_page_of_a_run_that_is_still_read_says_how_far_it_has_come(run: RunFolder) -> None:
-    with closing(Follower(run, 0, Pieces())) as follower:
+    with closing(Follower(run, 0, PieceCache())) as follower:
         assert follower.gathered().is_part
         while follower.look() == 0.0:
             pass

@@ -14,7 +14,7 @@ import pytest
 
 from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
 from runner.documents.releases.reference import Kind, Reference
-from runner.registry.transports.git.bounded_process import Bounds
+from runner.registry.transports.git.bounded_process import ProcessLimits
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
@@ -236,7 +236,7 @@ def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path,
         for _ in range(size):
             file.write(os.urandom(1 << 20))
     made = bundle(contents={"journal.jsonl": large})
-    transport = GitTransport(str(repository), bounds=Bounds(memory_bytes=240 << 20))
+    transport = GitTransport(str(repository), bounds=ProcessLimits(memory_bytes=240 << 20))
     tracemalloc.start()
     try:
         with Registry(transport) as registry:

@@ -9,7 +9,7 @@ import pytest
 
 from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.documents.releases.reference import parse
-from runner.registry.transports.git.bounded_process import Bounds
+from runner.registry.transports.git.bounded_process import ProcessLimits
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.registry import Registry
 from tests.support import git
@@ -40,7 +40,7 @@ def planted(row: Row, tmp_path: Path) -> Path:
 
 
 def registry_at(place: str, row: Row) -> Registry:
-    return Registry(GitTransport(place + row.revision, bounds=Bounds(seconds=30, **(row.bounds or {}))))
+    return Registry(GitTransport(place + row.revision, bounds=ProcessLimits(seconds=30, **(row.bounds or {}))))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -125,7 +125,7 @@ def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_pa
     answer, words = SERVERS[name]
     is_slow = "took more" in words  # ended by its time and nothing else, so the others have time enough
     idle_seconds, seconds = (1, 4) if is_slow else (HANG_SECONDS, HANG_SECONDS)
-    bounds = Bounds(
+    bounds = ProcessLimits(
         idle_seconds=idle_seconds, seconds=seconds, pack_bytes=8 << 20, memory_bytes=1 << 30,
         answer_bytes=1 << 20,
     )  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 
 from runner.base.errors import NipRunError, ReleaseError, TakenError
 from runner.documents.releases.bundle import Bundle
-from runner.registry.transports.git.bounded_process import Bounds
+from runner.registry.transports.git.bounded_process import ProcessLimits
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.locations import connect
 from tests.support import git
@@ -141,7 +141,7 @@ def test_a_branch_that_moves_for_ever_is_given_up(repository: Path) -> None:
 
     slept: list[float] = []
     with git.http(repository.parent, move) as address:
-        transport = GitTransport(f"{address}/registry.git", bounds=Bounds(pushes=2), sleep=slept.append)
+        transport = GitTransport(f"{address}/registry.git", bounds=ProcessLimits(pushes=2), sleep=slept.append)
         with pytest.raises(ReleaseError, match="others publish all the time"):
             transport.add({"prompts/acme/a/1": [("a", b"a")]}, "never")
         transport.close()

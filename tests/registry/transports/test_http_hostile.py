@@ -15,14 +15,14 @@ import pytest
 
 from runner.base.errors import ReleaseError
 from runner.registry.transports.http.answers import account_of
-from runner.registry.transports.http.prefetch import Ahead
+from runner.registry.transports.http.prefetch import FilePrefetch
 from runner.registry.transports.http.session import HttpSession
 from runner.registry.transports.http.transport import HttpTransport
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 from tests.registry.transports.test_http_tokens import config, listening
 
 __all__ = ("config",)
-BRIEF = Patience(tries=2, wait=0.01, read=5, answer_bytes=1 << 16)
+BRIEF = Timeouts(tries=2, wait=0.01, read=5, answer_bytes=1 << 16)
 
 
 def read(answer: bytes, how: str, *, status: int = 200, headers: dict[str, str] | None = None) -> Any:
@@ -99,7 +99,7 @@ def test_a_file_that_is_shorter_than_was_told_is_no_file() -> None:
 def test_files_that_come_otherwise_than_they_were_asked_for_are_refused(answer: bytes) -> None:
     with listening((200, {}, answer)) as (where, _):
         session = HttpSession(where, BRIEF)
-        ahead = Ahead(session)
+        ahead = FilePrefetch(session)
         ahead.expect(["run/acme/a", "run/acme/b"])
         with pytest.raises(ReleaseError, match="files come otherwise"):
             ahead.take("run/acme/a")

@@ -15,12 +15,12 @@ import pytest
 
 from runner.base.errors import ReleaseError
 from runner.registry.transports.http.transport import FEW_PAGES, HttpTransport
-from runner.registry.transports.timeouts import Patience
-from runner.registry.transports.transfer_rate import Pace
+from runner.registry.transports.timeouts import Timeouts
+from runner.registry.transports.transfer_rate import TransferRate
 from tests.support.hub import QUICK, registry
 from tests.support.servers.client import Loopback
 
-SHORT = Patience(tries=2, wait=0.01, read=30.0, answer_seconds=0.3, request_seconds=0.05)
+SHORT = Timeouts(tries=2, wait=0.01, read=30.0, answer_seconds=0.3, request_seconds=0.05)
 OK = b"HTTP/1.1 200 OK\r\n"
 
 DRIPS = {
@@ -151,7 +151,7 @@ class Clock:
 
 def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> None:
     clock = Clock()
-    pace = Pace(Patience(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
+    pace = TransferRate(Timeouts(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
 
     def step(seconds: float, size: int) -> Callable[[float], int]:
         def take(_: float) -> int:
@@ -176,7 +176,7 @@ def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> 
 
 def test_a_step_that_fails_when_the_time_is_over_is_too_slow_and_an_earlier_failure_is_itself() -> None:
     clock = Clock()
-    pace = Pace(Patience(answer_seconds=10.0), RuntimeError, clock)
+    pace = TransferRate(Timeouts(answer_seconds=10.0), RuntimeError, clock)
 
     def fail(_: float) -> None:
         clock.now += 6.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.base.errors import UsageError
-from runner.results.comparison.assertions import Assertion, Held, parse_assertion
+from runner.results.comparison.assertions import Assertion, AssertionResult, parse_assertion
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,12 @@ def test_another_form_is_refused_at_its_place(text: str, what: str, at: int) -> 
 @pytest.mark.parametrize(
     ("sign", "low", "high", "held"),
     [
-        (">=", -0.02, 0.1, Held.HOLDS), (">", -0.02, 0.1, Held.UNDECIDED), (">=", -0.1, 0.1, Held.UNDECIDED),
-        (">=", -0.1, -0.03, Held.FAILS), ("<=", -0.1, -0.02, Held.HOLDS), ("<", -0.1, -0.02, Held.UNDECIDED),
-        ("<", 0.0, 0.1, Held.FAILS), (">=", None, None, Held.UNDECIDED),
+        (">=", -0.02, 0.1, AssertionResult.HOLDS), (">", -0.02, 0.1, AssertionResult.UNDECIDED),
+        (">=", -0.1, 0.1, AssertionResult.UNDECIDED),
+        (">=", -0.1, -0.03, AssertionResult.FAILS), ("<=", -0.1, -0.02, AssertionResult.HOLDS),
+        ("<", -0.1, -0.02, AssertionResult.UNDECIDED),
+        ("<", 0.0, 0.1, AssertionResult.FAILS), (">=", None, None, AssertionResult.UNDECIDED),
     ],
 )  # fmt: skip
-def test_the_whole_interval_decides(sign: str, low: float | None, high: float | None, held: Held) -> None:
+def test_the_whole_interval_decides(sign: str, low: float | None, high: float | None, held: AssertionResult) -> None:
     assert Assertion("", "accuracy", sign, True, -0.02).judged(low, high) == held

@@ -16,7 +16,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.main import main
 from runner.results.folder import RunFolder
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from tests.results.comparison.planted import planted, solo_spec
 
 
@@ -122,12 +122,12 @@ def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) 
 
 
 def test_the_worst_of_one_run_has_its_own_interval_and_stopped_runs_have_none(results: Path) -> None:
-    runs = [RunResult.opened(RunFolder(results / "runs" / name)) for name in ("good", "fair")]
+    runs = [FinishedRun.opened(RunFolder(results / "runs" / name)) for name in ("good", "fair")]
     for metric in ("accuracy", "balanced_accuracy", "soundness_error"):
-        own, found = runs[0].metric(metric), RunResult.worst_of(runs[:1], metric)
+        own, found = runs[0].metric(metric), FinishedRun.worst_of(runs[:1], metric)
         assert own is not None
         assert (found.ci_low, found.ci_high) == own.interval
-        both = RunResult.worst_of(runs, metric)
+        both = FinishedRun.worst_of(runs, metric)
         own = runs[both.system == "fair"].metric(metric)
         assert own is not None
         assert own.interval is not None
@@ -135,7 +135,7 @@ def test_the_worst_of_one_run_has_its_own_interval_and_stopped_runs_have_none(re
         assert both.ci_high > own.interval[1]
     stopped = replace(runs[1], metrics={**runs[1].metrics, "until": {"note": "stopped"}})
     with pytest.raises(UsageError, match="fair had leave to stop when decided"):
-        RunResult.worst_of([runs[0], stopped])
+        FinishedRun.worst_of([runs[0], stopped])
 
 
 def test_a_wrong_assertion_is_refused_before_anything_is_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from runner import compare, query, run
 from runner.base.errors import RunError, UsageError
-from runner.results.comparison.comparison import Compared, Comparison
+from runner.results.comparison.comparison import Comparison, SystemComparison
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS
 from tests.compatibility.old import RUNS, opened
@@ -20,7 +20,7 @@ from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
 
-def only(found: Comparison) -> Compared:
+def only(found: Comparison) -> SystemComparison:
     (pair,) = found.pairs
     return pair
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.results.finetune.examples import Preference, Source
+from runner.results.finetune.examples import ExampleSource, Preference
 from runner.results.finetune.files import DatasetFiles
 from runner.results.finetune.formats import FORMATS
 from runner.results.finetune.game_lines import in_validation
@@ -288,7 +288,7 @@ def test_preferences_go_to_the_files_of_their_agent_and_group(tmp_path: Path, co
         for agent in ("prover", "verifier"):
             pair = Preference([{"role": "user", "content": f"{agent} {index}"}], "good", "bad")
             other = {"rejected_rollout_id": f"r{index}x", "rejected_reward": 0.0}
-            files.add(agent, format_, pair, Source("run", f"r{index}", agent, 0, 1.0, f"p{index}", other))
+            files.add(agent, format_, pair, ExampleSource("run", f"r{index}", agent, 0, 1.0, f"p{index}", other))
     assert {row["file"]: row["examples"] for row in files.close()} == {
         f"{owner}{format_.suffix}": size for owner, size in (("m", 6), ("agents/prover", 3), ("agents/verifier", 3))
     }

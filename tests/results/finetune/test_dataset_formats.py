@@ -15,13 +15,13 @@ from runner.game.prompts.chat_format import with_alternating_roles
 from runner.models.settings import ModelSettings
 from runner.results.finetune.deduplication import HELD, DedupIndex, ScopedDedup, digest
 from runner.results.finetune.example_file import ExampleFile, trace_of
-from runner.results.finetune.examples import Example, Preference, RlTurn, Source, Supervised
+from runner.results.finetune.examples import Example, ExampleSource, Preference, RlTurn, Supervised
 from runner.results.finetune.formats import FORMATS, Format
 from tests.support.files import json_lines, parquet_rows
 
 SFT = [FORMATS["openai", "sft"], FORMATS["trl", "sft"]]
 DPO = [FORMATS["openai", "dpo"], FORMATS["trl", "dpo"]]
-SOURCE = Source("run-1", "a1", "verifier", 3, 0.5, "p1")
+SOURCE = ExampleSource("run-1", "a1", "verifier", 3, 0.5, "p1")
 
 
 def said(role: str, content: str, name: str | None = None) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.rounds import Played, Reply, play
+from runner.game.protocols.rounds import FinishedGame, Reply, play
 from runner.rollouts.agents.arrays import NestedArrayDict, arrays_from_rounds, rounds_from_arrays, timesteps
 from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
@@ -17,7 +17,7 @@ def protocol(tmp_path_factory: pytest.TempPathFactory) -> Protocol:
     return load_spec(spec_file(tmp_path_factory.mktemp("spec"))).protocol
 
 
-def game(protocol: Protocol, decide_in: int | None) -> Played:
+def game(protocol: Protocol, decide_in: int | None) -> FinishedGame:
     """A scripted game; the verifier decides in the given round, or never."""
     playing = play(protocol, seed=1, label=1, prover_stance=1)
     turn = next(playing)
@@ -31,7 +31,7 @@ def game(protocol: Protocol, decide_in: int | None) -> Played:
                 replies[name] = Reply(text, messages, 1 if decides else 2, turn.round % 2, turn.round == 1)
             turn = playing.send(replies)
     except StopIteration as end:
-        played: Played = end.value
+        played: FinishedGame = end.value
         return played
 
 

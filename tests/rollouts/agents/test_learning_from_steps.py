@@ -11,7 +11,7 @@ from runner import Environment
 from runner.documents.dataclass_schema import from_plain
 from runner.game.prompts.templates import PromptSet, template_names
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.rounds import Played, Turn
+from runner.game.protocols.rounds import FinishedGame, PendingTurn
 from runner.rollouts.agents import AgentRuntime, Observation, OpenAiWholeAgent
 from runner.rollouts.agents.arrays import HISTORIES, NestedArrayDict, arrays_from_rounds, timesteps
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
@@ -53,8 +53,8 @@ def agents_of(protocol: Protocol) -> dict[str, OpenAiWholeAgent]:
     return {name: OpenAiWholeAgent(experiment, AgentRuntime(prompts), name, protocol) for name in names}
 
 
-def decided_in(protocol: Protocol, round_: int) -> Played:
-    def says(turn: Turn, name: str) -> str:
+def decided_in(protocol: Protocol, round_: int) -> FinishedGame:
+    def says(turn: PendingTurn, name: str) -> str:
         return "Decision: reject" if turn.round == round_ else undecided(protocol)(turn, name)
 
     return finished(protocol, says)

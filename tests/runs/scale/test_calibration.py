@@ -9,7 +9,7 @@ import pytest
 
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.runs.planning.calibration import Calibration, MergeCost, scratch
+from runner.runs.planning.calibration import CalibrationRun, MergeCost, scratch
 from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 
@@ -39,7 +39,7 @@ def test_a_merge_is_measured_also_where_the_first_datapoints_are_all_of_one_grou
     (tmp_path / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     plan = Plan(load_spec(path))
     with scratch(Results(tmp_path / "results")) as results:
-        calibration = Calibration(plan, results, {}, seconds=0.02)
+        calibration = CalibrationRun(plan, results, {}, seconds=0.02)
         assert {point.group for point in plan.points[: 2 * calibration.first.games]} == {"0"}
         found = calibration.of_merge()
     assert found.once >= 0

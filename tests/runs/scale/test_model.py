@@ -15,15 +15,15 @@ from runner.runs.planning.duration_model import (
     SERVERS,
     WRITER,
     Costs,
-    Games,
+    GroupUse,
+    MeanGames,
     Players,
     Rate,
-    Use,
     games_within,
     predicted,
 )
 
-GAMES = Games(10_000, {"m": Use(5, 1000, 200)}, steps=5, waited=1.0, longest=1.0, latency=0.2)
+GAMES = MeanGames(10_000, {"m": GroupUse(5, 1000, 200)}, steps=5, waited=1.0, longest=1.0, latency=0.2)
 DRAWN = replace(GAMES, waited=0.0, longest=0.0, latency=0.0)
 COSTS = Costs(core=1e-3, worker=1e-3, writer=2e-4, together=None, begin=1.0, end=2.0, end_call=1e-5)
 PLAYERS = Players(100, {}, cores=8)
@@ -50,7 +50,7 @@ def test_servers_and_a_core_that_are_as_fast_are_slower_together_than_either() -
 
 def test_speakers_of_a_round_are_asked_at_once_and_no_more_calls_than_games_wait() -> None:
     """Two provers in each of five rounds: a game waits five times, and its calls are ten."""
-    both = replace(GAMES, groups={"m": Use(10, 1000, 200)})
+    both = replace(GAMES, groups={"m": GroupUse(10, 1000, 200)})
     free = replace(COSTS, core=1e-7)
     one, two = predicted(GAMES, free, PLAYERS), predicted(both, free, PLAYERS)
     assert two.bounds[0].calls_per_second == pytest.approx(one.bounds[0].calls_per_second)
@@ -137,7 +137,7 @@ DAY = 86_400.0
 @pytest.mark.parametrize("players", [PLAYERS, replace(PLAYERS, rates={"m": Rate(requests=60_000.0)}, shards=3)])
 @pytest.mark.parametrize("what", [GAMES, replace(GAMES, longest=None, waited=None, latency=None)])
 def test_what_fits_into_a_day_does_not_depend_on_how_many_games_are_planned(
-    games: int, players: Players, what: Games
+    games: int, players: Players, what: MeanGames
 ) -> None:
     """Start, end and the merge's are there once, and not with each game."""
     costs = replace(COSTS, merge_once=600.0, merge=1e-4)

@@ -17,8 +17,8 @@ from runner.models.layers.lost_calls import InFlight
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.models.shared_servers import Servers
-from runner.models.usage_totals import Tally
-from runner.rollouts.stop_switch import Stop
+from runner.models.usage_totals import UsageTotals
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.workers import messages
 from runner.runs.workers.permits import SPARE_CALLS, Asking, Permits
 from runner.runs.workers.prefetched_permits import MOST, PermitsAhead
@@ -34,7 +34,7 @@ class _Pair:
         group = ModelSettings(provider="openai", model="m", base_url="http://127.0.0.1:9/v1", **settings)
         costs = CallCosts({"m": group})
         self.budget = Budget(BudgetSettings(completions=most_calls))
-        self.in_flight, self.stop = InFlight(path), Stop()
+        self.in_flight, self.stop = InFlight(path), StopSwitch()
         self.permits = Permits(
             costs=costs, servers=Servers(concurrency), policy=Retry(), budget=self.budget, in_flight=self.in_flight,
             stop=self.stop, records=lambda: 0,
@@ -139,7 +139,7 @@ def test_what_a_worker_had_that_died_counts_as_used(tmp_path: Path) -> None:
         assert 0 < held <= MOST
         pair.permits.died(pair.asking, "was killed")
         await pair.permits.all_over(pair.asking)
-        assert sum(pair.asking.slots.values(), Tally()).completions == held
+        assert sum(pair.asking.slots.values(), UsageTotals()).completions == held
         assert pair.budget.spent.completions == 80 + held
         pair.permits.counted(pair.asking)
 

@@ -122,7 +122,7 @@ class Told:
 
     def send(self, message: Any) -> None:
         self.messages.append(message)
-        if sum(isinstance(one, messages.Made) for one in self.messages) == self._games:
+        if sum(isinstance(one, messages.GameFinished) for one in self.messages) == self._games:
             self.is_over.set()
 
     def close(self) -> None: ...

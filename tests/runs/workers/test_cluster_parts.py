@@ -11,10 +11,10 @@ import pytest
 
 from runner.base.errors import ProviderRefusal, SpecError
 from runner.runs.workers import messages
-from runner.runs.workers.cluster.actor_link import Seat
+from runner.runs.workers.cluster.actor_link import ActorLink
 from runner.runs.workers.cluster.errors import how_it_ended, located, wrong_node
-from runner.runs.workers.cluster.frames import PIECE_BYTES, Incoming, Outgoing
-from runner.runs.workers.remote_errors import Failure
+from runner.runs.workers.cluster.frames import PIECE_BYTES, FrameReader, Outgoing
+from runner.runs.workers.remote_errors import RemoteError
 from runner.spec.loader import load_spec
 from runner.version import __version__
 from tests.support.limits import steps
@@ -25,7 +25,7 @@ from tests.support.specs import spec_file
 
 
 def test_messages_of_any_size_come_out_as_they_went_in_by_pieces_that_ray_sends_along() -> None:
-    rng, out, into = random.Random(1), Outgoing(), Incoming()
+    rng, out, into = random.Random(1), Outgoing(), FrameReader()
     sent, got, pieces = [], [], []
     for number in range(40):
         message = messages.Noted(str(number), "x" * rng.choice([0, 10, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES]))
@@ -51,14 +51,14 @@ def test_a_seat_answers_each_question_once_in_order_whatever_the_order_they_come
         return out.pieces(64)
 
     async def ask() -> list[Any]:
-        seat, into = Seat(), Incoming()
-        second = asyncio.create_task(seat.exchange(1, told(messages.Stop())))
+        seat, into = ActorLink(), FrameReader()
+        second = asyncio.create_task(seat.exchange(1, told(messages.StopRequest())))
         third = asyncio.create_task(seat.exchange(2, []))
         await steps(20)
         assert [second.done(), third.done()] == [False, False]  # the first has not come yet
-        first = asyncio.create_task(seat.exchange(0, told(messages.Stop())))
+        first = asyncio.create_task(seat.exchange(0, told(messages.StopRequest())))
         assert list(await asyncio.gather(first, second)) == [b"", b""]  # each is answered when the next one comes
-        seat.send(messages.Ready())
+        seat.send(messages.WorkerReady())
         seat.send(messages.Noted("a", "x" * 2 * PIECE_BYTES))
         answers = [await third, await seat.exchange(3, []), await seat.exchange(4, [])]
         fifth = asyncio.create_task(seat.exchange(5, []))
@@ -68,7 +68,7 @@ def test_a_seat_answers_each_question_once_in_order_whatever_the_order_they_come
         return [message for answer in answers for batch in into.batches([answer]) for message in batch]
 
     ready, noted = asyncio.run(ask())
-    assert ready == messages.Ready()
+    assert ready == messages.WorkerReady()
     assert len(noted.line) == 2 * PIECE_BYTES
 
 
@@ -122,7 +122,7 @@ def test_a_node_without_nip_run_or_with_another_version_is_told_by_name() -> Non
 
 
 def test_what_a_worker_cannot_start_with_says_where_and_stays_what_it_is() -> None:
-    failure = Failure.of(ProviderRefusal("no key in MY_KEY", changes={"models.m.api_key_env": None}))
+    failure = RemoteError.of(ProviderRefusal("no key in MY_KEY", changes={"models.m.api_key_env": None}))
     error = located(failure, "on node 10.0.0.3 (pid 7)").error()
     assert isinstance(error, ProviderRefusal)
     assert str(error).startswith("no key in MY_KEY (on node 10.0.0.3 (pid 7) of the Ray cluster")

@@ -15,20 +15,20 @@ from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import encode, numbered, unnumbered
 from runner.models.journal_index import JournalIndex
 from runner.models.journal_records import OtherRecord, begun, read_records
-from runner.results.game_measurements import Measured
+from runner.results.game_measurements import GameMeasurement
 from runner.results.tables import Rows
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.plan_order import HELD_CHARACTERS, InOrder
-from runner.runs.execution.accounting import Counted
-from runner.runs.execution.game_outputs import Made, MadeElsewhere, MadeGame
+from runner.runs.execution.accounting import CountedRollout
+from runner.runs.execution.game_outputs import GameOutput, MadeElsewhere, MadeGame
 from runner.runs.workers import messages
 from runner.runs.workers.leases import ALONE, SUSPECT, LeaseBook, Leased
-from runner.runs.workers.lost_workers import AT_ONCE_IN_A_ROW, IN_A_ROW, Deaths
+from runner.runs.workers.lost_workers import AT_ONCE_IN_A_ROW, IN_A_ROW, LostWorkers
 from runner.runs.workers.message_codec import packed, unpacked
 from runner.runs.workers.record_keys import game_of_job, game_of_sample
-from runner.runs.workers.remote_errors import Failure
-from runner.runs.workers.worker_state import Place
+from runner.runs.workers.remote_errors import RemoteError
+from runner.runs.workers.worker_state import WorkerSlot
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.loader import load_spec
 from tests.support.runs import played
@@ -50,7 +50,7 @@ NOT_OF_WORDS = (errors.SpecError, errors.QuestionError, errors.MergeError)
 def test_every_error_comes_out_of_another_process_as_it_went_in(kind: type[NipRunError]) -> None:
     error = kind("the words")
     error.add_note("a note")
-    (back,) = unpacked(packed([Failure.of(error)]))
+    (back,) = unpacked(packed([RemoteError.of(error)]))
     again = back.error()
     assert type(again) is kind
     assert again.lines() == error.lines()
@@ -59,16 +59,16 @@ def test_every_error_comes_out_of_another_process_as_it_went_in(kind: type[NipRu
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
 def test_what_the_system_refused_is_told_apart_in_another_process_too(error: BaseException) -> None:
-    again = unpacked(packed([Failure.of(error)]))[0].error()
+    again = unpacked(packed([RemoteError.of(error)]))[0].error()
     assert (type(again), again.args) == (type(error), error.args)
 
 
 def test_a_refusal_keeps_what_it_says_to_change_and_what_one_call_would_be() -> None:
     error = ProviderRefusal("no", of_one_call=MalformedError("bad", status=400), changes={"models.m.model": None})
-    again = unpacked(packed([Failure.of(error)]))[0].error()
+    again = unpacked(packed([RemoteError.of(error)]))[0].error()
     assert dict(again.changes) == {"models.m.model": None}
     assert (str(again.of_one_call), again.of_one_call.status) == ("bad", 400)
-    again = unpacked(packed([Failure.of(ProviderRefusal("no"))]))[0].error()
+    again = unpacked(packed([RemoteError.of(ProviderRefusal("no"))]))[0].error()
     assert dict(again.changes) == {}
 
 
@@ -77,7 +77,7 @@ def test_an_error_that_is_not_known_is_told_with_where_it_came_from() -> None:
     try:
         nothing["missing"]
     except KeyError as error:
-        again = unpacked(packed([Failure.of(error)]))[0].error()
+        again = unpacked(packed([RemoteError.of(error)]))[0].error()
     assert str(again) == "KeyError: 'missing'"
     assert "test_parts.py" in again.__notes__[0]
 
@@ -91,7 +91,7 @@ def test_a_finished_game_comes_back_equal(tmp_path: Path) -> None:
     reconstructor = Reconstructor(folder, saved_plan(folder))
     rollouts = list(reconstructor.rollouts())
     reconstructor.close()
-    sent = [messages.Played(one.job.index, [(0, messages.facts_of(one))]) for one in rollouts]
+    sent = [messages.GamePlayed(one.job.index, [(0, messages.facts_of(one))]) for one in rollouts]
     back = unpacked(packed(sent))
     assert [messages.rollout_of(one.job, told.rollouts[0][1]) for one, told in zip(rollouts, back, strict=True)] == (
         rollouts
@@ -162,8 +162,8 @@ def test_a_line_that_gets_its_number_later_is_the_line_that_one_process_writes(r
 def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp_path: Path) -> None:
     def made(number: int, size: int) -> MadeGame:
         rows = [Rows(b"x" * size, 1), Rows(b"", 0), Rows(b"", 0)]
-        counted = Counted("decided", True, 0, 5, (number, 0, 0), ())
-        one = Made(rows, Measured("decided", "g", (), None), [], None)
+        counted = CountedRollout("decided", True, 0, 5, (number, 0, 0), ())
+        one = GameOutput(rows, GameMeasurement("decided", "g", (), None), [], None)
         return MadeGame([MadeElsewhere(one, counted, (1, 1))])
 
     games = [made(number, HELD_CHARACTERS // 2 + 1) for number in range(4)]
@@ -221,12 +221,12 @@ def test_all_games_of_a_datapoint_go_to_one_place_where_they_share_calls() -> No
 
 
 def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name() -> None:
-    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), Deaths(2)
+    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), LostWorkers(2)
     first, second = book.next_for(0), book.next_for(0)
     assert first is not None
     assert second is not None
     for _ in range(SUSPECT):
-        deaths.count(Place(0, leases={0: first}), "was killed by SIGSEGV", was_ready=True)
+        deaths.count(WorkerSlot(0, leases={0: first}), "was killed by SIGSEGV", was_ready=True)
         deaths.forget()
     book.give_back(first)
     book.give_back(second)
@@ -237,7 +237,7 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     assert alone is first
     with pytest.raises(RunError, match=r"rollout r0 \(p0, repeat 0\).*was killed by SIGSEGV"):
         for _ in range(ALONE):
-            deaths.count(Place(0, leases={0: alone}, plays_alone=True), "was killed by SIGSEGV", was_ready=True)
+            deaths.count(WorkerSlot(0, leases={0: alone}, plays_alone=True), "was killed by SIGSEGV", was_ready=True)
 
 
 @pytest.mark.parametrize(
@@ -245,9 +245,9 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     [(False, AT_ONCE_IN_A_ROW, "before they took a game"), (True, IN_A_ROW, "no game was finished")],
 )
 def test_workers_that_die_again_and_again_end_the_run(was_ready: bool, most: int, words: str) -> None:
-    deaths = Deaths(2)
+    deaths = LostWorkers(2)
     for _ in range(most - 1):
-        deaths.count(Place(0), "ended with exit code 1: no memory", was_ready=was_ready)
+        deaths.count(WorkerSlot(0), "ended with exit code 1: no memory", was_ready=was_ready)
     with pytest.raises(RunError, match=f"{words}.*no memory"):
-        deaths.count(Place(0), "ended with exit code 1: no memory", was_ready=was_ready)
+        deaths.count(WorkerSlot(0), "ended with exit code 1: no memory", was_ready=was_ready)
     assert Leased(job(0)).is_suspect is False

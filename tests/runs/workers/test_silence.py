@@ -17,11 +17,11 @@ from typing import Any, cast
 
 import pytest
 
-from runner.rollouts.stop_switch import Stop
-from runner.runs.workers.heartbeat import MOST, MOST_WHEN_STOPPING, Silence
+from runner.rollouts.stop_switch import StopSwitch
+from runner.runs.workers.heartbeat import MOST, MOST_WHEN_STOPPING, HeartbeatMonitor
 from runner.runs.workers.link import SocketLink
 from runner.runs.workers.messages import ALIVE_SECONDS
-from runner.runs.workers.worker_state import Held, Place
+from runner.runs.workers.worker_state import WorkerSlot, WriterState
 from tests.support import ray_nodes
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, started, until
@@ -47,7 +47,7 @@ while True:
 class Worker:
     """A process that says something every now and then, and the link to it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: WorkerSlot) -> None:
         self.killed: list[str] = []
         self._place = place
         self._end, theirs = socket.socketpair()
@@ -71,19 +71,19 @@ class Worker:
         self._place.worker = None
 
 
-def watched(what: Callable[[Worker, Stop, _Places], Any], *, leases: int = 2) -> tuple[list[str], list[str]]:
+def watched(what: Callable[[Worker, StopSwitch, _Places], Any], *, leases: int = 2) -> tuple[list[str], list[str]]:
     """What a worker that says something all the time is killed with, and what is noted, while something is done."""
 
     async def watch() -> tuple[list[str], list[str]]:
-        stop, notes = Stop(), cast("list[str]", [])
+        stop, notes = StopSwitch(), cast("list[str]", [])
         failed: list[Exception] = []
-        place = Place(0, leases=dict.fromkeys(range(leases), cast("Any", None)))
+        place = WorkerSlot(0, leases=dict.fromkeys(range(leases), cast("Any", None)))
         places = _Places([place])
         worker = Worker(place)
         place.worker = cast("Any", worker)
         await worker.begin()
-        held = cast("Held", SimpleNamespace(stop=stop, notes=SimpleNamespace(note=notes.append)))
-        watching = asyncio.create_task(Silence(places, held, failed.append, EVERY).watch())
+        held = cast("WriterState", SimpleNamespace(stop=stop, notes=SimpleNamespace(note=notes.append)))
+        watching = asyncio.create_task(HeartbeatMonitor(places, held, failed.append, EVERY).watch())
         try:
             await what(worker, stop, places)
         finally:
@@ -96,12 +96,12 @@ def watched(what: Callable[[Worker, Stop, _Places], Any], *, leases: int = 2) ->
     return asyncio.run(watch())
 
 
-class _Places(list[Place]):
+class _Places(list[WorkerSlot]):
     """Places that count how often they were looked at."""
 
     looks = 0
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[WorkerSlot]:
         self.looks += 1
         return super().__iter__()
 
@@ -118,19 +118,19 @@ def _stopped(process: subprocess.Popen[Any]) -> None:
     until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 
 
-async def _hang(worker: Worker, stop: Stop, places: _Places) -> None:
+async def _hang(worker: Worker, stop: StopSwitch, places: _Places) -> None:
     del stop
     _stopped(worker.process)
     await places.looked_at(1.5 * MOST)
 
 
-async def _stop_and_hang(worker: Worker, stop: Stop, places: _Places) -> None:
+async def _stop_and_hang(worker: Worker, stop: StopSwitch, places: _Places) -> None:
     stop.stop()
     _stopped(worker.process)
     await places.looked_at((MOST_WHEN_STOPPING + MOST) / 2)
 
 
-async def _stand_still(worker: Worker, stop: Stop, places: _Places) -> None:
+async def _stand_still(worker: Worker, stop: StopSwitch, places: _Places) -> None:
     """As a writer that was stopped: it runs, and then does not for a while, and again."""
     del worker, stop, places
     for _ in range(3):

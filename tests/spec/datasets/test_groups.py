@@ -12,7 +12,7 @@ import pytest
 from runner.base.errors import SpecError
 from runner.results.finetune.game_lines import in_validation
 from runner.rollouts.plan import Plan
-from runner.runs.finished.result import RunResult
+from runner.runs.finished.result import FinishedRun
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.selection import chosen
 from runner.spec.datasets.settings import DatasetSettings
@@ -37,7 +37,7 @@ def rows_of(spec: Path) -> list[dict[str, Any]]:
     return list(json_lines(spec.with_name("data.jsonl")))
 
 
-def clusters(result: RunResult, metric: str) -> int:
+def clusters(result: FinishedRun, metric: str) -> int:
     return next(int(row["clusters"]) for row in result.metrics["metrics"] if row["metric"] == metric)
 
 

@@ -16,7 +16,7 @@ from runner.registry.transports.git.errors import without_secrets
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class ProcessLimits:
     """What a repository may take of this machine before it is refused."""
 
     idle_seconds: float = 120.0
@@ -33,7 +33,7 @@ class Bounds:
     """How often what is to be added is tried again because somebody else's came first."""
 
 
-USUAL = Bounds()
+USUAL = ProcessLimits()
 
 _KEEP = 16 << 10
 _PIECE = 1 << 16
@@ -100,7 +100,7 @@ class Feeder:
 class Watch:
     """Reads what a command says, until it ends or has taken more than it may."""
 
-    def __init__(self, process: subprocess.Popen[bytes], bounds: Bounds) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], bounds: ProcessLimits) -> None:
         self._process, self._bounds = process, bounds
         self._out, self._errors, self._heard = bytearray(), bytearray(), 0
 

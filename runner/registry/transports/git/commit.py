@@ -13,7 +13,7 @@ from runner.base.errors import ReleaseError
 from runner.base.storage.safe_files import read_bounded
 from runner.documents.releases.bundle import PIECE, Content, opened
 from runner.registry.transports.git.bounded_process import GitFailed
-from runner.registry.transports.git.process import Git
+from runner.registry.transports.git.process import GitProcess
 
 _MARKS = "nip-run-marks"
 _WORDS = re.compile(r"[<>\x00-\x1f\x7f]")
@@ -25,7 +25,7 @@ NAME, MAIL = "nip-run", "nip-run@localhost"
 class Commits:
     """Commits that add the same files to one commit after another, whichever is the newest."""
 
-    def __init__(self, git: Git, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> None:
+    def __init__(self, git: GitProcess, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> None:
         """Write the files.
 
         Raises:
@@ -67,7 +67,7 @@ class Commits:
         return "\n".join([*lines, ""]).encode() + message + "\n".join(["", *changes, "done", ""]).encode()
 
 
-def _who(git: Git) -> tuple[str, str]:
+def _who(git: GitProcess) -> tuple[str, str]:
     """The author and the committer, as git is told by the environment or the user's own configuration."""
     try:
         said = git("config", "-z", "--get-regexp", r"^user\.(name|email)$").decode("utf-8", "replace")

@@ -38,7 +38,7 @@ HEAD = "HEAD"
 
 
 @dataclass(frozen=True)
-class Place:
+class GitLocation:
     """A repository, and the revision of it that is meant."""
 
     url: str
@@ -76,7 +76,7 @@ class Place:
         return f"git:{self.url}" + ("" if named is None else f"@{named}")
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> GitLocation:
     """A place as somebody writes it, without `git:`.
 
     Raises:
@@ -97,7 +97,7 @@ def parse_place(text: str) -> Place:
     if scp is not None and "/" not in text.partition(":")[0]:
         return _of_scp(scp)
     path, revision = (text, None) if _whole(text).exists() else _split(text)
-    return Place(str(_whole(path)), _checked_revision(revision), ("file",))
+    return GitLocation(str(_whole(path)), _checked_revision(revision), ("file",))
 
 
 def _whole(path: str) -> Path:
@@ -112,7 +112,7 @@ def _no_address(text: str) -> UsageError:
     return UsageError(f"git:{text.partition('://')[0]}://... is no address that is taken; write {_FORMS}")
 
 
-def _of_url(found: re.Match[str]) -> Place:
+def _of_url(found: re.Match[str]) -> GitLocation:
     scheme, host, port = found["scheme"].lower(), found["host"], found["port"] or ""
     path, revision = _split(found["path"] or "")
     user = found["user"]
@@ -127,7 +127,7 @@ def _of_url(found: re.Match[str]) -> Place:
     if "?" in path or "#" in path:
         raise UsageError(f"git:{scheme}://{host}: an address with '?' or '#' is none of a repository")
     if scheme == "file" and not (host or port) and path:
-        return Place(str(_whole(unquote(path))), _checked_revision(revision), ("file",))
+        return GitLocation(str(_whole(unquote(path))), _checked_revision(revision), ("file",))
     if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _WORD.fullmatch(user)):
         raise _no_address(f"{scheme}://")
     if scheme in _PLAIN and not _LOOPBACK.fullmatch(host):
@@ -136,17 +136,17 @@ def _of_url(found: re.Match[str]) -> Place:
     url = f"{scheme}://{'' if user is None else user + '@'}{host}{port}{path}"
     more = (scheme,) if scheme in _PLAIN else ()
     # The user's own configuration of git may say ssh for https, or the other way round.
-    return Place(url, _checked_revision(revision), ("https", "ssh", *more))
+    return GitLocation(url, _checked_revision(revision), ("https", "ssh", *more))
 
 
-def _of_scp(found: re.Match[str]) -> Place:
+def _of_scp(found: re.Match[str]) -> GitLocation:
     user, host = found["user"], found["host"]
     path, revision = _split(found["path"])
     url = f"{'' if user is None else user + '@'}{host}:{path}"
     if not _HOST.fullmatch(host) or (user is not None and not _WORD.fullmatch(user)) or not path.strip("/"):
         raise UsageError(f"git:{url} is no address that is taken; write {_FORMS}")
     _check_path(path, f"git:{url}")
-    return Place(url, _checked_revision(revision), ("https", "ssh"))
+    return GitLocation(url, _checked_revision(revision), ("https", "ssh"))
 
 
 def _check_path(path: str, where: str) -> None:

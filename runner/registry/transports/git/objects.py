@@ -12,7 +12,7 @@ from runner.base.errors import NotPublished, ReleaseError
 from runner.documents.releases.paths import MAX_SEGMENTS
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.git.bounded_process import close_pipes, end
-from runner.registry.transports.git.process import Git
+from runner.registry.transports.git.process import GitProcess
 from runner.registry.transports.interface import Stored
 
 DEEPEST = 4 + MAX_SEGMENTS
@@ -29,7 +29,7 @@ _AT_ONCE = 200
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """A name in a folder of git's."""
 
     mode: str
@@ -47,10 +47,10 @@ class Entry:
 class Objects:
     """Git's objects by their hashes; the commands that give them run until it is closed."""
 
-    def __init__(self, git: Git) -> None:
+    def __init__(self, git: GitProcess) -> None:
         self._git = git
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._folders: dict[str, dict[str, Entry]] = {}
+        self._folders: dict[str, dict[str, TreeEntry]] = {}
 
     def close(self) -> None:
         for process in self._running.values():
@@ -94,7 +94,7 @@ class Objects:
             raise ReleaseError(f"git ended while it gave object {name}")
         return data[:-1]
 
-    def folder(self, name: str) -> dict[str, Entry]:
+    def folder(self, name: str) -> dict[str, TreeEntry]:
         """What stands in a folder, by name; a name that is no UTF-8 has escapes for what is none."""
         known = self._folders.get(name)
         if known is None:
@@ -139,14 +139,14 @@ def _size_of(name: str, line: bytes, kind: str) -> int | None:
     return int(words[2])
 
 
-def _parsed(data: bytes, length: int) -> Iterator[tuple[str, Entry]]:
+def _parsed(data: bytes, length: int) -> Iterator[tuple[str, TreeEntry]]:
     at = 0
     while at < len(data):
         space, nul = data.find(b" ", at), data.find(b"\0", at)
         if not at < space < nul or nul + 1 + length > len(data):
             raise ReleaseError("a folder of git is damaged")
         name = data[space + 1 : nul].decode("utf-8", "backslashreplace")
-        yield name, Entry(data[at:space].decode("ascii", "replace"), data[nul + 1 : nul + 1 + length].hex())
+        yield name, TreeEntry(data[at:space].decode("ascii", "replace"), data[nul + 1 : nul + 1 + length].hex())
         at = nul + 1 + length
 
 
@@ -175,7 +175,7 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
-class Tree:
+class GitTree:
     """The files of one commit, as a registry asks for them.
 
     What else stands in the repository beside the folders of releases, such as its own README, is none of a registry.
@@ -186,7 +186,7 @@ class Tree:
     ) -> None:
         self._objects, self._root, self._where, self._most, self._fetch = objects, root, where, most_entries, fetch
 
-    def entry(self, path: str) -> Entry | None:
+    def entry(self, path: str) -> TreeEntry | None:
         """What stands at a path; None where nothing does.
 
         Raises:
@@ -194,7 +194,7 @@ class Tree:
         """
         if self._root is None:
             return None
-        found = Entry(_TREE, self._root)
+        found = TreeEntry(_TREE, self._root)
         for name in path.split("/") if path else []:
             if not found.is_folder:
                 raise ReleaseError(f"{self._where}: on the way to {path} stands {_what(found)}, and no folder")
@@ -219,7 +219,7 @@ class Tree:
         sizes = self._objects.sizes([entry.object for _, entry in files], "blob")
         yield from (Stored(path, size) for (path, _), size in zip(files, sizes, strict=True))
 
-    def _files(self, root: str, at: str) -> Iterator[tuple[str, Entry]]:
+    def _files(self, root: str, at: str) -> Iterator[tuple[str, TreeEntry]]:
         pending, seen = [(root, at)], 0
         while pending:
             name, path = pending.pop()
@@ -263,6 +263,6 @@ class Tree:
         return sorted({name for name, size in zip(names, sizes, strict=True) if size is None})
 
 
-def _what(entry: Entry) -> str:
+def _what(entry: TreeEntry) -> str:
     known = {_TREE: "a folder", _LINK: "a link", _MODULE: "another repository (a submodule)"}
     return known.get(entry.mode, f"something of mode {entry.mode!r}" if not entry.is_file else "a file")

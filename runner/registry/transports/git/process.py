@@ -16,7 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.base.errors import ReleaseError
-from runner.registry.transports.git.bounded_process import USUAL, Bounds, Feeder, GitFailed, Watch, close_pipes, end
+from runner.registry.transports.git.bounded_process import (
+    USUAL,
+    Feeder,
+    GitFailed,
+    ProcessLimits,
+    Watch,
+    close_pipes,
+    end,
+)
 from runner.registry.transports.git.errors import in_words, refusals
 
 _KEPT = frozenset(
@@ -82,10 +90,10 @@ def program_there(program: str) -> str:
     return f"GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 git {settings} {program}"
 
 
-class Git:
+class GitProcess:
     """Git in a bare repository of our own; each call is bounded in time, disk and memory, and ends with us."""
 
-    def __init__(self, folder: Path, protocols: Iterable[str], bounds: Bounds = USUAL) -> None:
+    def __init__(self, folder: Path, protocols: Iterable[str], bounds: ProcessLimits = USUAL) -> None:
         self.folder = folder
         self.bounds = bounds
         self._environment = _environment(folder, protocols)

@@ -18,11 +18,11 @@ from typing import IO
 from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.base.storage.safe_files import make_folder, remove_folder
 from runner.documents.releases.bundle import Content
-from runner.registry.transports.git.bounded_process import USUAL, Bounds, GitFailed
+from runner.registry.transports.git.bounded_process import USUAL, GitFailed, ProcessLimits
 from runner.registry.transports.git.commit import Commits
 from runner.registry.transports.git.location import HEAD, is_branch_name, parse_place
-from runner.registry.transports.git.objects import Objects, Tree
-from runner.registry.transports.git.process import Git, program_there
+from runner.registry.transports.git.objects import GitTree, Objects
+from runner.registry.transports.git.process import GitProcess, program_there
 from runner.registry.transports.interface import Added, Stored
 
 _NAME = "nip-run-registry"
@@ -61,14 +61,14 @@ class GitTransport:
         place: str,
         *,
         pull_request: bool = False,
-        bounds: Bounds = USUAL,
+        bounds: ProcessLimits = USUAL,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._place = parse_place(place)
         self._pull_request, self._bounds, self._sleep = pull_request, bounds, sleep
         self._work: _Work | None = None
         self._tip: _Tip | None = None
-        self._tree: Tree | None = None
+        self._tree: GitTree | None = None
 
     @property
     def where(self) -> str:
@@ -101,7 +101,7 @@ class GitTransport:
     # Reading
 
     @property
-    def _git(self) -> Git:
+    def _git(self) -> GitProcess:
         if self._work is None:
             self._work = _Work(self._place.protocols, self._bounds)
         return self._work.git
@@ -113,7 +113,7 @@ class GitTransport:
         except GitFailed as error:
             raise ReleaseError(f"{self.where}: {error}") from error
 
-    def _opened(self) -> Tree:
+    def _opened(self) -> GitTree:
         if self._tree is None:
             self._read()
         assert self._tree is not None
@@ -138,7 +138,7 @@ class GitTransport:
         git = self._git
         assert self._work is not None
         root = None if commit is None else git("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
-        self._tree = Tree(self._work.objects, root, self.where, self._bounds.entries, self._fetch_files)
+        self._tree = GitTree(self._work.objects, root, self.where, self._bounds.entries, self._fetch_files)
 
     def _named(self) -> tuple[str | None, str | None]:
         """The full name of what is to be read, and the branch that it is, if any."""
@@ -271,10 +271,10 @@ class GitTransport:
 class _Work:
     """A bare repository of our own in a temporary folder, which is gone when it is closed, or forgotten."""
 
-    def __init__(self, protocols: Sequence[str], bounds: Bounds) -> None:
+    def __init__(self, protocols: Sequence[str], bounds: ProcessLimits) -> None:
         root = Path(tempfile.mkdtemp(prefix="nip-run-git-"))
         folder = root / "registry.git"
-        self.git = Git(folder, protocols, bounds)
+        self.git = GitProcess(folder, protocols, bounds)
         self.objects = Objects(self.git)
         self.close = weakref.finalize(self, _end, root, self.objects)
         make_folder(folder)

@@ -19,7 +19,7 @@ LARGEST_AT_ONCE = 1 << 20
 _LONGEST_LINE = 4_000
 
 
-class Ahead:
+class FilePrefetch:
     """What is expected to be opened, in that order, and what has come of it. At most one answer is held."""
 
     def __init__(self, http: HttpSession) -> None:

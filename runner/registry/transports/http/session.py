@@ -17,12 +17,12 @@ from runner.base.errors import NotPublished, ReleaseError
 from runner.base.redaction import remember
 from runner.base.text import in_one_line, shortened
 from runner.registry.transports.http.tokens import REGISTRY, TOKEN, is_for_another, token_for
-from runner.registry.transports.timeouts import BUSY, Patience, asked_to_wait
-from runner.registry.transports.transfer_rate import Pace, set_pace
+from runner.registry.transports.timeouts import BUSY, Timeouts, asked_to_wait
+from runner.registry.transports.transfer_rate import TransferRate, set_pace
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """What a server said to one request."""
 
     status: int
@@ -49,7 +49,7 @@ class Answer:
 class HttpSession:
     """Connections to one server."""
 
-    def __init__(self, base: str, patience: Patience, *, token: str | None = None) -> None:
+    def __init__(self, base: str, patience: Timeouts, *, token: str | None = None) -> None:
         """`token` in place of the one that belongs to the server."""
         self.patience = patience
         self._base = base
@@ -64,7 +64,7 @@ class HttpSession:
         self._client = httpx2.Client(
             follow_redirects=False, headers=headers, timeout=timeout, trust_env=base.startswith("https:")
         )
-        self._pace = Pace(patience, lambda message: ReleaseError(f"{base}: {message}"))
+        self._pace = TransferRate(patience, lambda message: ReleaseError(f"{base}: {message}"))
         set_pace(self._client, self._pace)
 
     @property
@@ -84,14 +84,14 @@ class HttpSession:
         """`json`, where the answer is none."""
         return self._good(self.ask(method, path, raw=True, **options)).data
 
-    def _good(self, answer: Answer) -> Answer:
+    def _good(self, answer: HttpAnswer) -> HttpAnswer:
         if answer.status == 404:
             raise NotPublished(f"{self._base}: {answer.message}")
         if answer.status != 200:
             raise ReleaseError(f"{self._base}: {answer.message}{self.token_hint if answer.status == 401 else ''}")
         return answer
 
-    def ask(self, method: str, path: str, *, raw: bool = False, **options: Any) -> Answer:
+    def ask(self, method: str, path: str, *, raw: bool = False, **options: Any) -> HttpAnswer:
         """A request that may be repeated, until it is answered.
 
         Raises:
@@ -112,7 +112,7 @@ class HttpSession:
             wait *= 2
         raise AssertionError("the last try returns or raises")
 
-    def send(self, path: str, data: bytes, offset: int) -> tuple[Answer | None, float]:
+    def send(self, path: str, data: bytes, offset: int) -> tuple[HttpAnswer | None, float]:
         """Send a piece once, and for how long the server asks to be waited for.
 
         None where the connection broke, so that nobody knows how much arrived.
@@ -124,7 +124,7 @@ class HttpSession:
             return None, 0.0
         return answer, min(asked, self.patience.longest_wait)
 
-    def _once(self, method: str, path: str, *, raw: bool = False, **options: Any) -> tuple[Answer, float]:
+    def _once(self, method: str, path: str, *, raw: bool = False, **options: Any) -> tuple[HttpAnswer, float]:
         with self._client.stream(method, f"{self._base}/api/v1{path}", **options) as response:
             pieces, size = [], 0
             for piece in response.iter_raw():
@@ -141,7 +141,7 @@ class HttpSession:
             except orjson.JSONDecodeError:
                 if response.is_success:
                     raise ReleaseError(f"{self._base} does not answer as a registry of nip-run does") from None
-        return Answer(response.status_code, body if isinstance(body, dict) else {}, data), asked_to_wait(
+        return HttpAnswer(response.status_code, body if isinstance(body, dict) else {}, data), asked_to_wait(
             response.headers
         )
 

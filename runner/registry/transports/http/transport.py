@@ -22,11 +22,11 @@ from runner.registry.transports.http.answers import (
     list_of,
     stored_of,
 )
-from runner.registry.transports.http.prefetch import Ahead
-from runner.registry.transports.http.session import Answer, HttpSession
+from runner.registry.transports.http.prefetch import FilePrefetch
+from runner.registry.transports.http.session import HttpAnswer, HttpSession
 from runner.registry.transports.http.tokens import place_of
 from runner.registry.transports.interface import Added, Indexed, Stored
-from runner.registry.transports.timeouts import BUSY, Patience
+from runner.registry.transports.timeouts import BUSY, Timeouts
 
 SENT_AT_ONCE = 8 << 20
 """Bytes of a blob in one request."""
@@ -40,11 +40,11 @@ _CHANGED = "a file changed while it was published, or on its way; publish again"
 class HttpTransport:
     """See `Transport`, `Swift`. What is added is declared first, then sent, then checked by the server, then seen."""
 
-    def __init__(self, place: str, *, patience: Patience | None = None) -> None:
+    def __init__(self, place: str, *, patience: Timeouts | None = None) -> None:
         """Raises: UsageError: no server is at such an address."""
         self._base = place_of(place)
-        self._http = HttpSession(self._base, patience or Patience())
-        self._ahead = Ahead(self._http)
+        self._http = HttpSession(self._base, patience or Timeouts())
+        self._ahead = FilePrefetch(self._http)
 
     @property
     def where(self) -> str:
@@ -164,7 +164,7 @@ class HttpTransport:
                     arriving.sleep(seconds)
                 have = known
 
-    def _have(self, asked: _Asked, answer: Answer | None, upload: str, name: str) -> int | None:
+    def _have(self, asked: _Asked, answer: HttpAnswer | None, upload: str, name: str) -> int | None:
         """How much of a blob is there, after a piece of it was refused or lost; None: all of it."""
         if answer is not None and answer.status == 422:
             raise _with_notes(ReleaseError(f"{self.where}: {answer.message}; {_CHANGED}"), answer.problems)
@@ -172,13 +172,13 @@ class HttpTransport:
             self.answered(answer)
         return asked("GET", f"/uploads/{upload}").missing.get(name)
 
-    def ask(self, method: str, path: str, **options: Any) -> Answer:
+    def ask(self, method: str, path: str, **options: Any) -> HttpAnswer:
         """A question about an upload, which is answered."""
         answer = self._http.ask(method, path, **options)
         self.answered(answer)
         return answer
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: HttpAnswer) -> None:
         """See that the server did as it was asked.
 
         Raises:
@@ -213,7 +213,7 @@ class _Asked:
 class _Progress:
     """Whether a blob still arrives: more of it than before, each while, and all of it in a time that its size gives."""
 
-    def __init__(self, patience: Patience, size: int, have: int) -> None:
+    def __init__(self, patience: Timeouts, size: int, have: int) -> None:
         self._patience, self._size, self._best = patience, size, have
         self._wait = patience.wait
         self._end = time.monotonic() + patience.seconds_for(size)

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx2
 
-from runner.registry.transports.timeouts import BUSY, Patience, asked_to_wait
-from runner.registry.transports.transfer_rate import Pace, set_pace
+from runner.registry.transports.timeouts import BUSY, Timeouts, asked_to_wait
+from runner.registry.transports.transfer_rate import TransferRate, set_pace
 
 _FILE = "nip_run_file"
 """Marks a request for a file, which may be of any size: whoever reads it says when it is enough."""
@@ -27,14 +27,14 @@ class HubFault(Exception):
 class HubClient(httpx2.Client):
     """A session for `huggingface_hub.set_client_factory`."""
 
-    def __init__(self, endpoint: str, patience: Patience) -> None:
+    def __init__(self, endpoint: str, patience: Timeouts) -> None:
         super().__init__(
             follow_redirects=True, event_hooks={"request": [self._before], "response": [self._after]},
             headers={"accept-encoding": "identity"},
         )  # fmt: skip
         self._endpoint = httpx2.URL(endpoint)
         self._patience = patience
-        self._pace = Pace(patience, HubFault)
+        self._pace = TransferRate(patience, HubFault)
         self.question = _Question()
         set_pace(self, self._pace)
 

@@ -14,27 +14,27 @@ from typing import Any
 from runner.base.errors import NipRunError, NotPublished, ReleaseError, UsageError
 from runner.base.redaction import current_redactor, remember
 from runner.registry.transports.hub.http import HubClient, HubFault, HubFile
-from runner.registry.transports.timeouts import Patience
+from runner.registry.transports.timeouts import Timeouts
 from runner.version import __version__
 
 _CONFLICT = (409, 412)
 _LOOPBACK = re.compile(r"http://(127(\.[0-9]+){3}|localhost|\[::1\])(:[0-9]+)?")
 
 
-class Missing(ReleaseError):
+class RepositoryNotFound(ReleaseError):
     """There is no such repository, or none that may be seen."""
 
 
 class HubSession:
     """One repository, at the endpoint of `HF_ENDPOINT`, with the token of `HF_TOKEN` or of `hf auth login`."""
 
-    _factory_of: tuple[str, Patience] | None = None
+    _factory_of: tuple[str, Timeouts] | None = None
     """For whom the session of `huggingface_hub` is, of which a process has one."""
     _users = 0
     """How many are open and use it."""
     _lock = threading.Lock()
 
-    def __init__(self, where: str, repository: str, patience: Patience) -> None:
+    def __init__(self, where: str, repository: str, patience: Timeouts) -> None:
         self._where, self._repository, self._patience = where, repository, patience
         self._hub = _library()
         self.endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or self._hub.constants.ENDPOINT
@@ -150,7 +150,7 @@ class HubSession:
         elif isinstance(error, errors.EntryNotFoundError):
             kind, message = NotPublished, "there is no such file"
         elif isinstance(error, errors.RepositoryNotFoundError) or (status in (401, 404) and not self.has_token):
-            kind = Missing
+            kind = RepositoryNotFound
             message = f"there is no dataset repository {page}, or it is private; look at its name, and see that {token}"
         elif status == 401:
             message = f"the token is refused (HTTP 401){said}; give another one in HF_TOKEN, or run `hf auth login`"

@@ -21,9 +21,9 @@ from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageErro
 from runner.documents.releases.bundle import Content, opened
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.registry.transports.hub.http import HubFault, HubFile
-from runner.registry.transports.hub.session import HubSession, Missing
+from runner.registry.transports.hub.session import HubSession, RepositoryNotFound
 from runner.registry.transports.interface import Added, Stored
-from runner.registry.transports.timeouts import OF_THE_HUB, Patience
+from runner.registry.transports.timeouts import OF_THE_HUB, Timeouts
 
 DEFAULT_BRANCH = "main"
 TYPE = "dataset"
@@ -49,7 +49,7 @@ class HubTransport:
         place: str,
         *,
         pull_request: bool = False,
-        patience: Patience | None = None,
+        patience: Timeouts | None = None,
         most_files: int = MOST_FILES,
     ) -> None:
         shape = _PLACE.fullmatch(place)
@@ -122,7 +122,7 @@ class HubTransport:
         if self._commit is None:
             try:
                 self._commit, _ = self._hub.newest(self._revision)
-            except Missing:
+            except RepositoryNotFound:
                 if not self._hub.has_token:
                     raise
                 return None  # it is made by the first that is published
@@ -150,7 +150,7 @@ class HubTransport:
         """The newest commit of a repository into which this may go, which is made where there is none."""
         try:
             head, is_private = self._hub.newest(self._revision)
-        except Missing:
+        except RepositoryNotFound:
             if not self._hub.has_token:
                 raise
             with self._hub.asked("make the repository"):

@@ -29,10 +29,10 @@ def worker_class() -> type[Any]:
             if self._seat is None:
                 import gc
 
-                from runner.runs.workers.cluster.actor_link import Seat
+                from runner.runs.workers.cluster.actor_link import ActorLink
 
                 gc.set_threshold(50_000, 20, 50)  # as `runs.process.relaxed_gc` has it, while the process lives
-                self._seat = Seat()
+                self._seat = ActorLink()
             answer: bytes = await self._seat.exchange(number, pieces)
             return answer
 

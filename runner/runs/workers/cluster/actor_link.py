@@ -11,20 +11,20 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from runner.runs.workers.cluster.frames import Incoming, Outgoing
+from runner.runs.workers.cluster.frames import FrameReader, Outgoing
 from runner.runs.workers.worker import Playing
 
 ALONE_SECONDS = 120.0
 """A worker that the writer has asked nothing for so long ends: it is dead, or counts this one as dead."""
 
 
-class Seat:
+class ActorLink:
     """Plays what the writer leases, and answers its questions."""
 
     def __init__(self) -> None:
         self._playing = Playing()
         self._playing.connected(self)
-        self._in, self._out = Incoming(), Outgoing()
+        self._in, self._out = FrameReader(), Outgoing()
         self._arrived = 0
         self._early: dict[int, asyncio.Future[None]] = {}
         self._open: asyncio.Future[bytes] | None = None

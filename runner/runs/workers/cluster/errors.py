@@ -9,7 +9,7 @@ from typing import Any
 from runner.base.errors import NipRunError
 from runner.base.redaction import redacted
 from runner.base.text import escape_controls, shortened
-from runner.runs.workers.remote_errors import Failure
+from runner.runs.workers.remote_errors import RemoteError
 from runner.version import __version__
 
 _LONGEST = 300
@@ -23,7 +23,7 @@ _ENDS = re.compile(r" Some common causes include| Last \d+ lines|\. Node Id: ")
 class CannotWorkError(Exception):
     """A node where no worker can play: what it failed with."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: RemoteError) -> None:
         super().__init__(str(failure.error()))
         self.failure = failure
 
@@ -62,11 +62,11 @@ def wrong_node(said: Mapping[str, Any]) -> str | None:
     return None
 
 
-def located(failure: Failure, where: str) -> Failure:
+def located(failure: RemoteError, where: str) -> RemoteError:
     """What a worker cannot start with, and where: the environment is that of its node."""
     error = failure.error()
     if not isinstance(error, NipRunError):
         return failure
     where = f"{where} of the Ray cluster: what a worker needs is in the environment of its node, before `ray start`"
     error.args = (f"{error} ({where})", *error.args[1:])
-    return Failure.of(error)
+    return RemoteError.of(error)

@@ -43,7 +43,7 @@ class Outgoing:
         return [bytes(now[start : start + PIECE_BYTES]) for start in range(0, len(now), PIECE_BYTES)]
 
 
-class Incoming:
+class FrameReader:
     """Puts a stream of bytes together again."""
 
     def __init__(self) -> None:

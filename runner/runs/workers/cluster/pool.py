@@ -13,10 +13,10 @@ from runner.runs.workers import messages
 from runner.runs.workers.cluster.actor import worker_class
 from runner.runs.workers.cluster.connection import connected, ray_package, room_in_words
 from runner.runs.workers.cluster.errors import CannotWorkError, how_it_ended, located, wrong_node
-from runner.runs.workers.cluster.frames import PIECES_AT_ONCE, Incoming, Outgoing
+from runner.runs.workers.cluster.frames import PIECES_AT_ONCE, FrameReader, Outgoing
 from runner.runs.workers.link import Receive
 from runner.runs.workers.pool import END_SECONDS
-from runner.runs.workers.remote_errors import Failure
+from runner.runs.workers.remote_errors import RemoteError
 from runner.spec.experiment import Execution
 
 QUESTIONS = 2
@@ -98,7 +98,7 @@ class RayWorker:
 
     def _forget(self) -> None:
         """Nothing has been said yet, to an actor that is new."""
-        self._in, self._out = Incoming(), Outgoing()
+        self._in, self._out = FrameReader(), Outgoing()
         self._questions: deque[Any] = deque()
         self._number = 0
         self._is_placed = False
@@ -148,7 +148,7 @@ class RayWorker:
         except ray_error as error:
             self._over(how_it_ended(error, self._where))
         except Exception as error:  # noqa: BLE001 - whatever it is, the run must hear of it
-            self._receive([messages.CannotStart(Failure.of(error))])
+            self._receive([messages.CannotStart(RemoteError.of(error))])
         finally:
             self._crew.placed.discard(self)
 
@@ -172,7 +172,7 @@ class RayWorker:
             hello.cancel()
         self._where = f"on node {said['node']} (pid {said['pid']})"
         if (wrong := wrong_node(said)) is not None:
-            raise CannotWorkError(Failure.of(RunError(wrong)))
+            raise CannotWorkError(RemoteError.of(RunError(wrong)))
         self._is_placed = True
         self._crew.placed.add(self)
 
@@ -213,7 +213,7 @@ class RayWorker:
         for message in batch:
             if isinstance(message, messages.CannotStart):
                 raise CannotWorkError(located(message.failure, self._where))
-            if isinstance(message, messages.Ready):
+            if isinstance(message, messages.WorkerReady):
                 self._crew.has_played = True
         self._receive(batch)
 

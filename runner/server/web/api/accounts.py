@@ -13,7 +13,7 @@ from runner.server.accounts import organizations as people
 from runner.server.accounts.accounts import Scope
 from runner.server.accounts.administration import Token
 from runner.server.accounts.own_tokens import LONGEST_DAYS, asked_by, make_own, own_tokens, revoke_own
-from runner.server.web.api.schemas import PRINTED, WORD, Asked, Told, faults
+from runner.server.web.api.schemas import PRINTED, WORD, AnswerBody, RequestBody, faults
 from runner.server.web.authentication import Known, Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
 
@@ -25,7 +25,7 @@ TokenId = Annotated[
 Name = Annotated[str, Path(pattern=WORD)]
 
 
-class TokenWanted(Asked):
+class TokenWanted(RequestBody):
     """A token that may no more, and lasts no longer, than the one that asks."""
 
     scope: Scope = Scope.PUBLISH
@@ -34,7 +34,7 @@ class TokenWanted(Asked):
     """What it is for, in the list."""
 
 
-class OwnToken(Told):
+class OwnToken(AnswerBody):
     id: str
     scope: Scope
     label: str
@@ -47,37 +47,37 @@ class MadeToken(OwnToken):
     """Shown this once: the server keeps its hash alone."""
 
 
-class OwnTokens(Told):
+class OwnTokens(AnswerBody):
     tokens: list[OwnToken]
     """Those that are neither revoked nor expired, the newest first."""
 
 
-class Member(Told):
+class Member(AnswerBody):
     account: str
-    place: people.Place
+    place: people.MemberRole
     as_owner: bool
     """Whether it is an owner, or would be one once it accepts."""
 
 
-class Organisation(Told):
+class Organisation(AnswerBody):
     name: str
-    place: people.Place
+    place: people.MemberRole
     """What who asks is in it."""
     members: list[Member]
     """Who is invited sees nobody yet."""
 
 
-class Organisations(Told):
+class Organisations(AnswerBody):
     organisations: list[Organisation]
 
 
-class PlaceWanted(Asked):
+class PlaceWanted(RequestBody):
     is_owner: bool = False
     """An owner says who else is in the organisation; every member publishes as it."""
 
 
-class PlaceNow(Told):
-    place: people.Place
+class PlaceNow(AnswerBody):
+    place: people.MemberRole
 
 
 def _told(one: Token) -> dict[str, object]:
@@ -112,7 +112,7 @@ def revoke_token(request: Request, viewer: Known, token: TokenId) -> None:
         revoke_own(connection, asked_by(connection, viewer, viewer.token), token)
 
 
-def _organisation(one: people.Organisation) -> dict[str, object]:
+def _organisation(one: people.OrganizationView) -> dict[str, object]:
     return {"name": one.name, "place": one.place, "members": [vars(member) for member in one.members]}
 
 

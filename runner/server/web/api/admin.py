@@ -11,7 +11,7 @@ from pydantic import Field
 from runner.base.errors import NotPublished
 from runner.documents.releases.reference import Reference
 from runner.server.accounts.administration import note_act, set_hidden
-from runner.server.web.api.schemas import TEXT, Asked, faults
+from runner.server.web.api.schemas import TEXT, RequestBody, faults
 from runner.server.web.authentication import Keeper, keeping, server_of
 from runner.server.web.request_bodies import json_of
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api/v1/hidden", tags=["admin"])
 Name = Annotated[str, Path(max_length=400, description="KIND/OWNER/NAME/VERSION")]
 
 
-class Why(Asked):
+class Why(RequestBody):
     why: Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
     """Kept in the server's list of acts."""
 

@@ -16,14 +16,14 @@ from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import note_act
 from runner.server.competitions import board as boards
 from runner.server.competitions.editing import Changes, change, owned, relabel, withdraw
-from runner.server.competitions.storage import Wanted, make
-from runner.server.web.api.schemas import PRINTED, TEXT, WORD, Asked, Told, faults
+from runner.server.competitions.storage import CompetitionRequest, make
+from runner.server.web.api.schemas import PRINTED, TEXT, WORD, AnswerBody, RequestBody, faults
 from runner.server.web.authentication import Asking, Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
 
 router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
 
-Shape = TypeVar("Shape", bound=Asked)
+Shape = TypeVar("Shape", bound=RequestBody)
 PAGE = 100
 MOST_ROWS = 1_000_000
 Word = Annotated[str, Path(pattern=WORD)]
@@ -37,7 +37,7 @@ Limit = Annotated[int, Field(ge=1, le=1_000)]
 Why = Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
 
 
-class CompetitionWanted(Asked):
+class CompetitionWanted(RequestBody):
     """A competition that an owner makes. Labels are kept, and told to nobody."""
 
     dataset: Dataset
@@ -56,11 +56,11 @@ class CompetitionWanted(Asked):
     group_by: Annotated[str, Field(max_length=200, pattern=TEXT)] | None = None
     """The column that says which rows belong together: clusters of the errors."""
 
-    def said(self) -> Wanted:
-        return Wanted(**{**self.model_dump(), "closes": self.closes.timestamp()})
+    def said(self) -> CompetitionRequest:
+        return CompetitionRequest(**{**self.model_dump(), "closes": self.closes.timestamp()})
 
 
-class CompetitionChanged(Asked):
+class CompetitionChanged(RequestBody):
     """What of a competition is to be otherwise from now on; what is left out or null stays as it is."""
 
     title: Title | None = None
@@ -75,7 +75,7 @@ class CompetitionChanged(Asked):
         return Changes(title=self.title, day_limit=self.day_limit, closes=closes)
 
 
-class LabelsWanted(Asked):
+class LabelsWanted(RequestBody):
     """Labels in the place of those that were wrong; rows that are not named keep theirs."""
 
     labels: Labels
@@ -96,7 +96,7 @@ def asked_in(shape: type[Shape], data: bytes, file: str) -> Shape:
         raise UsageError(f"{file} is not what `{shape.__name__}` of the API is: {'; '.join(wrong)}") from None
 
 
-class Competition(Told):
+class Competition(AnswerBody):
     competition: str
     """`OWNER/NAME`."""
     title: str
@@ -112,7 +112,7 @@ class Competition(Told):
     """It was withdrawn; it has no scores then, and takes no submission."""
 
 
-class Made(Competition):
+class CreatedCompetition(Competition):
     """What was made, as it is kept: what was left out has the value that it has when it is."""
 
     rows_open: int
@@ -121,13 +121,13 @@ class Made(Competition):
     """Where people find it."""
 
 
-class Competitions(Told):
+class Competitions(AnswerBody):
     competitions: list[Competition]
     next: str | None
     """What to give as `after` for those that follow; null: these are the last."""
 
 
-class Ranked(Told):
+class RankedSubmission(AnswerBody):
     rank: int | None
     """The first rank that it may have: rows that no test tells apart are tied. null: see `reason`."""
     rank_last: int | None
@@ -145,22 +145,22 @@ class Ranked(Told):
     """Why it has no rank."""
 
 
-class OfOwner(Told):
+class OfOwner(AnswerBody):
     owner: str
     count: int
 
 
-class Board(Competition):
+class CompetitionBoard(Competition):
     copied_from: str | None
     """The dataset of another owner that had these rows first, where this competition is on a copy of them."""
     rows_open: int
     rows_held_out: int
     ranked_by: Literal["open", "held_out"]
-    board: list[Ranked]
+    board: list[RankedSubmission]
     submissions: list[OfOwner]
 
 
-class Metric(Told):
+class Metric(AnswerBody):
     metric: str
     value: float | None
     ci_low: float | None
@@ -169,7 +169,7 @@ class Metric(Told):
     clusters: int | None
 
 
-class Score(Told):
+class SubmissionScore(AnswerBody):
     rows: int
     rounded_to: float
     """Values are rounded to a multiple of this; intervals follow from the rounded value and `clusters`."""
@@ -178,7 +178,7 @@ class Score(Told):
     metrics: list[Metric]
 
 
-class Submission(Told):
+class Submission(AnswerBody):
     competition: str
     release: str
     owner: str
@@ -190,19 +190,19 @@ class Submission(Told):
     """By the labels as they were then."""
     relabelled: datetime | None
     """When labels of the competition were last replaced."""
-    open: Score | None
-    held_out: Score | None
+    open: SubmissionScore | None
+    held_out: SubmissionScore | None
     """Null until the competition is closed."""
     in_full: dict[str, Any] | None
     """For the competition's own owners, who have the labels: both parts, not rounded."""
 
 
-class Relabelled(Told):
+class Relabelled(AnswerBody):
     changed: int
     """Rows whose label is another one now."""
 
 
-class Withdrawn(Told):
+class Withdrawn(AnswerBody):
     is_gone: bool
     """Nobody had submitted to it: it is as if it had never been. Else its name stays taken, and its page says why."""
 
@@ -210,7 +210,7 @@ class Withdrawn(Told):
 @router.post("", responses=faults(400, 403, 404, 409), status_code=201)
 def begin(
     request: Request, viewer: Publisher, wanted: Annotated[CompetitionWanted, json_of(CompetitionWanted, publishing)]
-) -> Made:
+) -> CreatedCompetition:
     """Make a competition of a dataset of one's own."""
     server, now = server_of(request), time.time()
     made = make(server.settings, server.database, viewer, wanted.said(), now)
@@ -219,11 +219,11 @@ def begin(
         return as_made(connection, viewer, made, now, server.settings.address)
 
 
-def as_made(connection: Connection, viewer: Viewer, named: str, now: float, address: str) -> Made:
+def as_made(connection: Connection, viewer: Viewer, named: str, now: float, address: str) -> CreatedCompetition:
     """A competition, for who made it just now."""
     owner, _, name = named.partition("/")
     said = boards.board(connection, viewer, owner, name, now)
-    return Made.model_validate({**said, "page": boards.page_of(named, address)})
+    return CreatedCompetition.model_validate({**said, "page": boards.page_of(named, address)})
 
 
 @router.patch("/{owner}/{name}", responses=faults(400, 403, 404))
@@ -284,10 +284,10 @@ def listed(
 
 
 @router.get("/{owner}/{name}", responses=faults(404))
-def board(request: Request, viewer: Asking, owner: Word, name: Word) -> Board:
+def board(request: Request, viewer: Asking, owner: Word, name: Word) -> CompetitionBoard:
     """A competition and its board."""
     with server_of(request).database.reading() as connection:
-        return Board(**boards.board(connection, viewer, owner, name, time.time()))
+        return CompetitionBoard(**boards.board(connection, viewer, owner, name, time.time()))
 
 
 @router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=faults(404))

@@ -18,8 +18,8 @@ from runner.registry.transports.http.prefetch import BYTES_AT_ONCE, LARGEST_AT_O
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.visible_tree import PAGE, ServerTree
-from runner.server.web.api.schemas import BYTES, Asked, Told, faults
-from runner.server.web.api_errors import Fault, fault
+from runner.server.web.api.schemas import BYTES, AnswerBody, RequestBody, faults
+from runner.server.web.api_errors import ApiError, fault
 from runner.server.web.authentication import Asking, server_of
 from runner.server.web.request_bodies import json_of
 from runner.version import __version__
@@ -29,7 +29,7 @@ _FROM = re.compile(r"bytes=([0-9]{1,15})-")
 router = APIRouter(prefix="/api/v1", tags=["releases"])
 
 
-class About(Told):
+class About(AnswerBody):
     """What answers, and what it takes."""
 
     name: str = "nip-run registry"
@@ -44,15 +44,15 @@ class About(Told):
     """The most that is taken of one release."""
 
 
-class Listed(Told):
+class ListedRelease(AnswerBody):
     path: str
     size: int
 
 
-class Tree(Told):
+class FileTree(AnswerBody):
     """Some files of the registry, in the order of their paths."""
 
-    files: list[Listed]
+    files: list[ListedRelease]
     next: str | None
     """What to give as `after` for those that follow; null: these are the last."""
 
@@ -75,14 +75,14 @@ def tree(
     prefix: Annotated[str, Query(max_length=800)] = "",
     after: Annotated[str, Query(max_length=800)] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
-) -> Tree:
+) -> FileTree:
     """List files whose path begins with `prefix`, those that the token may see."""
     found = _tree(request, viewer).page(prefix, after, limit)
     following = found[-1].path if len(found) == limit else None
-    return Tree(files=[Listed(path=one.path, size=one.size or 0) for one in found], next=following)
+    return FileTree(files=[ListedRelease(path=one.path, size=one.size or 0) for one in found], next=following)
 
 
-class IndexedRelease(Told):
+class IndexedRelease(AnswerBody):
     """One release, and what became of it."""
 
     folder: str
@@ -97,7 +97,7 @@ class IndexedRelease(Told):
     it is none."""
 
 
-class Index(Told):
+class Index(AnswerBody):
     """Some releases of the registry, in the order in which they were published."""
 
     releases: list[IndexedRelease]
@@ -134,14 +134,14 @@ def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
     return {} if shown is None else {named[one]: tier for one, tier in shown.tiers(list(named)).items()}
 
 
-class Wanted(Asked):
+class WantedFiles(RequestBody):
     """Files that are wanted at once."""
 
     paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE, fail_fast=True)]
 
 
 @router.post("/files", response_class=Response, responses={200: BYTES})
-def several(request: Request, viewer: Asking, wanted: Annotated[Wanted, json_of(Wanted)]) -> Response:
+def several(request: Request, viewer: Asking, wanted: Annotated[WantedFiles, json_of(WantedFiles)]) -> Response:
     """Small files, many at a time: of each a line of JSON (`path`, `size`), then its bytes, in the order asked for.
 
     `size` is null where there is no such file, or it is too large to come so. After some MiB no more are sent.
@@ -179,7 +179,7 @@ def _several(blobs: Blobs, paths: list[str], known: Mapping[str, tuple[str, int]
         200: BYTES,
         206: {**BYTES, "description": "From the byte on that `Range` says."},
         304: {"description": "It is the file that `If-None-Match` names."},
-        416: {"model": Fault, "description": "The file has no such byte."},
+        416: {"model": ApiError, "description": "The file has no such byte."},
         **faults(404),
     },
 )

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from runner.base.text import did_you_mean, shortened
-from runner.server.web.api_errors import Fault
+from runner.server.web.api_errors import ApiError
 
 WORD = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
 """An owner, a name or a version."""
@@ -21,7 +21,7 @@ TEXT = r"^[^\x00]*$"
 _MOST_KEYS = 5
 
 
-class Asked(BaseModel):
+class RequestBody(BaseModel):
     """The body of a request. A key that is misspelled is refused, and not taken for one that was left out."""
 
     model_config = ConfigDict(extra="forbid")
@@ -37,7 +37,7 @@ class Asked(BaseModel):
         return said
 
 
-class Told(BaseModel):
+class AnswerBody(BaseModel):
     """The body of an answer."""
 
 
@@ -71,7 +71,7 @@ _LATER: dict[str, Any] = {
 def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """What an operation may answer besides what every one may."""
     return {
-        status: {"model": Fault, "description": _SAID[status], **(_LATER if status in (429, 503) else {})}
+        status: {"model": ApiError, "description": _SAID[status], **(_LATER if status in (429, 503) else {})}
         for status in statuses
     }
 

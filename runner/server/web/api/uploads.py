@@ -21,7 +21,7 @@ from runner.server.store.schema import releases
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import Receiving
 from runner.server.uploads.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
-from runner.server.web.api.schemas import Asked, Told, faults
+from runner.server.web.api.schemas import AnswerBody, RequestBody, faults
 from runner.server.web.api_errors import fault
 from runner.server.web.authentication import Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
@@ -41,42 +41,42 @@ Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 
-class FileOfUpload(Asked):
+class FileOfUpload(RequestBody):
     path: Annotated[str, Field(max_length=MAX_PATH, json_schema_extra={"pattern": _PATH})]
     """Inside its folder. What is wrong with it `Declaration` says in words, and not by a pattern."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
-class FolderOfUpload(Asked):
+class FolderOfUpload(RequestBody):
     folder: Annotated[str, Field(max_length=500, json_schema_extra={"pattern": _FOLDER})]
     """`KIND/OWNER/NAME/VERSION`, or below it `yanked` or `signature`."""
     files: Annotated[list[FileOfUpload], Field(min_length=1, max_length=5_000, fail_fast=True)]
 
 
-class Declared(Asked):
+class Declared(RequestBody):
     """What is seen whole, or not at all."""
 
     folders: Annotated[list[FolderOfUpload], Field(min_length=1, max_length=1_000, fail_fast=True)]
 
 
-class Missing(Told):
+class MissingPieces(AnswerBody):
     sha256: str
     size: int
     have: int
     """Bytes that are there: send what follows them."""
 
 
-class UploadState(Told):
+class UploadState(AnswerBody):
     id: str
     state: Literal["open", "checking", "published", "refused", "taken"]
     problems: list[str]
-    missing: list[Missing]
+    missing: list[MissingPieces]
     notes: list[str] = Field(default_factory=list)
     """What else became of it, once it is published: such as what it was submitted to."""
 
 
-class Received(Told):
+class Received(AnswerBody):
     have: int
     """Bytes of the blob that are there for good."""
 
@@ -190,7 +190,7 @@ def _ended(request: Request, upload: Upload) -> Response:
 
 
 def _state(request: Request, upload: Upload) -> UploadState:
-    missing = [Missing(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
+    missing = [MissingPieces(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
     told = _notes(request, upload) if upload.state == SEEN else []
     said = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": told}
     return UploadState.model_validate({**said, "missing": missing})

@@ -14,16 +14,16 @@ from runner.pages.boards.marks import MEANINGS
 from runner.pages.html import rendered
 from runner.pages.report.games import FORMAT
 from runner.pages.report.served import ServedPage, static
-from runner.server.boards.snapshot import Shown
+from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
-from runner.server.web.api.schemas import BYTES, Told, faults
+from runner.server.web.api.schemas import BYTES, AnswerBody, faults
 from runner.server.web.api_errors import fault
 from runner.server.web.authentication import server_of
 from runner.server.web.responses import FOR_EVER, PUBLIC, answer, packed_file, page_answer, piece_file
 from runner.server.web.wording import board_commands, board_line, home_commands, release_line, task_line
 
 if TYPE_CHECKING:
-    from runner.server.web.pages.site import Site
+    from runner.server.web.pages.site import ServerSite
 
 pages = APIRouter(include_in_schema=False)
 data = APIRouter(tags=["boards"])
@@ -38,14 +38,14 @@ LATER = {"retry-after": str(AGAIN)}
 _CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
 
 
-class TaskOfBoard(Told):
+class TaskOfBoard(AnswerBody):
     page: str
     benchmark: str
     task: str | None
     selection: str | None
 
 
-class BoardFile(Told):
+class BoardFile(AnswerBody):
     """A board as a program reads it; what a row has is described in docs/pages.md."""
 
     task: TaskOfBoard
@@ -55,8 +55,8 @@ class BoardFile(Told):
 TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
 
-def site_of(request: Request) -> Site:
-    found: Site = request.app.state.site
+def site_of(request: Request) -> ServerSite:
+    found: ServerSite = request.app.state.site
     return found
 
 
@@ -105,7 +105,7 @@ def home(request: Request) -> Response:
     return site.kept.answer(request, (shown.name, "/"), lambda: _home(shown, address))
 
 
-def _home(shown: Shown, address: str) -> ServedPage:
+def _home(shown: BoardSnapshot, address: str) -> ServedPage:
     counts = ", ".join(
         f"{count:,} {kind}{'' if count == 1 or kind == 'prompts' else 's'}"
         for kind, count in sorted(shown.counts.items())
@@ -172,7 +172,7 @@ def board(request: Request, page: str, part: str = "1") -> Response:
     )
 
 
-def _board(shown: Shown, page: str, number: int, address: str) -> ServedPage:
+def _board(shown: BoardSnapshot, page: str, number: int, address: str) -> ServedPage:
     task = shown.task(page)
     assert task is not None
     first, domain = (number - 1) * ROWS, task["domain"]

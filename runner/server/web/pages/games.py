@@ -13,7 +13,7 @@ from runner.pages.report.plain_games import game_section, games_section, row_at,
 from runner.pages.report.served import ServedPage
 from runner.server.web.browser_session import who
 from runner.server.web.pages.boards import no_page, site_of, words_alone
-from runner.server.web.pages.run_cache import Made
+from runner.server.web.pages.run_cache import CachedPage
 from runner.server.web.pages.sign_in import private_run
 from runner.server.web.responses import PRIVATE, PUBLIC, page_answer
 
@@ -88,7 +88,7 @@ def _answer(request: Request, label: str, found: Found, part: str | None, place:
     return page_answer(request, page, cache=PUBLIC if account is None else PRIVATE)
 
 
-def _piece(made: Made, about: dict[str, Any], kind: str, place: int) -> dict[str, Any] | None:
+def _piece(made: CachedPage, about: dict[str, Any], kind: str, place: int) -> dict[str, Any] | None:
     """The piece that has a game, or its row."""
     firsts = about["lists" if kind == "list" else "pieces"]
     number = max(at for at, first in enumerate(firsts) if first <= place)
@@ -98,7 +98,7 @@ def _piece(made: Made, about: dict[str, Any], kind: str, place: int) -> dict[str
     return unpacked(read_bounded(path, MOST_PACKED))
 
 
-def _list(made: Made, about: dict[str, Any], first: int, run: str) -> Any:
+def _list(made: CachedPage, about: dict[str, Any], first: int, run: str) -> Any:
     last = min(first + LISTED, about["count"])
     piece = _piece(made, about, "list", first)
     if piece is None:
@@ -111,7 +111,7 @@ def _list(made: Made, about: dict[str, Any], first: int, run: str) -> Any:
     )  # fmt: skip
 
 
-def _game(made: Made, about: dict[str, Any], place: int, run: str) -> tuple[str, Any]:
+def _game(made: CachedPage, about: dict[str, Any], place: int, run: str) -> tuple[str, Any]:
     listed, piece = (_piece(made, about, kind, place) for kind in ("list", "games"))
     if listed is None or piece is None:
         return f"Game {place + 1:,}", words_alone(_TOO_LARGE)

@@ -6,10 +6,10 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from runner.server.web.pages import account, boards, competitions, games, releases, runs, sign_in
-from runner.server.web.pages.site import Site
+from runner.server.web.pages.site import ServerSite
 
 
-def add_pages(app: FastAPI, site: Site) -> None:
+def add_pages(app: FastAPI, site: ServerSite) -> None:
     """Have an application answer with pages, once `site.boards` is started."""
     app.state.site = site
     pages_of = (

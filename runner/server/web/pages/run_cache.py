@@ -31,7 +31,7 @@ from runner.documents.releases.reference import Reference
 from runner.registry.skipped_releases import in_words
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
-from runner.server.isolated_task import Bounds, How, apart, is_the_servers
+from runner.server.isolated_task import How, TaskLimits, apart, is_the_servers
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
@@ -49,7 +49,7 @@ LANES = ("one", "two")
 """Folders of the pages of one run, and of two."""
 MOST_KEPT = 2_000
 """Pages of a lane; of more the oldest are removed, and made again when they are asked for."""
-BOUNDS = Bounds(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
+BOUNDS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
 """Of the making of one page."""
 WAITING, OF_ONE = 16, 2
 """Pages of a lane that may wait to be made, and of those that one asker may have; more are asked to come later."""
@@ -63,7 +63,7 @@ class Busy(Exception):
 
 
 @dataclass(frozen=True)
-class Made:
+class CachedPage:
     """What was made of releases: sections for a page, and pieces of data beside them."""
 
     folder: Path
@@ -81,7 +81,7 @@ class Lane:
     """Pages of one sort, which are made one at a time."""
 
     one: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    making: dict[str, tuple[str, asyncio.Task[Made]]] = field(default_factory=dict)
+    making: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
     """By their keys, with who asked for them first."""
 
     def has_place(self, asker: str) -> bool:
@@ -97,17 +97,17 @@ class RunPages:
         for left in self._folder.glob("*/.*"):  # by a server that was killed
             remove_folder(left)
         self.lanes = {name: Lane() for name in LANES}
-        self._failed: OrderedDict[str, tuple[float, Made]] = OrderedDict()
+        self._failed: OrderedDict[str, tuple[float, CachedPage]] = OrderedDict()
 
     def _place(self, sha256s: Sequence[str]) -> Path:
         """Where what is made of releases with these hashes is kept."""
         return self._folder / LANES[len(sha256s) - 1] / tagged_hash("page", [__version__, *sha256s])
 
-    def there(self, sha256s: Sequence[str]) -> Made | None:
+    def there(self, sha256s: Sequence[str]) -> CachedPage | None:
         """What was made before."""
         folder = self._place(sha256s)
         with suppress(OSError, ValueError):
-            made = Made(folder, orjson.loads(read_bounded(folder / PAGE, 64 << 20)))
+            made = CachedPage(folder, orjson.loads(read_bounded(folder / PAGE, 64 << 20)))
             os.utime(folder)  # what is read stays longest
             return made
         until, failed = self._failed.get(folder.name, (0.0, None))
@@ -115,7 +115,7 @@ class RunPages:
 
     async def made(
         self, references: Sequence[Reference], sha256s: Sequence[str], viewer: Viewer, wait: float, *, asker: str
-    ) -> Made:
+    ) -> CachedPage:
         """What is made of releases, made now where it is not there.
 
         Raises:
@@ -137,11 +137,11 @@ class RunPages:
         except TimeoutError as error:
             raise Busy from error
 
-    async def _make(self, lane: Lane, place: Path, references: Sequence[Reference], viewer: Viewer) -> Made:
+    async def _make(self, lane: Lane, place: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
         async with lane.one:
             return await asyncio.to_thread(self._made_apart, place, references, viewer)
 
-    def _made_apart(self, place: Path, references: Sequence[Reference], viewer: Viewer) -> Made:
+    def _made_apart(self, place: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
         make_folders(place.parent)
         beside = place.parent / f".{secrets.token_hex(8)}"
         make_folders(beside)
@@ -162,11 +162,11 @@ class RunPages:
         finally:
             remove_folder(beside)
         forget_old(self._folder, self._settings.pages_bytes)
-        return Made(place, orjson.loads(read_bounded(place / PAGE, 64 << 20)))
+        return CachedPage(place, orjson.loads(read_bounded(place / PAGE, 64 << 20)))
 
-    def _not_made(self, place: Path, why: str, seconds: float) -> Made:
+    def _not_made(self, place: Path, why: str, seconds: float) -> CachedPage:
         """What is told in place of a page, for so many seconds."""
-        made = Made(place, {"wrong": why, "pieces": []}, lasts=False)
+        made = CachedPage(place, {"wrong": why, "pieces": []}, lasts=False)
         self._failed[place.name] = time.monotonic() + seconds, made
         while len(self._failed) > _MOST_FAILED:
             self._failed.popitem(last=False)
@@ -248,7 +248,7 @@ def _said(registry: Registry, references: Sequence[Reference], keep: Any) -> dic
     from runner.pages.report.run_site import runs_site
     from runner.pages.site import Site
     from runner.registry.fetched_release import get
-    from runner.results.comparison.systems import Reading
+    from runner.results.comparison.systems import SystemReader
     from runner.results.folder import RunFolder
     from runner.spec.origin import DATA
 
@@ -263,7 +263,7 @@ def _said(registry: Registry, references: Sequence[Reference], keep: Any) -> dic
     elif len({folder.run_id for folder in folders}) > 1:  # with the games of both, to which the page leads
         site, more = runs_site(folders, keep, has_commands=False), {}
     else:  # the very same run, published twice
-        found = compare_page(folders[0], folders[1], "c0", keep, Reading(metrics=METRICS))
+        found = compare_page(folders[0], folders[1], "c0", keep, SystemReader(metrics=METRICS))
         site, more = Site("", [], [found.section], {"format": FORMAT, "runs": [], "live": False, "notes": None}), {}
     sections = sorted(site.sections, key=lambda one: not one.route.startswith("compare"))
     return {"sections": [[one.route, one.html] for one in sections], "about": {**site.about, "served": True}, **more}

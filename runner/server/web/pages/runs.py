@@ -15,14 +15,14 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.pages.html import rendered
 from runner.pages.report.served import NOTHING, ServedPage
 from runner.server.accounts.accounts import ANYBODY
-from runner.server.boards.snapshot import Shown
+from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.web.api_errors import fault
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import has_private_run
 from runner.server.web.callers import address_of
 from runner.server.web.pages.boards import no_board, no_page, site_of, words_alone
-from runner.server.web.pages.run_cache import Busy, Made
+from runner.server.web.pages.run_cache import Busy, CachedPage
 from runner.server.web.responses import PRIVATE, PUBLIC, page_answer, piece_file
 from runner.server.web.wording import commands_of, day, href_of, label_of, lineage_facts, rank, release_line
 
@@ -62,7 +62,7 @@ async def run(request: Request, owner: str, name: str, version: str) -> Response
 
 
 def run_page(
-    said: dict[str, Any], made: Made, data: str, address: str, shown: Shown | None, **signed_in: str
+    said: dict[str, Any], made: CachedPage, data: str, address: str, shown: BoardSnapshot | None, **signed_in: str
 ) -> ServedPage:
     """The page of a run; of a private one without anything that the board says of it."""
     reference, is_public = said["reference"], shown is not None
@@ -201,7 +201,7 @@ async def compare(request: Request) -> Response:
     return page_answer(request, page, cache=PUBLIC if made.lasts else "no-store")
 
 
-def compare_page(references: list[str], made: Made, path: str) -> ServedPage:
+def compare_page(references: list[str], made: CachedPage, path: str) -> ServedPage:
     inner = [(route, Markup(html)) for route, html in made.said.get("sections", ())]  # noqa: S704 - ours, escaped
     if not inner:
         inner = [("compare", words_alone(f"They cannot be compared: {made.said.get('wrong', 'nothing was found')}"))]

@@ -8,17 +8,17 @@ from runner.server.boards.updates import Boards
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.web.pages.run_cache import RunPages
-from runner.server.web.responses import Kept
+from runner.server.web.responses import PageCache
 
 
 @dataclass(frozen=True)
-class Site:
+class ServerSite:
     """What the pages share."""
 
     boards: Boards
     runs: RunPages
-    kept: Kept = field(default_factory=Kept)
+    kept: PageCache = field(default_factory=PageCache)
 
     @classmethod
-    def of(cls, settings: Settings, database: Database) -> Site:
+    def of(cls, settings: Settings, database: Database) -> ServerSite:
         return cls(Boards(settings, database), RunPages(settings))
