@@ -17,8 +17,8 @@ from tests.support.modules import FILES, tree
 from tests.support.processes import python
 
 ORDER = (
-    "version", "base", "statistics", "documents", "game", "models", "spec", "rollouts", "results", "runs", "training",
-    "exports", "registry", "pages", "server", "api", "cli",
+    "version", "base", "statistics", "documents", "game", "models", "spec", "rollouts", "agents", "results", "runs",
+    "training", "exports", "registry", "pages", "server", "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 

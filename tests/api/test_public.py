@@ -313,3 +313,9 @@ def test_a_nested_array_dict_is_a_mutable_mapping() -> None:
     assert data[np.array([1, 0])]["e"].tolist() == [2, 1]
     with pytest.raises(KeyError):
         del data["b", "nothing"]
+
+
+def test_the_old_name_of_the_agents_works_with_a_warning_that_names_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match=r"runner\.rollouts\.agents"):
+        from runner.agents import AgentRuntime
+    assert AgentRuntime is runner.AgentRuntime
