@@ -9,7 +9,7 @@ The tree; an exception without an exit code has that of the one above it:
     ├── RunError                    the run failed; what was paid for is kept
     │   ├── TemplateFailedError         a prompt template fails when it is rendered
     │   ├── RunDirectoryError           the run directory is in use, or is another spec's
-    │   │   └── DamagedRunError             a file of a finished run is missing, or was changed
+    │   ├── DamagedRunError             a file of a finished run is missing, or was changed
     │   ├── JournalError                the journal is damaged, or cannot be written
     │   ├── FolderGoneError             the run directory was deleted, moved or replaced while the run went on
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
@@ -201,7 +201,7 @@ class RunDirectoryError(RunError):
     """The run directory is in use by another process, or belongs to another spec."""
 
 
-class DamagedRunError(RunDirectoryError):
+class DamagedRunError(RunError):
     """A file of a finished run is missing, or is not the one that the run wrote."""
 
 

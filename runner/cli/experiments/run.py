@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.base.errors import (
     BudgetExhausted,
+    DamagedRunError,
     FolderGoneError,
     Interrupted,
     LeaderboardError,
@@ -260,7 +261,7 @@ def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
         error.add_note(f"After that change, resume with: {_changed_command(args, error.changes)}")
     elif isinstance(error, BudgetExhausted) and error.key is not None:
         error.add_note(f"Resume with a larger budget: {_command_with(args, error.key, 'N')}")
-    elif not isinstance(error, (RunDirectoryError, LeaderboardError)):
+    elif not isinstance(error, (DamagedRunError, RunDirectoryError, LeaderboardError)):
         error.add_note(f"Resume with: {_same_command(args)}")
 
 
