@@ -113,7 +113,7 @@ def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
         to(NOW + 4_000 * DAY)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as the server is: tests of one module may run apart
 def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest:
     folder = tmp_path_factory.mktemp("changes")
     write_rows(folder / "rows.jsonl")

@@ -89,7 +89,7 @@ def wanted(name: str, **said: Any) -> dict[str, Any]:
     return {**base, **said}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as the server is: tests of one module may run apart
 def contest(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Contest:
     folder = tmp_path_factory.mktemp("contest")
     write_rows(folder / "rows.jsonl")

@@ -17,7 +17,7 @@ from tests.support.serving import Answered, Served
 TOKENS, LAB = "/api/v1/tokens", "/api/v1/organisations/guild"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as the server is: tests of one module may run apart
 def people(served: Served) -> dict[str, str]:
     """A token that publishes of each of three accounts; `ann` owns an organisation."""
     tokens = {}
