@@ -13,6 +13,7 @@ from functools import cache
 import pytest
 
 from runner.cli.commands import COMMANDS
+from runner.models.provider_traits import PROVIDERS
 from tests.support.modules import FILES, tree
 from tests.support.processes import python
 
@@ -361,6 +362,42 @@ def test_each_foreign_package_is_imported_at_home_and_only_there() -> None:
     assert {package: using for package, using in users.items() if package not in ROOMS} == HOMES
     for package, room_of_it in ROOMS.items():
         assert all(module.startswith(room_of_it) for module in users[package]), package
+
+
+def test_only_models_import_a_provider() -> None:
+    outside = [module for module in FILES if not module.startswith("runner.models.")]
+    assert not [
+        f"{module} imports {name}"
+        for module in outside
+        for name in imported(module)
+        if name.startswith("runner.models.providers")
+    ]
+
+
+def compared_provider_names(code: ast.AST) -> Iterator[str]:
+    """Yield each comparison with the name of a provider: capabilities are declared in `provider_traits`."""
+    for node in ast.walk(code):
+        compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        compared += [node.value] if isinstance(node, ast.MatchValue) else []
+        constants = (part for side in compared for part in ast.walk(side) if isinstance(part, ast.Constant))
+        if any(constant.value in PROVIDERS for constant in constants):
+            yield ast.unparse(node)
+
+
+def test_no_module_but_its_own_compares_the_name_of_a_provider() -> None:
+    assert not [
+        f"{module}: {code}"
+        for module in FILES
+        if not module.startswith("runner.models.providers.")
+        for code in compared_provider_names(tree(module))
+    ]
+
+
+@pytest.mark.parametrize(
+    "code", ["p == 'openai'", "p in ('dummy', 'x')", "'replay' != p", "match p:\n    case 'openai': ..."]
+)
+def test_a_comparison_with_a_provider_name_is_found(code: str) -> None:
+    assert list(compared_provider_names(ast.parse(code)))
 
 
 def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:

@@ -75,7 +75,7 @@ def test_a_file_that_is_read_is_not_taken_for_written(code: str) -> None:
 PLAIN_READERS = {
     "runner.models.retirements", "runner.pages.html", "runner.results.provenance.packages",
     "runner.base.storage.parquet",
-    "runner.training.backends.openai",
+    "runner.models.providers.openai_fine_tuning",
 }  # fmt: skip
 """Where a file is opened by its path alone: one of a package, one that was just written, one that keeps its name."""
 

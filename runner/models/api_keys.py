@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from runner.base.errors import UsageError
@@ -27,6 +28,7 @@ NO_KEY = ""
 """A server that is asked without a key: it gets the prompts."""
 OPENAI = "api.openai.com"
 
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _COMMAND = "command:"
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 _HOST = re.compile(r"(http://)?[^\s/]+")
@@ -67,11 +69,24 @@ def host_of(base_url: str | None) -> str:
     if base_url is None:
         return OPENAI
     parts = urlsplit(base_url)
-    usual = {"https": 443, "http": 80}.get(parts.scheme)
+    usual = _DEFAULT_PORTS.get(parts.scheme)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or base_url
     in_the_clear = parts.scheme == "http" and not _LOOPBACK.fullmatch(host)
     port = "" if parts.port in (None, usual) else f":{parts.port}"
     return f"{'http://' if in_the_clear else ''}{host}{port}"
+
+
+@lru_cache(maxsize=1024)
+def same_server(url: str) -> str:
+    """Return the normal form of an address, by which a server is recognized; calls use the address as written.
+
+    Scheme and host are in lower case; there is no default port, no dot after the host and no repeated or final slash.
+    """
+    parts = urlsplit(url)
+    scheme, host = parts.scheme.lower(), (parts.hostname or "").removesuffix(".")
+    named = f"[{host}]" if ":" in host else host
+    port = "" if parts.port in (None, _DEFAULT_PORTS.get(scheme)) else f":{parts.port}"
+    return f"{scheme}://{named}{port}{re.sub('/+', '/', parts.path).rstrip('/')}"
 
 
 def key_uses(

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from runner.models.admission import Admission, OwnAdmission
 from runner.models.call_events import NO_EVENTS, CallEvents
-from runner.models.connectors import CONNECTORS, Provider, ReplayedRun, ToConnect
+from runner.models.connectors import CONNECTORS, ReplayedRun, ToConnect
 from runner.models.costs import CallCosts
-from runner.models.interface import Complete, Completion, Request
+from runner.models.interface import Complete, Completion, Provider, Request
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import Sleep

@@ -1,27 +1,30 @@
-"""How a model group is connected to its provider."""
+"""Connect model groups to their providers. Nothing outside `runner.models` imports a provider; it asks here.
+
+Clients are imported when they are needed: each takes about 0.4 s, and most commands call no model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runner.base.errors import UsageError
 from runner.models.admission import Learn
-from runner.models.interface import Completion, Request
+from runner.models.interface import Completion, Provider, Request
 from runner.models.provider_traits import ProviderName
-from runner.models.providers.dummy import DummyModel, examples_behind
-from runner.models.providers.openai_body import as_sent
+from runner.models.providers.dummy import DummyModel
 from runner.models.settings import ModelSettings
 from runner.models.shared_servers import Servers, connections_of
+from runner.models.toy_models import examples_behind
 
-
-class Provider(Protocol):
-    """What every provider is: openai, dummy and replay are equals."""
-
-    async def complete(self, request: Request) -> Completion: ...
-
-    async def close(self) -> None: ...
+if TYPE_CHECKING:
+    from runner.models.fine_tuning_api import FineTuningApi
+    from runner.models.providers.adapters import AdapterAt
+    from runner.models.providers.openai import Client
+    from runner.models.providers.openai_batch import BatchModel
 
 
 class ReplayedRun(NamedTuple):
@@ -44,7 +47,6 @@ class ToConnect:
 
 
 def _openai(to: ToConnect) -> Provider:
-    # Here and not above: the client takes 0.4 s to import, and most commands call no model.
     from runner.models.providers.adapters import Adapter, AdapterAt
     from runner.models.providers.openai import OpenAiModel, close_client, make_client
 
@@ -67,10 +69,10 @@ def _dummy(to: ToConnect) -> Provider:
 
 
 def _replay(to: ToConnect) -> Provider:
-    from runner.models.providers.replay import ReplayModel
+    from runner.models.layers.replay import ReplayModel
 
     assert to.replayed is not None, to.group
-    return ReplayModel(*to.replayed, sent=lambda request: as_sent(to.settings, request.messages))
+    return ReplayModel(*to.replayed, sent=lambda request: to.settings.sent_messages(request.messages))
 
 
 CONNECTORS: Mapping[ProviderName, Callable[[ToConnect], Provider]] = {
@@ -79,3 +81,66 @@ CONNECTORS: Mapping[ProviderName, Callable[[ToConnect], Provider]] = {
     "replay": _replay,
 }
 """How a group of each provider is connected."""
+
+
+def connect_batches(settings: ModelSettings, group: str, *args: Any, **options: Any) -> BatchModel:
+    """Connect a group that is asked by batch; the arguments are those of `BatchModel`."""
+    from runner.models.providers.openai_batch import BatchModel
+
+    return BatchModel(settings, group, *args, **options)
+
+
+def sync_client(settings: ModelSettings, group: str) -> Any:
+    """Return the provider's official synchronous client for a model group.
+
+    Raises:
+        UsageError: the provider has none.
+        ProviderRefusal: the environment holds no key.
+    """
+    if not settings.traits.has_sync_client:
+        raise UsageError(
+            f"models.{group}: provider {settings.provider} has no client; call forward() or _make_generation_api_call()"
+        )
+    from runner.models.providers.openai import make_sync_client
+
+    return make_sync_client(settings, group)
+
+
+def fine_tuning_api(settings: ModelSettings, group: str) -> FineTuningApi:
+    """Return the fine-tuning API of a model group's server.
+
+    Raises:
+        ProviderRefusal: the environment holds no key.
+    """
+    from runner.models.providers.openai_fine_tuning import OpenAiFineTuning
+
+    return OpenAiFineTuning(settings, group)
+
+
+async def load_adapter(settings: ModelSettings, group: str, path: str, *, anew: bool) -> None:
+    """Have a group's server load a LoRA adapter under the group's model name; raises like `AdapterAt.load`."""
+    async with _adapter_client(settings, group, path) as (adapter, client):
+        await adapter.load(client, anew=anew)
+
+
+async def unload_adapter(settings: ModelSettings, group: str) -> None:
+    """Have a group's server unload the LoRA adapter with the group's model name; raises like `AdapterAt.unload`."""
+    async with _adapter_client(settings, group, "") as (adapter, client):
+        await adapter.unload(client)
+
+
+@asynccontextmanager
+async def _adapter_client(settings: ModelSettings, group: str, path: str) -> AsyncIterator[tuple[AdapterAt, Client]]:
+    from runner.models.providers.adapters import Adapter, AdapterAt
+    from runner.models.providers.openai import close_client, make_client
+
+    client = make_client(settings, group, connections=1)
+    try:
+        yield AdapterAt(settings, group, Adapter(settings.name, path)), client
+    finally:
+        await close_client(client)
+
+
+async def offline_answer(request: Request) -> Completion:
+    """Answer a request without a model or a network, in the form that the request expects."""
+    return await DummyModel().complete(request)

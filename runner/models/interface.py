@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from runner.game.prompts.chat import ChatMessage
 
@@ -139,6 +139,15 @@ class Completion:
 
 Complete = Callable[[Request], Awaitable[Completion]]
 """Asks a model. Raises a `CallError` or a `ProviderRefusal`."""
+
+
+class Provider(Protocol):
+    """Answers requests until it is closed."""
+
+    @property
+    def complete(self) -> Complete: ...
+
+    async def close(self) -> None: ...
 
 
 def estimated_tokens(text: str) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from runner.models.answers import usage_as_sent
 from runner.models.interface import (
     Choice,
     Completion,
@@ -92,3 +93,39 @@ def _prompt_texts(request: Request) -> list[str]:
 def _answer_texts(choices: Iterable[Choice]) -> list[str]:
     texts = (text for choice in choices for text in (choice.text, choice.refusal, choice.reasoning))
     return [text for text in texts if text]
+
+
+WATCHED = 8
+"""The number of first answers of a group that are checked: a template drops the same messages in every game."""
+
+MIN_BYTES = 400
+"""Shorter prompts are not checked: a few rare words are no sample of a language."""
+
+
+class LostMessages:
+    """Checks the first answers of some groups for messages that a server dropped on the way to its model.
+
+    Some chat templates drop what they do not expect: a chat whose lone system message Gemma 3's template drops has 10
+    prompt tokens, whatever its length.
+    """
+
+    def __init__(self, groups: Iterable[str]) -> None:
+        self._left = dict.fromkeys(groups, WATCHED)
+
+    def counted(self, request: Request, completion: Completion) -> int | None:
+        """Return the server's count of prompt tokens if its model cannot have had all messages; once for a group."""
+        if request.group not in self._left:
+            return None
+        usage = None if completion.from_cache else usage_as_sent(completion)
+        if usage is None or usage.estimated or not usage.prompt_tokens:
+            return None
+        self._left[request.group] -= 1
+        # Some servers leave out what they had cached.
+        counted, size = (
+            usage.prompt_tokens + usage.cached_tokens,
+            sum(dense_bytes(message["content"]) for message in request.messages),
+        )
+        is_lost = size >= MIN_BYTES and counted * MAX_BYTES_PER_TOKEN < size
+        if is_lost or not self._left[request.group]:
+            del self._left[request.group]
+        return counted if is_lost else None

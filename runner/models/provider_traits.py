@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 ProviderName = Literal["openai", "dummy", "replay"]
 """As a spec has them."""
@@ -30,14 +30,33 @@ class ProviderTraits:
     """It can be asked by batch."""
     drawn: bool = False
     """Its answers are drawn here, from the rollout's seed."""
+    has_sync_client: bool = False
+    """Its package has a synchronous client that agents show as `client`."""
+    base_url: str = ""
+    """Its own server's URL, if a spec gives none."""
+    key_variable: str | None = None
+    """The environment variable with the key for its own server."""
     trains: bool = False
     """Its models can be fine-tuned where they are served."""
 
 
 PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
     "openai": ProviderTraits(
-        remote=True, metered=True, needs_model=True, gives_many=True, takes_batches=True, trains=True
+        remote=True,
+        metered=True,
+        needs_model=True,
+        gives_many=True,
+        takes_batches=True,
+        trains=True,
+        has_sync_client=True,
+        base_url="https://api.openai.com/v1",
+        key_variable="OPENAI_API_KEY",
     ),
     "dummy": ProviderTraits(drawn=True),
     "replay": ProviderTraits(needs_run=True),
 }
+
+
+def traits_of(provider: Any) -> ProviderTraits:
+    """Return what a provider can do; one that is not known, as files from elsewhere may name it, can do nothing."""
+    return next((traits for name, traits in PROVIDERS.items() if name == provider), ProviderTraits())

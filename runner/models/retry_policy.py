@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +48,14 @@ class TransientPolicy:
         minimum=0,
         maximum=1,
     )
+
+    def wait(self, attempts: int, rng: random.Random) -> float:
+        """Return the seconds to wait after so many failed attempts, if the server does not say."""
+        try:
+            wait = min(self.first_wait * self.factor ** (attempts - 1), self.max_wait)
+        except OverflowError:
+            wait = self.max_wait
+        return wait * (1 - self.jitter * rng.random())
 
 
 @dataclass(frozen=True, kw_only=True)

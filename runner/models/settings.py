@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from runner.documents.dataclass_schema import option
+from runner.game.prompts.chat import ChatMessage
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.interface import Request, Usage
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
@@ -310,10 +311,10 @@ class ModelSettings:
 
     @property
     def key_variable(self) -> str | None:
-        """The environment variable of its key, if it sends one; OpenAI's own key is for OpenAI's own server only."""
+        """The environment variable of its key, if it sends one; a provider's own key is for its own server only."""
         if not self.traits.remote:
             return None
-        return self.api_key_env or ("OPENAI_API_KEY" if self.base_url is None else None)
+        return self.api_key_env or (self.traits.key_variable if self.base_url is None else None)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -337,6 +338,20 @@ class ModelSettings:
     def address(self) -> str | None:
         """Its address, of several the first."""
         return self.addresses[0]
+
+    @property
+    def server_url(self) -> str:
+        """The URL of its server, or of its first one: the spec's, or else the provider's own."""
+        return self.address or self.traits.base_url
+
+    @property
+    def server_urls(self) -> list[str]:
+        """The URLs of all its servers."""
+        return [address or self.traits.base_url for address in self.addresses]
+
+    def server_label(self, group: str) -> str:
+        """Return the server and the name of this model group, for messages."""
+        return f"{self.server_url} ({group})"
 
     @property
     def is_unserved(self) -> bool:
@@ -388,6 +403,18 @@ class ModelSettings:
             "the token limit was reached before the first word of an answer, or went into reasoning; "
             f"{do} models.{group}.{self.limit_key}"
         )
+
+    def sent_messages(self, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+        """Return messages with the role for instructions that this group sends, and without names if it sends none."""
+        if self.send_name and self.system_role == "system":
+            return messages
+        return [self._sent_message(message) for message in messages]
+
+    def _sent_message(self, message: ChatMessage) -> ChatMessage:
+        role = self.system_role if message["role"] == "system" else message["role"]
+        if self.send_name and "name" in message:
+            return {"role": role, "name": message["name"], "content": message["content"]}
+        return {"role": role, "content": message["content"]}
 
     def sampling(self) -> dict[str, Any]:
         """The parameters that go on the wire, besides the model and the messages."""

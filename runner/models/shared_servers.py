@@ -12,11 +12,10 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from runner.models.addresses import same_server
+from runner.models.api_keys import same_server
 from runner.models.layers.breaker import Breaker
 from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep
 from runner.models.providers.body_limits import BodySlots
-from runner.models.providers.openai_errors import BASE_URL
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 
@@ -87,7 +86,7 @@ class Servers:
 
 def server_of(settings: ModelSettings) -> str:
     """The server that a group asks, by one name however its address is written; of several the first."""
-    return same_server(settings.address or BASE_URL)
+    return same_server(settings.server_url)
 
 
 def connections_of(settings: ModelSettings) -> Hashable:

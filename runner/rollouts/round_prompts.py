@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Reply, Round, play
+from runner.models.connectors import offline_answer
 from runner.models.interface import Completion, Request, ResponseHint
-from runner.models.providers.dummy import DummyModel
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.job import Job
 
@@ -17,7 +17,7 @@ async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job:
     """The rounds of a game before `until`, with answers of the dummy provider that never decide."""
 
     async def undecided(request: Request) -> Completion:
-        return await DummyModel().complete(replace(request, wanted=ResponseHint(request.wanted.headers)))
+        return await offline_answer(replace(request, wanted=ResponseHint(request.wanted.headers)))
 
     game = play(protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance)
     turn = next(game)

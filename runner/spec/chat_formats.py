@@ -118,7 +118,7 @@ def replayed_formats(
         ways = {of_run[name] for name in agents}
         if len(ways) == 1:
             found[group] = ways.pop()
-        elif any(way.chat_format != "openai" for way in ways):  # what else differs in `openai` chats, a replay checks
+        elif any(way.chat_format == "alternating" for way in ways):  # a replay checks what else differs
             mixed[group] = tuple(agents)
     return found, mixed
 

@@ -14,6 +14,7 @@ from functools import partial
 
 from runner.base.async_runner import run_sync
 from runner.base.errors import NipRunError, RunError, TransientError
+from runner.models.connectors import load_adapter, unload_adapter
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.spec.training_settings import TrainerSettings
@@ -97,7 +98,7 @@ class Adapters:
             if place not in known:
                 self._keep(iteration, place, is_loaded=True)
             try:
-                run_sync(partial(_load, one, group, path, anew=place not in known))
+                run_sync(partial(load_adapter, one, group, path, anew=place not in known))
                 log.info("iteration %d: %s is loaded at %s", iteration, model.name, one.address)
             except TransientError as error:
                 unreachable.append(str(error))
@@ -116,7 +117,7 @@ class Adapters:
                 continue  # a key goes to the addresses that the spec has now, and to no other
             one = replace(model, base_url=place.base_url, model=place.name)
             try:
-                run_sync(partial(_unload, one, place.group))
+                run_sync(partial(asyncio.wait_for, unload_adapter(one, place.group), UNLOAD_SECONDS))
             except (NipRunError, TimeoutError) as error:
                 self.note(f"the adapter {place.name} may still be loaded at {place.base_url}: {error}")
                 continue
@@ -129,27 +130,3 @@ class Adapters:
                 iteration=iteration, group=place.group, name=place.name, base_url=place.base_url, is_loaded=is_loaded
             )
         )
-
-
-async def _load(model: ModelSettings, group: str, path: str, *, anew: bool) -> None:
-    # Here and not above: the client takes 0.4 s to import, and most training runs load no adapters.
-    from runner.models.providers.adapters import Adapter, AdapterAt
-    from runner.models.providers.openai import close_client, make_client
-
-    client = make_client(model, group, connections=1)
-    try:
-        await AdapterAt(model, group, Adapter(model.name, path)).load(client, anew=anew)
-    finally:
-        await close_client(client)
-
-
-async def _unload(model: ModelSettings, group: str) -> None:
-    from runner.models.providers.adapters import Adapter, AdapterAt
-    from runner.models.providers.openai import close_client, make_client
-
-    client = make_client(model, group, connections=1)
-    try:
-        async with asyncio.timeout(UNLOAD_SECONDS):
-            await AdapterAt(model, group, Adapter(model.name, "")).unload(client)
-    finally:
-        await close_client(client)

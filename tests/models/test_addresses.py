@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.models.addresses import same_server
+from runner.models.api_keys import same_server
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.models.shared_servers import Servers

@@ -19,7 +19,7 @@ from runner.models.interface import Completion, Request, SampleKey, Usage
 from runner.models.journal_records import BatchRecord
 from runner.models.prices import price_of
 from runner.models.providers.openai_batch import METADATA, BatchModel, custom_id
-from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_body import chat_completions_body
 from runner.models.settings import ModelSettings
 from tests.support.fine_tuning import QUICK
 from tests.support.hang_guard import HANG_SECONDS
@@ -305,7 +305,7 @@ def asked(
 
 def names(provider: Provider, count: int) -> list[str]:
     chosen = settings(provider)
-    return [custom_id(request(i), request_body(chosen, request(i).messages)) for i in range(count)]
+    return [custom_id(request(i), chat_completions_body(chosen, request(i).messages)) for i in range(count)]
 
 
 def test_what_will_be_sent_is_noted_before_it_is_and_the_id_after(tmp_path: Path) -> None:

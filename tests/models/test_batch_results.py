@@ -18,7 +18,7 @@ from runner.models.interface import Completion, Request
 from runner.models.journal_records import BatchRecord
 from runner.models.providers.batch_results import BatchResults
 from runner.models.providers.openai_batch import BatchModel, custom_id
-from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_body import chat_completions_body
 from runner.models.retry_policy import TransientPolicy
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import CHAT, SAMPLE, settings
@@ -169,7 +169,7 @@ def test_results_without_room_on_this_machine_end_the_run_at_once(
 
 
 def name_of(request: Request) -> str:
-    return custom_id(request, request_body(settings(), request.messages))
+    return custom_id(request, chat_completions_body(settings(), request.messages))
 
 
 def own_line(text: str) -> bytes:

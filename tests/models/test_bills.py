@@ -30,11 +30,11 @@ from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.plausible_usage import checked_usage
 from runner.models.prices import ListedPrice, list_version, price_of
-from runner.models.providers import openai
 from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
 from runner.runs.finished.problems import troubles_of
+from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import journal_records, played, table
 from tests.support.servers.batch_client import providing
@@ -183,7 +183,7 @@ def test_the_cost_of_a_call_is_its_bill_by_the_price_list(
     bill = BILLS[name]
     model = {"model": bill.model, "base_url": None, "max_completion_tokens": 100_000}
     with serving(reply=reply(bill.fields, bill.choices)) as server:
-        at_openai.setattr(openai, "BASE_URL", server.base_url)
+        serve_openai_at(at_openai, server.base_url)
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
         result = played(spec, tmp_path / "results")
     (row,) = table(result.folder.path, "completions")
@@ -216,7 +216,7 @@ def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
 ) -> None:
     model = {"model": "gpt-5.6-sol", "base_url": None, "max_completion_tokens": 1_000}
     with serving(reply=reply(IMPOSSIBLE[name]), record=10) as server:
-        at_openai.setattr(openai, "BASE_URL", server.base_url)
+        serve_openai_at(at_openai, server.base_url)
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
         result = played(spec, tmp_path / "results")
         (asked,) = server.recorded()

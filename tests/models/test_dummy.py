@@ -11,9 +11,10 @@ import pytest
 from runner.game.prompts.chat import ChatMessage
 from runner.models.client import connect
 from runner.models.interface import Request, ResponseHint, SampleKey
-from runner.models.providers.dummy import DummyModel, examples_behind, trained_name
+from runner.models.providers.dummy import DummyModel
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
+from runner.models.toy_models import examples_behind, trained_name
 from tests.support.calls import answer_to
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played

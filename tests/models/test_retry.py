@@ -18,7 +18,6 @@ from runner.base.errors import (
     RefusedError,
     TransientError,
 )
-from runner.models.backoff import own_wait
 from runner.models.call_events import CallEvents
 from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.retry import with_retries
@@ -135,7 +134,7 @@ def test_what_no_second_call_can_change_is_not_asked_again(error: NipRunError) -
 def test_own_waits_grow_by_the_factor_up_to_the_cap() -> None:
     policy = TransientPolicy(first_wait=0.5, factor=2.0, max_wait=6.0, jitter=0.0)
     rng = random.Random(0)
-    assert [own_wait(policy, attempt, rng) for attempt in range(1, 8)] == [0.5, 1.0, 2.0, 4.0, 6.0, 6.0, 6.0]
+    assert [policy.wait(attempt, rng) for attempt in range(1, 8)] == [0.5, 1.0, 2.0, 4.0, 6.0, 6.0, 6.0]
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.3, 1.0])
@@ -143,19 +142,19 @@ def test_jitter_takes_off_at_most_its_share_and_adds_nothing(jitter: float) -> N
     rng = random.Random(0)
     for attempt in range(1, 12):
         policy = TransientPolicy(first_wait=0.1, factor=3.0, max_wait=20.0, jitter=jitter)
-        full = own_wait(TransientPolicy(first_wait=0.1, factor=3.0, max_wait=20.0, jitter=0.0), attempt, rng)
+        full = TransientPolicy(first_wait=0.1, factor=3.0, max_wait=20.0, jitter=0.0).wait(attempt, rng)
         for _ in range(200):
-            assert full * (1 - jitter) - 1e-12 <= own_wait(policy, attempt, rng) <= full
+            assert full * (1 - jitter) - 1e-12 <= policy.wait(attempt, rng) <= full
 
 
 def test_jitter_spreads_calls_that_failed_together() -> None:
     policy = TransientPolicy()
     rng = random.Random(0)
-    assert len({own_wait(policy, 1, rng) for _ in range(100)}) == 100
+    assert len({policy.wait(1, rng) for _ in range(100)}) == 100
 
 
 def test_a_great_many_attempts_do_not_overflow() -> None:
-    assert own_wait(TransientPolicy(jitter=0.0), 100_000, random.Random(0)) == 30.0
+    assert TransientPolicy(jitter=0.0).wait(100_000, random.Random(0)) == 30.0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.interface import Completion, Request, SampleKey, Usage
-from runner.models.lost_messages import WATCHED, LostMessages
+from runner.models.plausible_usage import WATCHED, LostMessages
 from runner.models.settings import ModelSettings
 from runner.runs.execution.server_notes import ServerNotes
 from tests.support.processes import nip_run_here

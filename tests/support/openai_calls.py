@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Completion, Request, SampleKey
+from runner.models.provider_traits import PROVIDERS
 from runner.models.providers.openai import OpenAiModel
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
@@ -26,6 +30,11 @@ SAMPLE = SampleKey("p", 0, 0, "verifier", 0)
 
 def settings(server: Loopback | None = None, **more: Any) -> ModelSettings:
     return ModelSettings(**{"model": "tiny", "base_url": server and server.base_url, "timeout": HANG_SECONDS, **more})
+
+
+def serve_openai_at(patch: pytest.MonkeyPatch, url: str) -> None:
+    """Have a server of the test stand for OpenAI's own, which groups without a `base_url` call."""
+    patch.setitem(PROVIDERS, "openai", replace(PROVIDERS["openai"], base_url=url))
 
 
 def ask(chosen: ModelSettings, chat: Sequence[ChatMessage] = CHAT) -> Completion:

@@ -12,10 +12,10 @@ import pytest
 from runner.base.errors import BudgetExhausted, UsageError
 from runner.documents.fetched_files import MARKER, marker
 from runner.models import prices
-from runner.models.providers import openai
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from runner.training.trust import check_trust, stranger_prices
+from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
 from tests.support.servers.batch_client import providing
@@ -66,7 +66,7 @@ def test_a_budget_counts_the_higher_price_until_the_user_confirms_the_stranger_s
     monkeypatch.setattr(prices, "today", lambda: date(2026, 11, 1))
     path = at_openai(fetched)
     with providing() as provider:
-        monkeypatch.setattr(openai, "BASE_URL", provider.base_url)
+        serve_openai_at(monkeypatch, provider.base_url)
         with pytest.raises(BudgetExhausted):
             played(path, fetched.parent / "results", "budget.usd=0.002", allow_keys=KEY)
         assert 0 < provider.billed_usd(0.15, 0.60) <= 0.002

@@ -19,7 +19,6 @@ from runner.cli.terminal.schedule import schedule_as_json, show_schedule
 from runner.documents.fetched_files import from_elsewhere
 from runner.game.protocols.protocol import Protocol
 from runner.models.api_keys import NO_KEY, forms_of
-from runner.models.providers.openai_errors import BASE_URL
 from runner.results.leaderboard.results_folder import Results
 from runner.results.sweep_points import shown_point
 from runner.rollouts.estimate import CostEstimate, estimates, total_cost
@@ -122,9 +121,7 @@ def _keys(plan: AnyPlan) -> list[str]:
 def _servers(plan: AnyPlan) -> dict[str, list[str]]:
     """Where each group is asked that is at a server."""
     return {
-        group: [address or BASE_URL for address in settings.addresses]
-        for group, settings in used_models(plan.games).items()
-        if settings.traits.remote
+        group: settings.server_urls for group, settings in used_models(plan.games).items() if settings.traits.remote
     }
 
 

@@ -12,7 +12,7 @@ from runner.base.text import comma_join, did_you_mean, in_one_line
 from runner.cli.specs import note_renamed, split_words
 from runner.cli.terminal.output import note, print_json, say
 from runner.game.protocols.protocol import ACCEPT
-from runner.models.providers.openai_body import request_body
+from runner.models.request_body import request_body
 from runner.registry.components.lookup import finder_of
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.job import Job

@@ -31,7 +31,7 @@ def formatted(
     its first turn. `asks`: an answer is to follow, so that the last turn must be the user's. An agent's own turns stay
     apart, so that a later chat begins with every earlier one.
     """
-    if chat_format == "openai":
+    if chat_format != "alternating":
         return chat
     paused: list[ChatMessage] = []
     for message in chat:

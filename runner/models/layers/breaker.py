@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from runner.base.errors import CallError, ServerUnreachable, TransientError
-from runner.models.backoff import own_wait
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 
@@ -141,7 +140,7 @@ class Breaker:
             if not self._probing:
                 self._probing = True
                 try:
-                    own = own_wait(self._waits, self._probes + 1, self._jitter)
+                    own = self._waits.wait(self._probes + 1, self._jitter)
                     await self._sleep(max(own, self._not_before - self._clock()))
                 except BaseException:
                     self._probing = False
@@ -186,7 +185,7 @@ class Breaker:
             self._open = True
             self._tell(f"cannot reach {self._server}: {self._failures} calls in a row failed; trying one at a time")
         if probe or opens:
-            own = own_wait(self._waits, self._probes + 1, self._jitter)
+            own = self._waits.wait(self._probes + 1, self._jitter)
             self._next = max(self._clock() + own, self._not_before)
 
     def _wake(self) -> None:

@@ -26,7 +26,7 @@ from runner.base.storage.safe_files import make_folders
 from runner.models.answers import with_own_choice
 from runner.models.interface import Complete, Completion, Request
 from runner.models.journal_records import completion_fields, completion_from_fields
-from runner.models.providers.openai_body import request_body
+from runner.models.request_body import request_body
 from runner.models.settings import ModelSettings
 
 BUSY_SECONDS = 30.0

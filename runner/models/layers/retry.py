@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 from runner.base.errors import TransientError
-from runner.models.backoff import own_wait
 from runner.models.call_events import CallEvents
 from runner.models.interface import Complete, Completion, Request
 from runner.models.layers.breaker import Breaker
@@ -23,7 +22,7 @@ def after_failure(
     Of a call whose total time is not bounded nothing elapses.
     """
     # A server that says `0` says no more than that it does not know.
-    wait = error.retry_after or own_wait(policy, attempt, jitter)
+    wait = error.retry_after or policy.wait(attempt, jitter)
     late = elapsed + wait > policy.total_seconds
     return wait, attempt >= min(policy.attempts, error.attempts or policy.attempts) or late
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from runner.base.errors import (
     CallError,
@@ -25,8 +24,7 @@ from runner.base.errors import (
     RefusedError,
     TransientError,
 )
-from runner.models.backoff import own_wait
-from runner.models.interface import Completion, Request, SampleKey
+from runner.models.interface import Completion, Provider, Request, SampleKey
 from runner.models.layers.breaker import ALIVE, GATEWAY
 from runner.models.retry_policy import TransientPolicy
 
@@ -46,16 +44,10 @@ def said_by(refusal: ProviderRefusal) -> str:
     return str(refusal).partition("\n")[0]
 
 
-class _Provider(Protocol):
-    async def complete(self, request: Request) -> Completion: ...
-
-    async def close(self) -> None: ...
-
-
 class OneOfSeveral:
     """A provider at one of several servers: what it refuses, another may take."""
 
-    def __init__(self, provider: _Provider) -> None:
+    def __init__(self, provider: Provider) -> None:
         self._provider = provider
 
     async def complete(self, request: Request) -> Completion:
@@ -186,4 +178,4 @@ class ServerHealth:
             self._unlike(told, str(error))
 
     def _wait(self) -> None:
-        self._next = self._clock() + own_wait(self._waits, self._tries + 1, self._jitter)
+        self._next = self._clock() + self._waits.wait(self._tries + 1, self._jitter)

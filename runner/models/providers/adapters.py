@@ -24,7 +24,6 @@ from runner.models.providers.openai import (
     within,
     without_secret_cause,
 )
-from runner.models.providers.openai_errors import where
 from runner.models.settings import ModelSettings
 
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class AdapterAt:
 
     @property
     def _here(self) -> str:
-        return where(self.settings, self.group)
+        return self.settings.server_label(self.group)
 
     async def load(self, client: Client, *, anew: bool = False) -> None:
         """Have the server load it, unless it has it; `anew`: even so, since that may have been from other files.

@@ -10,7 +10,7 @@ from runner.base.redaction import current_redactor
 from runner.models.answers import part_of
 from runner.models.interface import Completion, Request
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json, written
-from runner.models.providers.openai_errors import classified, cut_at_limit, where
+from runner.models.providers.openai_errors import classified, cut_at_limit
 from runner.models.providers.openai_http import MAX_ANSWER_BYTES, without_secrets
 from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings
@@ -88,7 +88,7 @@ class BatchResults:
         except NipRunError as error:
             return error
         except Exception as error:  # noqa: BLE001 - an odd line is its own call's failure, and no other's
-            here = where(settings, group)
+            here = settings.server_label(group)
             return TransientError(f"{here} sent a line that cannot be read ({type(error).__name__})")
 
     def close(self) -> None:

@@ -50,21 +50,6 @@ _CLAIMS = (
     "the order is kept",
 )
 
-_TRAINED = re.compile(r":dummy-([0-9]{1,9})-[0-9a-f]{8}\Z")
-_ANY_TRAINED = re.compile(r"(:dummy(-[0-9]{1,9})?-[0-9a-f]{8})+\Z")
-"""Those of 0.1.0, too, whose names say no number: they answer as untrained models do."""
-
-
-def trained_name(base: str, examples: int, digest: str) -> str:
-    """The name of what comes of training `base` on more examples; `digest` has 8 hexadecimal digits."""
-    return f"{_ANY_TRAINED.sub('', base)}:dummy-{examples_behind(base) + examples}-{digest}"
-
-
-def examples_behind(name: str | None) -> int:
-    """How many examples a dummy model was trained on in all, by its name."""
-    found = _TRAINED.search(name or "")
-    return int(found[1]) if found else 0
-
 
 class DummyModel:
     """Answers at once. The same sample of the same rollout always gets the same answer.

@@ -30,14 +30,12 @@ from runner.models.headers import SESSION_ID, headers_of
 from runner.models.interface import Completion, Request, session_of
 from runner.models.providers.body_limits import BodySlots, OnePlace
 from runner.models.providers.lenient_json import SECRET_ALTERED
-from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_body import chat_completions_body
 from runner.models.providers.openai_errors import (
-    BASE_URL,
     classified,
     cut_at_limit,
     error_detail,
     refuses_n,
-    where,
 )
 from runner.models.providers.openai_http import (
     ALTERED,
@@ -73,7 +71,7 @@ def make_client(settings: ModelSettings, group: str, connections: int, places: B
     headers = headers_of(settings, group)
     client = openai.AsyncOpenAI(
         api_key=_key(settings, group),
-        base_url=settings.address or BASE_URL,
+        base_url=settings.server_url,
         max_retries=0,
         http_client=LeanHttp(settings.timeout, connections, places or BodySlots()),
     )
@@ -92,7 +90,7 @@ def make_sync_client(settings: ModelSettings, group: str) -> SyncClient:
     headers = headers_of(settings, group)
     client = SyncClient(
         api_key=_key(settings, group),
-        base_url=settings.address or BASE_URL,
+        base_url=settings.server_url,
         timeout=settings.timeout,
         max_retries=0,
         http_client=openai.DefaultHttpxClient(follow_redirects=False, trust_env=False),
@@ -133,7 +131,7 @@ def _key(settings: ModelSettings, group: str) -> str:
 
 def map_client_error(error: Exception, settings: ModelSettings, group: str) -> NipRunError:
     """Any error of the client, as the class of failure that it is."""
-    here = where(settings, group)
+    here = settings.server_label(group)
     cause = redacted(str(error.__cause__ or error))
     if isinstance(error, DiskError) and not _has_too_many_files(error):
         return RunError(
@@ -314,7 +312,7 @@ class OpenAiModel:
     async def _completed(self, request: Request, place: OnePlace, *, is_again: bool = False) -> Completion:
         started, sent = time.perf_counter(), time.monotonic()
         n = request.n if request.n > 1 else None
-        body = request_body(self._settings, request.messages, n)
+        body = chat_completions_body(self._settings, request.messages, n)
         HELD_PLACE.set(place)
         try:
             # The client's own timeout starts again with each byte; a call as a whole has one end.
@@ -323,13 +321,13 @@ class OpenAiModel:
                     self._address, content=body, cast_to=httpx2.Response, options=self._options(request)
                 )
         except TimeoutError as error:
-            here = where(self._settings, self._group)
+            here = self._settings.server_label(self._group)
             raise TransientError(f"no answer from {here} in {self._settings.timeout:g} s") from error
         except CLIENT_ERRORS as error:
             if isinstance(error, openai.APIStatusError):
                 self._learn(error.response.headers)
                 if n is not None and refuses_n(error.status_code, error.body):
-                    said = f"{where(self._settings, self._group)} refuses n: {redacted(error.message)}"
+                    said = f"{self._settings.server_label(self._group)} refuses n: {redacted(error.message)}"
                     raise SeveralRefusedError(said, status=error.status_code) from None
                 cut = cut_at_limit(error.status_code, error.body, request, self._settings, _since(started))
                 if cut is not None:
@@ -368,7 +366,7 @@ class OpenAiModel:
         if found is None:
             return
         self._web_pages += 1
-        message = f"{where(self._settings, self._group)} answers with {found}, and not as a model API"
+        message = f"{self._settings.server_label(self._group)} answers with {found}, and not as a model API"
         if status < 300 and self._web_pages < MAX_WEB_PAGES:
             raise TransientError(message)
         raise self._wrong_address(f"{message}\nThe address of an API usually ends in /v1.")
@@ -378,11 +376,11 @@ class OpenAiModel:
         if self._has_answered or self._is_probed or not may_be_wrong_scheme(error, self._address):
             return
         self._is_probed = True
-        wrong = await find_wrong_scheme(error, self._settings.address or BASE_URL)
+        wrong = await find_wrong_scheme(error, self._settings.server_url)
         if wrong is not None:
-            raise self._wrong_address(f"{where(self._settings, self._group)}: {wrong}.") from without_secret_cause(
-                error
-            )
+            raise self._wrong_address(
+                f"{self._settings.server_label(self._group)}: {wrong}."
+            ) from without_secret_cause(error)
 
     def _wrong_address(self, message: str) -> ProviderRefusal:
         key = f"models.{self._group}.base_url"

@@ -26,7 +26,7 @@ import orjson
 from runner.base.async_runner import cancel_all
 from runner.base.errors import NipRunError, ProviderRefusal, RunError, ServerUnreachable, TransientError
 from runner.base.hashing import tagged_hash
-from runner.models.backoff import own_wait
+from runner.models.fine_tuning_api import SETTLING_LISTINGS
 from runner.models.interface import Completion, Request
 from runner.models.journal_records import BatchRecord
 from runner.models.providers.batch_results import BatchResults
@@ -40,9 +40,9 @@ from runner.models.providers.openai import (
     within,
     without_secret_cause,
 )
-from runner.models.providers.openai_body import request_body
+from runner.models.providers.openai_body import chat_completions_body
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
-from runner.models.providers.paid_objects import SETTLING_LISTINGS, list_all, may_have_worked, with_id
+from runner.models.providers.paid_objects import list_all, may_have_worked, with_id
 from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
 
@@ -144,7 +144,7 @@ class BatchModel:
         await asyncio.shield(self._found)
         if self._failure is not None:
             raise self._failure
-        body = request_body(self._settings, request.messages)
+        body = chat_completions_body(self._settings, request.messages)
         name = custom_id(request, body)
         answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         line = orjson.dumps(
@@ -399,7 +399,7 @@ class BatchModel:
             if found.keys() == intents:
                 break
             if listing < listings:
-                await asyncio.sleep(own_wait(self._waits, listing, self._jitter))
+                await asyncio.sleep(self._waits.wait(listing, self._jitter))
         return found
 
     async def _list_batches(self) -> dict[str, Any]:

@@ -27,8 +27,6 @@ from runner.models.interface import Choice, Completion, Request, Usage, estimate
 from runner.models.providers import error_phrases as words
 from runner.models.settings import ModelSettings
 
-BASE_URL = "https://api.openai.com/v1"
-
 BILLING = frozenset(
     (
         "insufficient_quota",
@@ -66,11 +64,6 @@ _SAID_WITH = (400, 413, 422, 500, 502, 503)
 _OF_MESSAGES = re.compile(r"(?:messages|prompt|input|contents)(?:\W.*|_tokens)?", re.DOTALL)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def where(settings: ModelSettings, group: str) -> str:
-    """A server and model group, for messages."""
-    return f"{settings.address or BASE_URL} ({group})"
 
 
 def error_detail(body: object) -> dict[str, Any]:
@@ -205,7 +198,8 @@ def classified(
     message = escape_controls(redacted(told.message))[:500]
     if 300 <= status < 400:
         message = f"a redirect to {escape_controls(redacted(headers.get('location', 'no address')))[:200]}"
-    said = f"{where(settings, group)} answered {status}{f' {code}' if code not in ('', str(status)) else ''}: {message}"
+    number = str(status) if code in ("", str(status)) else f"{status} {code}"
+    said = f"{settings.server_label(group)} answered {number}: {message}"
     if told.is_money:
         return ProviderRefusal(
             f"{said}\nThe account has no money or quota left, or a proxy's budget has none for this key; top it up and "

@@ -15,7 +15,7 @@ from runner.models.answers import body_of, choices_of, model_of, reported_usage,
 from runner.models.interface import Completion, Request
 from runner.models.plausible_usage import checked_usage
 from runner.models.providers.lenient_json import SECRET_ALTERED, mended, parsed
-from runner.models.providers.openai_errors import classified, status_in, where
+from runner.models.providers.openai_errors import classified, status_in
 from runner.models.settings import ModelSettings, requested_answers
 
 
@@ -35,7 +35,6 @@ def read_completion(
         NipRunError: it is an error all the same, classified as one.
     """
     group = request.group
-    here = where(settings, group)
     data, problem = parsed(content)
     if problem:
         whole, changed = mended(content, current_redactor())
@@ -44,9 +43,9 @@ def read_completion(
             altered = tuple(dict.fromkeys((*changed, *altered)))
     if problem:
         start = escape_controls(current_redactor().start(content, 60))
-        raise TransientError(f"{here} sent no JSON ({problem}): {start!r}")
+        raise TransientError(f"{settings.server_label(group)} sent no JSON ({problem}): {start!r}")
     if not isinstance(data, dict):
-        raise TransientError(f"{here} sent JSON that is not a completion")
+        raise TransientError(f"{settings.server_label(group)} sent JSON that is not a completion")
     if data.get("error"):
         raise _with_usage(classified(status_in(data["error"]), data["error"], headers, settings, group), data)
     cleaned = current_redactor().redact_escaped(content) if has_escapes(content) else content
@@ -56,7 +55,7 @@ def read_completion(
     _check_choices(data, headers, settings, group)
     choices = choices_of(data)
     if not choices:
-        raise TransientError(f"{here} sent a completion without choices")
+        raise TransientError(f"{settings.server_label(group)} sent a completion without choices")
     usage, body = checked_usage(reported_usage(data), request, choices), body_of(content, data)
     completion = Completion(
         choices,
@@ -89,4 +88,4 @@ def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: M
         if error:
             raise _with_usage(classified(status_in(error), error, headers, settings, group), data)
         if isinstance(choice, dict) and choice.get("finish_reason") == "error":
-            raise TransientError(f"{where(settings, group)} sent an answer that ended in an error")
+            raise TransientError(f"{settings.server_label(group)} sent an answer that ended in an error")

@@ -9,8 +9,6 @@ from runner.base.errors import TransientError
 from runner.base.redaction import redacted
 from runner.base.text import escape_controls
 
-SETTLING_LISTINGS: Final = 6
-"""Listings that must lack an object before it is created again: a listing may lag behind a creation."""
 MAX_LISTED: Final = 100_000
 _TIMEOUT, _CONFLICT = 408, 409
 

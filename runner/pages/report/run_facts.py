@@ -120,7 +120,7 @@ def _asked_at(settings: ModelSettings) -> str:
 def _settings(settings: ModelSettings, words: int | None) -> list[str]:
     said = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.sampling().items()]
     said += [] if words is None else [f"max_response_words={words}"]
-    said += [f"chat_format={settings.chat_format}"] if settings.chat_format not in (None, "openai") else []
+    said += [f"chat_format={settings.chat_format}"] if settings.chat_format == "alternating" else []
     return [*said, *(["batch"] if settings.batched else [])]
 
 

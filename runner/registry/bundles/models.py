@@ -12,7 +12,7 @@ from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.paths import wrong_path
 from runner.documents.releases.reference import Kind
 from runner.documents.yaml_writer import dump
-from runner.models.provider_traits import DEFAULT_PROVIDER
+from runner.models.provider_traits import DEFAULT_PROVIDER, traits_of
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.run_facts import sources_of_manifest, with_sources
@@ -186,10 +186,10 @@ def _published(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, 
 
 def _address(began: Mapping[str, Any], model: str) -> str | None:
     """Where a model can be had, as far as its name says; never a place on this machine."""
-    if is_path(model) or began.get("provider") != "openai":
+    if is_path(model) or not traits_of(began.get("provider")).trains:
         return None
     if began.get("base_url") is None:
-        return f"openai:{model}"
+        return f"{began['provider']}:{model}"
     return f"hf:{model}" if _HUB.fullmatch(model) else None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from runner.base.errors import NipRunError, SpecError
 from runner.base.storage.safe_files import read_bounded
 from runner.documents.yaml_reader import MAX_BYTES
+from runner.models.provider_traits import traits_of
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.cleaning.yaml_text import values_in
 from runner.spec.loader import load_specs
@@ -29,7 +30,7 @@ def unreadable_spec(folder: Path) -> Iterator[str]:
         for path in files
         for key, value in values_in(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
     }
-    if any(key.endswith(".provider") and value == "replay" for key, value in said.items()):
+    if any(key.endswith(".provider") and traits_of(value).needs_run for key, value in said.items()):
         return  # a replay plays only beside the run that it replays
     gone = [key for key, value in said.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
     own = [f"{key}={_OF_THEIR_OWN}" for key in gone if not key.startswith("sweep.")]

@@ -41,7 +41,7 @@ class Format:
 
     def for_settings(self, settings: ModelSettings) -> Format:
         """This format for the chats of a model group."""
-        named = settings.send_name and settings.resolved_chat_format == "openai"
+        named = settings.send_name and settings.resolved_chat_format != "alternating"
         return self if named or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
 
     def examples(self, found: Iterable[Learnt]) -> Iterator[Learnt]:

@@ -10,7 +10,6 @@ from runner.game.prompts.chat import ChatMessage
 from runner.game.prompts.chat_format import formatted
 from runner.game.prompts.supervised import check_replacement
 from runner.game.protocols.rounds import Round
-from runner.models.providers.openai_body import as_sent
 from runner.results.finetune.examples import ExampleSource, RlTurn, Supervised
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.rollout import Rollout
@@ -18,7 +17,7 @@ from runner.rollouts.rollout import Rollout
 
 def asked_with(agent: Agent, observation: Observation) -> list[ChatMessage]:
     """The chat that the agent's model is asked with at an observation, as its server gets it."""
-    return list(as_sent(agent.model_settings, agent.prompt(observation)))
+    return list(agent.model_settings.sent_messages(agent.prompt(observation)))
 
 
 def how_written(agent: Agent) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def _after_last_turn(agent: Agent, rollout: Rollout) -> list[ChatMessage]:
     seen = [m for index, m in enumerate(chat) if index <= _last_own(chat) or m["role"] != "system"]
     # With all before it: by itself, a format would take its first message for the beginning of a chat.
     shown = formatted(seen, settings.resolved_chat_format, instructions=settings.system_role)
-    return list(as_sent(settings, shown[_last_own(shown) + 1 :]))
+    return list(settings.sent_messages(shown[_last_own(shown) + 1 :]))
 
 
 def _last_own(chat: Sequence[ChatMessage]) -> int:

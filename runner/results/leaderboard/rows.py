@@ -12,6 +12,7 @@ from runner.base.storage.duckdb_connections import duckdb_pattern
 from runner.base.storage.safe_files import read_bounded
 from runner.documents.plain_values import MAX_DEPTH
 from runner.models.interface import LATER_CLASSES
+from runner.models.provider_traits import traits_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.schema import BOARD_TABLES
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
@@ -151,7 +152,8 @@ def _replayed_by_all(spec: Mapping[str, Any]) -> str | None:
     models, agents = spec.get("models") or {}, spec.get("agents") or {}
     used = [models.get(_at(agents, name, "model")) or {} for name in agents]
     runs = {
-        Path(group["run"]).name if group.get("provider") == "replay" and group.get("run") else None for group in used
+        Path(group["run"]).name if traits_of(group.get("provider")).needs_run and group.get("run") else None
+        for group in used
     }
     return runs.pop() if len(runs) == 1 else None
 

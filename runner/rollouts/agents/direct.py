@@ -18,14 +18,13 @@ from runner.game.prompts.chat import ChatMessage
 from runner.game.prompts.supervised import check_replacement
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Reply
+from runner.models.connectors import offline_answer, sync_client
 from runner.models.interface import Choice, Request, ResponseHint, SampleKey
-from runner.models.providers.dummy import DummyModel
 from runner.rollouts.agents.agent import Agent, AgentRuntime, Observation
 from runner.spec.experiment import Experiment
 
 if TYPE_CHECKING:
     from runner.models.client import Connection
-    from runner.models.providers.openai import SyncClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +50,10 @@ class DirectAgent(Agent):
         self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
     ) -> None:
         super().__init__(hyper_params, settings, agent_name, protocol_handler)
-        self._client: SyncClient | None = None
+        self._client: Any = None
 
     @property
-    def client(self) -> SyncClient:
+    def client(self) -> Any:
         """The official client of its group's server, made on first use; `retry` is the runner's, its own is off.
 
         It is the synchronous one: it belongs to no event loop, so that it can be used from any, call after call. The
@@ -64,16 +63,8 @@ class DirectAgent(Agent):
             UsageError: the group's provider has no client.
             ProviderRefusal: the environment holds no key.
         """
-        settings = self.model_settings
-        if not settings.traits.remote:
-            raise UsageError(
-                f"models.{self.model_group}: provider {settings.provider} has no client, since it calls no server; ask "
-                "it with forward() or _make_generation_api_call()"
-            )
         if self._client is None:
-            from runner.models.providers.openai import make_sync_client
-
-            self._client = make_sync_client(settings, self.model_group)
+            self._client = sync_client(self.model_settings, self.model_group)
         return self._client
 
     def __getstate__(self) -> dict[str, Any]:
@@ -229,7 +220,7 @@ class DirectAgent(Agent):
 
     def _generate_dummy_response(self, chat_messages_prompt: Sequence[ChatMessage]) -> str:
         """What the provider `dummy` answers to a chat: well-formed for the agent, and the same for the same chat."""
-        (choice,) = run_sync(lambda: DummyModel().complete(self._request(chat_messages_prompt))).choices
+        (choice,) = run_sync(lambda: offline_answer(self._request(chat_messages_prompt))).choices
         assert choice.text is not None
         return choice.text
 

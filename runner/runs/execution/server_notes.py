@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from runner.models.interface import Completion, Request, SampleKey, byte_length
 from runner.models.journal_records import messages_hash
 from runner.models.logprobs import has_logprobs
-from runner.models.lost_messages import LostMessages
+from runner.models.plausible_usage import LostMessages
 from runner.models.settings import ModelSettings
 
 log = logging.getLogger("nip_run.notes")

@@ -20,20 +20,18 @@ from runner.documents.dataclass_schema import to_plain
 from runner.game.prompts.chat import ChatMessage
 from runner.models.call_events import CallEvents
 from runner.models.client import Connection, connect
-from runner.models.connectors import Provider, ReplayedRun
+from runner.models.connectors import ReplayedRun, connect_batches
 from runner.models.costs import CallCosts
-from runner.models.interface import Complete, Completion, Request
+from runner.models.interface import Complete, Completion, Provider, Request
 from runner.models.journal_index import JournalIndex
 from runner.models.journal_records import BatchRecord, FailureRecord, begun, read_records
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journal import JournaledCompleter
 from runner.models.layers.lost_calls import InFlight
-from runner.models.providers.dummy import examples_behind
-from runner.models.providers.openai_body import as_sent
-from runner.models.providers.openai_errors import BASE_URL
-from runner.models.providers.replay import ReplayModel, ReplayThenLive
+from runner.models.layers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
+from runner.models.toy_models import examples_behind
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.failed_calls import FailedCalls, failed_call
@@ -136,7 +134,7 @@ class Wiring:
             )  # fmt: skip
 
     def _sent(self, request: Request) -> Sequence[ChatMessage]:
-        return as_sent(self.costs.groups[request.group], request.messages)
+        return self.costs.groups[request.group].sent_messages(request.messages)
 
     @property
     def _until_round(self) -> int | None:
@@ -218,19 +216,16 @@ class Wiring:
         if self.recorded_only or (self.replay is not None and self._until_round is None):
             return {}
         batched = {name: s for name, s in self.costs.groups.items() if s.batched}
-        if not batched:
-            return {}
-        from runner.models.providers.openai_batch import BatchModel
 
         async def write(record: BatchRecord) -> None:
             await journal.append(record.to_json())
 
         return {
-            name: BatchModel(
+            name: connect_batches(
                 settings, name, write, recorded.batches,
                 before_sending=self.stop.check,
                 waits=self.plan.spec.experiment.retry.transient,
-                tell=partial(events.server_down, settings.address or BASE_URL),
+                tell=partial(events.server_down, settings.server_url),
             )
             for name, settings in batched.items()
         }  # fmt: skip
@@ -263,7 +258,7 @@ def parameters_hash(settings: ModelSettings) -> str:
 
 def labels_for_toys(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
     """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
-    if not any(one.provider == "dummy" and examples_behind(one.model) for one in groups.values()):
+    if not any(one.traits.drawn and examples_behind(one.model) for one in groups.values()):
         return {}
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
 

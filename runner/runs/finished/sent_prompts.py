@@ -13,7 +13,7 @@ from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import Request, SampleKey
 from runner.models.journal_records import RequestRecord, messages_hash
-from runner.models.providers.openai_body import as_sent, request_body
+from runner.models.request_body import request_body
 from runner.models.settings import ModelSettings
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.plan import Plan
@@ -87,7 +87,7 @@ def _of_branch(plan: Plan, rollout: Rollout, chats: Mapping[SampleKey, Sequence[
 
 def _checked(settings: ModelSettings, request: Request, asked: RequestRecord) -> Sequence[ChatMessage]:
     """A request's chat as it was sent."""
-    sent = as_sent(settings, request.messages)
+    sent = settings.sent_messages(request.messages)
     # Before format 2 a journal had the hash of the messages as they are before the wire.
     if asked.messages != messages_hash(sent) and asked.messages != messages_hash(request.messages):
         raise RunError(

@@ -133,7 +133,7 @@ def _asked_otherwise(spec: Spec, replay: ReplayOf, played: Mapping[str, AskedIn]
 def _keys(group: str, way: AskedIn) -> str:
     """What a spec says to have a group asked in this way."""
     said = f"models.{group}.chat_format={way.chat_format}"
-    if way.chat_format == "openai":
+    if way.chat_format != "alternating":
         return said
     return f"{said} models.{group}.system_role={'user' if way.in_first_turn else 'system'}"
 

@@ -16,7 +16,6 @@ from runner.models.client import Connection, connect
 from runner.models.interface import Request
 from runner.models.layers.cache import Cache
 from runner.models.layers.journal import JournaledCompleter
-from runner.models.providers.openai_body import as_sent
 from runner.models.shared_servers import Servers
 from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls, failed_call
@@ -147,7 +146,7 @@ class _Begun:
         plan, groups = self._plan, self._costs.groups
 
         def sent(request: Request) -> Sequence[ChatMessage]:
-            return as_sent(groups[request.group], request.messages)
+            return groups[request.group].sent_messages(request.messages)
 
         journaled = JournaledCompleter(
             self._connection.complete,

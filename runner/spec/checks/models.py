@@ -16,7 +16,7 @@ from runner.documents.layered_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
-from runner.models.addresses import same_server
+from runner.models.api_keys import same_server
 from runner.models.costs import answer_limit
 from runner.models.extra_body import extra_body_problems
 from runner.models.headers import header_problems

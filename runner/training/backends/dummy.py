@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import open_to_read
-from runner.models.providers.dummy import trained_name
+from runner.models.toy_models import trained_name
 from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
 
 

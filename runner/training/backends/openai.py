@@ -11,27 +11,16 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from runner.base.async_runner import run_sync
 from runner.base.errors import CallError, NipRunError, ProviderRefusal, RunError, TransientError
 from runner.base.hashing import tagged_hash
 from runner.base.redaction import redacted
 from runner.base.text import escape_controls
-from runner.models.backoff import own_wait
-from runner.models.providers.openai import (
-    CLIENT_ERRORS,
-    Client,
-    close_client,
-    make_client,
-    map_client_error,
-    within,
-    without_secret_cause,
-)
-from runner.models.providers.openai_errors import error_detail, where
-from runner.models.providers.paid_objects import SETTLING_LISTINGS, list_all, may_have_worked, with_id
+from runner.models.connectors import fine_tuning_api
+from runner.models.fine_tuning_api import SETTLING_LISTINGS, ApiCallError
 from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.spec.training_settings import TrainerSettings
@@ -41,7 +30,6 @@ from runner.training.backends.model_name import name_problem
 METADATA_KEY: Final = "nip_run"
 MAX_SERVER_WAIT: Final = 900.0
 """Seconds that one call waits at most because the server asks for it; a longer wait stops the run."""
-PAGE_SIZE: Final = 100
 MAX_SEED: Final = 2**31
 MAX_SUFFIX: Final = 64
 
@@ -103,7 +91,7 @@ class OpenAiBackend:
     ) -> None:
         self._group, self._trainer, self._model = group, trainer, model
         self._policy, self._sleep, self._clock = policy, sleep, clock
-        self._client_of_one_call()  # a key that is missing is said before anything is paid for
+        self._api = fine_tuning_api(model, group)
         self._first_polls: dict[str, float] = {}
         self._jitter = random.Random()
 
@@ -177,24 +165,9 @@ class OpenAiBackend:
             )
 
     def _job(self, name: str) -> str:
-        return f"fine-tuning job {name} at {where(self._model, self._group)}"
+        return f"fine-tuning job {name} at {self._model.server_label(self._group)}"
 
     # The calls
-
-    def _client_of_one_call(self) -> Client:
-        return make_client(self._model, self._group, 1)
-
-    def _ask(self, call: Callable[[Client], Coroutine[Any, Any, T]], size: int = 0) -> T:
-        """One call with an end, over the games' edge; its connection is closed, as the next is minutes away."""
-
-        async def once() -> T:
-            client = self._client_of_one_call()
-            try:
-                return await within(self._model, call(client), size)
-            finally:
-                await close_client(client)
-
-        return run_sync(once)
 
     def _upload(self, job: FineTuneJob, keep: KeepNote) -> str:
         """Upload the dataset; a file that is uploaded twice, because an answer was lost, is trained on once."""
@@ -202,15 +175,9 @@ class OpenAiBackend:
         if not job.dataset.is_file():
             raise RunError(f"cannot read {job.dataset}, the dataset of {job.group}")
 
-        def once() -> str:
-            with job.dataset.open("rb") as data:
-                size = job.dataset.stat().st_size
-                made = self._ask(lambda client: client.files.create(file=(name, data), purpose="fine-tune"), size)
-                return str(with_id(made).id)
-
-        made = self._retrying(once, f"upload {job.dataset}", job)
-        keep({"file": made})
-        return made
+        file = self._retrying(lambda: self._api.upload(job.dataset, name), f"upload {job.dataset}", job)
+        keep({"file": file})
+        return file
 
     def _find_or_create(self, job: FineTuneJob, submission: _Submission, *, is_uncertain: bool) -> str:
         """Return the id of the job; look for it before every creation if an attempt so far may have created it."""
@@ -222,10 +189,10 @@ class OpenAiBackend:
                 return found
             was_uncertain, is_uncertain = is_uncertain, True
             try:
-                return str(with_id(self._ask(lambda client: client.fine_tuning.jobs.create(**body))).id)
-            except CLIENT_ERRORS as error:
+                return self._api.create_job(body)
+            except ApiCallError as failed:
                 # A refusal of this attempt says nothing about an earlier one, whose answer was lost.
-                is_uncertain = was_uncertain or may_have_worked(error)
+                is_uncertain = was_uncertain or failed.may_have_worked
                 raise
 
         return self._retrying(once, f"create a fine-tuning job on {job.base_model}", job)
@@ -233,8 +200,7 @@ class OpenAiBackend:
     def _find(self, job: FineTuneJob, submission: _Submission) -> str | None:
         """Return the id of the job if it exists; None only if several complete listings lack it."""
         for listing in range(1, SETTLING_LISTINGS + 1):
-            jobs = self._ask(lambda client: list_all(client.fine_tuning.jobs.list(limit=PAGE_SIZE)))
-            for name, candidate in jobs.items():
+            for name, candidate in self._api.list_jobs().items():
                 metadata = getattr(candidate, "metadata", None)
                 mark = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
                 is_ours = mark == _mark(job) or (
@@ -243,7 +209,7 @@ class OpenAiBackend:
                 if is_ours and name not in submission.earlier_jobs:
                     return name
             if listing < SETTLING_LISTINGS:
-                self._sleep(own_wait(self._policy, listing, self._jitter))
+                self._sleep(self._policy.wait(listing, self._jitter))
         return None
 
     def _body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
@@ -263,13 +229,7 @@ class OpenAiBackend:
         }
 
     def _retrieve(self, name: str) -> Any:
-        def once() -> Any:
-            found = with_id(self._ask(lambda client: client.fine_tuning.jobs.retrieve(name)))
-            if not isinstance(found.status, str):
-                raise TransientError(f"{where(self._model, self._group)} sent a job without a status")
-            return found
-
-        return self._retrying(once, f"look at fine-tuning job {name}")
+        return self._retrying(lambda: self._api.retrieve_job(name), f"look at fine-tuning job {name}")
 
     def _retrying(self, call: Callable[[], T], what: str, submitted: FineTuneJob | None = None) -> T:
         """Call until it succeeds, as the policy for transient failures says; the server's wish first.
@@ -283,33 +243,27 @@ class OpenAiBackend:
             attempt += 1
             try:
                 return call()
-            except (*CLIENT_ERRORS, TransientError) as error:
-                cause = error
-            ours = cause if isinstance(cause, TransientError) else map_client_error(cause, self._model, self._group)
-            detail = error_detail(getattr(cause, "body", None))
+            except ApiCallError as error:
+                failed, ours, cause = error, error.error, error.__cause__
             if not isinstance(ours, TransientError):
-                raise self._permanent_error(ours, cause, what, submitted) from without_secret_cause(cause)
+                raise self._permanent_error(failed, what, submitted) from cause
             asked = ours.retry_after
-            per_day = submitted is not None and ours.status == 429 and _mentions(_PER_DAY, detail)
+            per_day = submitted is not None and ours.status == 429 and _mentions(_PER_DAY, failed.detail)
             if (asked and asked + obeyed > MAX_SERVER_WAIT) or (per_day and not asked):
-                raise RunError(
-                    f"cannot {what}: {ours}\n{_retry_advice(asked, per_day=per_day)}"
-                ) from without_secret_cause(cause)
-            wait = asked or own_wait(self._policy, attempt, self._jitter)
+                raise RunError(f"cannot {what}: {ours}\n{_retry_advice(asked, per_day=per_day)}") from cause
+            wait = asked or self._policy.wait(attempt, self._jitter)
             max_attempts = min(self._policy.attempts, ours.attempts or self._policy.attempts)
             late = not asked and self._clock() - started + wait > self._policy.total_seconds
             if late or attempt >= max_attempts:
                 raise RunError(
                     f"cannot {what}, after {attempt} attempts: {ours}\nRun the same command again to go on from here."
-                ) from without_secret_cause(cause)
+                ) from cause
             self._sleep(wait)
             obeyed += asked or 0.0
 
-    def _permanent_error(
-        self, ours: NipRunError, cause: Exception, what: str, submitted: FineTuneJob | None
-    ) -> NipRunError:
+    def _permanent_error(self, failed: ApiCallError, what: str, submitted: FineTuneJob | None) -> NipRunError:
         """A failure that asking again does not mend, as what the user can do about it."""
-        status, detail = getattr(cause, "status_code", None), error_detail(getattr(cause, "body", None))
+        ours, status, detail = failed.error, failed.status, failed.detail
         said = f"cannot {what}: {ours}"
         if submitted is None and status == 404:
             return RunError(

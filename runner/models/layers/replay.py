@@ -1,16 +1,15 @@
-"""The provider that answers from the journal of an earlier run."""
+"""Answers from the journal of an earlier run, for the provider `replay` and for runs that replay another."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from runner.base.errors import RunError
 from runner.base.storage.journal import JOURNAL
 from runner.game.prompts.chat import ChatMessage
-from runner.models.interface import Complete, Completion, Request
+from runner.models.interface import Completion, Provider, Request
 from runner.models.journal_index import open_index
 from runner.models.journal_records import EndedRecord, messages_hash
 
@@ -62,19 +61,10 @@ class ReplayModel:
         self._reader.close()
 
 
-class Asks(Protocol):
-    """Whatever can be asked and closed."""
-
-    @property
-    def complete(self) -> Complete: ...
-
-    async def close(self) -> None: ...
-
-
 class ReplayThenLive:
     """Replays the rounds before `until_round`, and asks a live model from there on."""
 
-    def __init__(self, replayed: ReplayModel, live: Asks, until_round: int) -> None:
+    def __init__(self, replayed: ReplayModel, live: Provider, until_round: int) -> None:
         self._replayed, self._live, self._until = replayed, live, until_round
 
     async def complete(self, request: Request) -> Completion:

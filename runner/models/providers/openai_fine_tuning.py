@@ -1,0 +1,84 @@
+"""Fine-tuning jobs of OpenAI, or of a server with the same API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runner.base.async_runner import run_sync
+from runner.base.errors import TransientError
+from runner.models.fine_tuning_api import ApiCallError
+from runner.models.providers.openai import (
+    CLIENT_ERRORS,
+    Client,
+    close_client,
+    make_client,
+    map_client_error,
+    within,
+    without_secret_cause,
+)
+from runner.models.providers.openai_errors import error_detail
+from runner.models.providers.paid_objects import list_all, may_have_worked, with_id
+from runner.models.settings import ModelSettings
+
+T = TypeVar("T")
+
+PAGE_SIZE = 100
+
+
+class OpenAiFineTuning:
+    """Implements `FineTuningApi` through OpenAI's client, one connection for each call: calls are minutes apart."""
+
+    def __init__(self, settings: ModelSettings, group: str) -> None:
+        self._settings, self._group = settings, group
+        self._make_client()  # reports a missing key before anything is paid for
+
+    def upload(self, dataset: Path, name: str) -> str:
+        with dataset.open("rb") as data:
+            size = dataset.stat().st_size
+            return self._id_of(lambda client: client.files.create(file=(name, data), purpose="fine-tune"), size)
+
+    def create_job(self, body: Mapping[str, Any]) -> str:
+        return self._id_of(lambda client: client.fine_tuning.jobs.create(**body))
+
+    def list_jobs(self) -> Mapping[str, Any]:
+        return self._call(lambda client: list_all(client.fine_tuning.jobs.list(limit=PAGE_SIZE)))
+
+    def retrieve_job(self, job: str) -> Any:
+        def checked(found: Any) -> Any:
+            if not isinstance(with_id(found).status, str):
+                raise TransientError(f"{self._settings.server_label(self._group)} sent a job without a status")
+            return found
+
+        return self._call(lambda client: client.fine_tuning.jobs.retrieve(job), check=checked)
+
+    def _id_of(self, call: Callable[[Client], Coroutine[Any, Any, Any]], size: int = 0) -> str:
+        return str(self._call(call, size, check=with_id).id)
+
+    def _call(
+        self, call: Callable[[Client], Coroutine[Any, Any, T]], size: int = 0, check: Callable[[T], T] = lambda it: it
+    ) -> T:
+        """Make one call with a time limit, and close its connection."""
+
+        async def once() -> T:
+            client = self._make_client()
+            try:
+                return await within(self._settings, call(client), size)
+            finally:
+                await close_client(client)
+
+        try:
+            return check(run_sync(once))
+        except TransientError as error:
+            raise ApiCallError(error, status=None, detail={}, may_have_worked=True) from error
+        except CLIENT_ERRORS as error:
+            raise ApiCallError(
+                map_client_error(error, self._settings, self._group),
+                status=getattr(error, "status_code", None),
+                detail=error_detail(getattr(error, "body", None)),
+                may_have_worked=may_have_worked(error),
+            ) from without_secret_cause(error)
+
+    def _make_client(self) -> Client:
+        return make_client(self._settings, self._group, 1)

@@ -1,0 +1,22 @@
+"""The body of a request as its provider sends it: what is shown, hashed and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from runner.game.prompts.chat import ChatMessage
+from runner.models.provider_traits import ProviderName
+from runner.models.providers.openai_body import chat_completions_body
+from runner.models.settings import ModelSettings
+
+BODIES: Mapping[ProviderName, Callable[[ModelSettings, Sequence[ChatMessage]], bytes]] = {
+    "openai": chat_completions_body,
+    "dummy": chat_completions_body,
+    "replay": chat_completions_body,
+}
+"""The wire format of each provider. Those that send nothing have the one that keys in caches depend on."""
+
+
+def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
+    """Return the exact bytes that a model group sends for these messages, or would send."""
+    return BODIES[settings.provider](settings, messages)
