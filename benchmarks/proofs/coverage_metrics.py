@@ -24,20 +24,13 @@ from typing import Any
 import numpy as np
 from shared import ROOT, Claims
 
-from runner.results.metrics import PROPORTIONS
+from runner.results.estimates import Estimate, estimate, estimates_of, forecast_estimates
+from runner.results.metric_table import METRICS, RANKING_METRIC, Source
 from runner.statistics.calibration import Forecasts
 from runner.statistics.clustered_means import share
-from runner.statistics.estimates import (
-    Number,
-    block_numbers,
-    forecast_numbers,
-    player_numbers,
-    proportion,
-    seat_numbers,
-    verdict_numbers,
-)
 from runner.statistics.intervals import load_intervals
-from runner.statistics.simple_means import NOTHING, Mean, two_ends
+from runner.statistics.reporting_rules import NOTHING
+from runner.statistics.simple_means import Mean, two_ends
 from runner.statistics.verdicts import Verdicts
 
 MANY = 400_000
@@ -86,7 +79,7 @@ class Judge:
         return (f"K {self.datapoints}, R {self.repeats}, H {self.hits:g}, F {self.false_alarms:g}, "
                 f"ICC {self.correlation:g}, {self.design}")  # fmt: skip
 
-    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Number]:
+    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
         """All numbers of one run."""
         return list(self._numbers(self.played(rng, datapoints)))
 
@@ -119,22 +112,22 @@ class Judge:
         chances: np.ndarray = beta_quantiles(mean, self.correlation)[(units * 1000).astype(int)]
         return chances
 
-    def _numbers(self, verdicts: Verdicts) -> Iterator[Number]:
+    def _numbers(self, verdicts: Verdicts) -> Iterator[Estimate]:
         accuracy = verdicts.of(verdicts.right)
         assert accuracy is not None
-        yield proportion("accuracy", accuracy)
+        yield estimate(METRICS[RANKING_METRIC], accuracy)
         yield from self._plain(verdicts)
         ways = [one for one in (verdicts.stances, verdicts.swapped, verdicts.exchanged) if one is not None]
         if ways:
             # The first player rejects as written, and accepts where its stance or its seat is another.
-            yield from block_numbers(verdicts, None if verdicts.exchanged is None else ways[0])
-            yield from player_numbers(verdicts, ways[0])
+            yield from estimates_of(Source.BLOCKS, verdicts, None if verdicts.exchanged is None else ways[0])
+            yield from estimates_of(Source.PLAYERS, verdicts, ways[0])
             if verdicts.swapped is not None:
-                yield from seat_numbers(verdicts, np.zeros(len(verdicts.labels), dtype=np.int64))
+                yield from estimates_of(Source.SEATS, verdicts, np.zeros(len(verdicts.labels), dtype=np.int64))
         else:
-            yield from verdict_numbers(verdicts)
+            yield from estimates_of(Source.VERDICTS, verdicts)
 
-    def _plain(self, verdicts: Verdicts) -> Iterator[Number]:
+    def _plain(self, verdicts: Verdicts) -> Iterator[Estimate]:
         """The shares that are counted as games go by, as `results.metrics` does it."""
         if self.design not in ("alone", "pairs"):
             return
@@ -151,23 +144,23 @@ class Judge:
             yield plain_number(name, values[where].astype(float), verdicts.clusters[where], grouped=verdicts.grouped)
 
 
-def plain_number(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped: bool = False) -> Number:
+def plain_number(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped: bool = False) -> Estimate:
     """A mean with the interval of its kind."""
     sums, counts = np.bincount(clusters, weights=values), np.bincount(clusters)
     means = sums[counts > 0] / counts[counts > 0]
     found = share(values, clusters, len(counts))
     if found is None:
-        return Number(name, None, None, None, None, 0, 0, NOTHING)
-    mean = Mean(name, found.value, found.stderr, found.n, found.clusters, grouped)
+        return Estimate(None, name, None, None, None, None, 0, 0, NOTHING)
+    mean = Mean(METRICS[name].rule, found.value, found.stderr, found.n, found.clusters, grouped)
     ends = two_ends(values.tolist(), {"reward": (-1.0, 1.0), "decision": (0.0, 1.0)}.get(name, (0.0, 0.0)))
-    if name in PROPORTIONS:
+    if METRICS[name].is_proportion:
         interval, reason = mean.of_share()
     elif ends is not None:
         interval, reason = mean.between(ends)
     else:
         interval, reason = mean.by_student(means.tolist())
     low, high = interval or (None, None)
-    return Number(name, found.value, found.stderr, low, high, found.n, found.clusters, reason)
+    return Estimate(None, name, found.value, found.stderr, low, high, found.n, found.clusters, reason)
 
 
 @dataclass(frozen=True)
@@ -182,7 +175,7 @@ class Counter:
     def __str__(self) -> str:
         return f"K {self.datapoints}, {self.share:g} have more, {self.kind}"
 
-    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Number]:
+    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
         more = {
             "one": lambda: np.ones(datapoints),
             "several": lambda: rng.geometric(0.5, datapoints),
@@ -214,7 +207,7 @@ class Forecaster:
         how = "rounded to tenths" if self.rounded else "whole"
         return f"K {self.datapoints}, R {self.repeats}, evidence {self.strength:g}, {self.told}, {how}"
 
-    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Number]:
+    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
         points = np.repeat(np.arange(datapoints), self.repeats)
         labels = points % 2
         shared = rng.normal(0, 1, datapoints)[points]
@@ -223,7 +216,7 @@ class Forecaster:
         odds = {"calibrated": odds, "sure": 2 * odds, "leaning": odds + 1, "vague": odds / 2}[self.told]
         p = 1 / (1 + np.exp(-odds))
         p = np.round(p, 1) if self.rounded else p
-        return list(forecast_numbers(Forecasts(p, labels, points, datapoints), "stated"))
+        return list(forecast_estimates(Forecasts(p, labels, points, datapoints), "stated"))
 
 
 Situation = Judge | Forecaster | Counter
@@ -263,7 +256,7 @@ class Counted:
     told: int = 0
     held: int = 0
 
-    def add(self, row: Number) -> None:
+    def add(self, row: Estimate) -> None:
         low, high = row.ci_low, row.ci_high
         if low is not None or high is not None or row.reason is None:
             self.told += 1

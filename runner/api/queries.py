@@ -10,6 +10,7 @@ from runner.api.arguments import results_at
 from runner.results.comparison.comparison import Comparison, compare_systems
 from runner.results.leaderboard.named_queries import question
 from runner.results.leaderboard.results_folder import Results
+from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.result import FinishedRun
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def query(
     return folder.board.relation(*question(sql, given, folder))
 
 
-def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = ("accuracy",)) -> list[SweepRow]:
+def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_METRIC,)) -> list[SweepRow]:
     """The points of a sweep as a table: a row a system, its seeds pooled as repeats, with the ranks that it may have.
 
     A metric of an agent is `AGENT.METRIC`. Rows are ranked by accuracy among those of one task: a range of ranks holds
@@ -73,7 +74,7 @@ def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = ("accuracy
 def compare(
     *runs: FinishedRun | str | Path | Sequence[FinishedRun | str | Path],
     results: str | Path | None = None,
-    metric: str = "accuracy",
+    metric: str = RANKING_METRIC,
     by: str | None = None,
     baseline: str | None = None,
     asserts: str | Sequence[str] = (),

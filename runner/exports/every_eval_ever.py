@@ -7,6 +7,7 @@ The schema is the project's own (github.com/evaleval/every_eval_ever, `schemas/`
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -22,9 +23,9 @@ from runner.base.storage.atomic_files import atomic_write, replacing
 from runner.base.storage.safe_files import create, make_folders
 from runner.base.text import comma_join
 from runner.exports.export_file import RELATIONSHIPS, ExportOptions, WrittenExport
-from runner.exports.metric_kinds import KINDS, exported_name
 from runner.exports.run_source import ExportedGame, RunSource, generation_options
 from runner.results.manifest import AgentRow
+from runner.results.metric_table import METRICS, Metric, exported_name
 from runner.rollouts.rollout import Call, Outcome
 from runner.statistics.intervals import CONFIDENCE
 
@@ -143,25 +144,25 @@ class _Record:
         for row in self._source.metrics:
             if row["agent"] not in (None, self._subject["agent"]) or row["value"] is None:
                 continue
-            if row["agent"] is not None or row["metric"] not in KINDS:
-                unknown.append(exported_name(row))
+            metric = METRICS.get(row["metric"])
+            if row["agent"] is not None or metric is None or not metric.is_exported_score:
+                unknown.append(exported_name(row["agent"], row["metric"]))
                 continue
-            yield self._result(row)
+            yield self._result(row, metric)
         if unknown:
             written.not_carried.append(f"metrics that are no score between bounds: {comma_join(unknown)}")
 
-    def _result(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        kind = KINDS[row["metric"]]
-        low, high = kind.bounds
+    def _result(self, row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
+        name = exported_name(row["agent"], row["metric"])
         config = {
-            "evaluation_description": kind.meaning,
-            "metric_id": exported_name(row),
-            "metric_name": exported_name(row),
-            "metric_kind": exported_name(row),
-            "lower_is_better": kind.lower_is_better,
+            "evaluation_description": f"{metric.description}, over {metric.over}",
+            "metric_id": name,
+            "metric_name": name,
+            "metric_kind": name,
+            "lower_is_better": metric.better < 0,
             "score_type": "continuous",
-            "min_score": low,
-            "max_score": high,
+            "min_score": _json_bound(metric.low),
+            "max_score": _json_bound(metric.high),
         }
         if self._subject["role"] != "verifier":
             verifier = self._source.verifier
@@ -180,7 +181,7 @@ class _Record:
                 "method": self._source.interval,
             }
         return {
-            "evaluation_result_id": f"{self._evaluation}#{exported_name(row)}",
+            "evaluation_result_id": f"{self._evaluation}#{name}",
             "evaluation_name": self._source.benchmark,
             "source_data": self._dataset(),
             "metric_config": config,
@@ -302,3 +303,8 @@ def _model_info(row: AgentRow) -> dict[str, Any]:
 def _portable(name: str) -> str:
     """A name as one part of a path that every system takes."""
     return _NOT_PORTABLE.sub("_", name) or "unknown"
+
+
+def _json_bound(value: float) -> float | str:
+    """Return a bound as JSON; infinity is a text."""
+    return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"

@@ -16,9 +16,9 @@ from runner.base.text import interval_ends
 from runner.documents.yaml_writer import dump
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import RunSource
+from runner.results.metric_table import RANKING_METRIC
 
 NAME = "hf-eval-results"
-METRIC = "accuracy"
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
@@ -34,9 +34,9 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
             f"--format {NAME} belongs to a benchmark of the Hub: name it with --hf-dataset ID (such as owner/name) and "
             "--task-id TASK (of its eval.yaml)"
         )
-    row = source.metric(METRIC)
+    row = source.metric(RANKING_METRIC)
     if row is None:
-        raise UsageError(f"{source.folder.run_id} has no accuracy: no rollout has a verdict to count")
+        raise UsageError(f"{source.folder.run_id} has no {RANKING_METRIC}: no rollout has a verdict to count")
     entry: dict[str, Any] = {
         "dataset": {"id": options.hf_dataset, "task_id": options.task_id},
         "value": row["value"],
@@ -67,7 +67,8 @@ def _notes(source: RunSource, row: Any, subject: str) -> str:
     agents = ", ".join(f"{agent['agent']}: {agent['model']}" for agent in manifest.agents)
     exchange = f"; {source.exchange}" if source.exchange else ""
     return (
-        f"nip-run {manifest.version}, run {manifest.run_id}, protocol {manifest.protocol}; {METRIC} of the verifier; "
-        f"subject: {subject}; {agents}{exchange}{debates}; n = {row['n']} rollouts in {row['clusters']} clusters; "
+        f"nip-run {manifest.version}, run {manifest.run_id}, protocol {manifest.protocol}; "
+        f"{RANKING_METRIC} of the verifier; subject: {subject}; {agents}{exchange}{debates}; "
+        f"n = {row['n']} rollouts in {row['clusters']} clusters; "
         f"interval: {between}{stopped}"
     )

@@ -21,9 +21,9 @@ from runner.base.errors import RunError
 from runner.base.storage.atomic_files import replacing
 from runner.base.storage.safe_files import create, make_folders
 from runner.exports.export_file import ExportOptions, WrittenExport
-from runner.exports.metric_kinds import exported_name
 from runner.exports.run_source import ChatLine, ExportedGame, RunSource, dataset_path, generation_options
 from runner.results.manifest import AgentRow
+from runner.results.metric_table import exported_name
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
 
 NAME = "inspect"
@@ -164,7 +164,7 @@ class _Log:
         for row in self._source.metrics:
             if row["value"] is None:
                 continue
-            name = exported_name(row)
+            name = exported_name(row["agent"], row["metric"])
             details = {key: row[key] for key in ("stderr", "ci_low", "ci_high", "n", "clusters")}
             found[name] = {"name": name, "value": row["value"], "params": {}, "metadata": details}
         return found

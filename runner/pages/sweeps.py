@@ -10,8 +10,8 @@ from typing import Any
 
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SEED, SweepPoint, sweep_rows
+from runner.results.metric_table import RANKING_METRIC
 from runner.results.sweep_points import point_of
-from runner.results.tasks import METRIC
 
 MOST_POINTS = 400
 """With more, a sweep is only listed: its table would be no overview, and its ranks take a test a row."""
@@ -62,7 +62,7 @@ def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[Sweep
                 row.cost_usd, row.rank, row.reason or value.reason,
             )
             for row in sweep_rows(points, results, writes=False)
-            for value in (row.metrics[METRIC],)
+            for value in (row.metrics[RANKING_METRIC],)
         ]  # fmt: skip
         found.extend(_sweep(name, lines))
     return found

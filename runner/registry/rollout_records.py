@@ -18,6 +18,7 @@ from runner.registry.recomputed_run import check_claims
 from runner.registry.records import ROLLOUTS_FILE, published_rows
 from runner.results.baseline_scores import FILE, frozen
 from runner.results.folder import RunFolder
+from runner.results.metric_table import METRICS
 from runner.results.metrics import Metrics
 from runner.results.stopping_rule import StoppingDecision
 from runner.results.tables import COLUMNS
@@ -25,10 +26,6 @@ from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 
-_NEED_CALLS = frozenset(
-    ("episode_length", "rounds_played", "retries_per_round", "token_limit_proportion", "calls_per_message")
-)
-"""What is counted by rounds and calls, which are in no row of a rollout."""
 _COMPARED = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
@@ -191,7 +188,7 @@ def differing(published: Mapping[str, Any], again: Mapping[str, Any]) -> list[st
     if len(theirs) < len(published["metrics"]):
         lines.append("its metrics (some stand there twice)")
     for key in ours.keys() | theirs.keys():
-        if key[1] in _NEED_CALLS:
+        if _needs_calls(key[1]):
             continue
         mine, said = ours.get(key), theirs.get(key)
         name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
@@ -203,8 +200,13 @@ def differing(published: Mapping[str, Any], again: Mapping[str, Any]) -> list[st
     return sorted(lines)
 
 
+def _needs_calls(name: str) -> bool:
+    """Return whether a metric is counted from rounds and calls, which no row of a rollout has."""
+    return name in METRICS and METRICS[name].needs_calls
+
+
 def merged(published: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
     """Published numbers, with those that follow from the records in their place."""
-    kept = [row for row in published["metrics"] if row["metric"] in _NEED_CALLS]
-    counted = [row for row in again["metrics"] if row["metric"] not in _NEED_CALLS]
+    kept = [row for row in published["metrics"] if _needs_calls(row["metric"])]
+    counted = [row for row in again["metrics"] if not _needs_calls(row["metric"])]
     return {**published, "outcomes": again["outcomes"], "metrics": [*counted, *kept]}

@@ -1,13 +1,16 @@
-"""One finished game into what it adds to the metrics: numbers by name, which take little to send, and less to count.
+"""The values that one finished game adds to the metrics.
 
-Whoever counts them does so in the order of the plan; whoever measures may do it anywhere.
+Any process may measure a game; the process that counts the values does so in the order of the plan.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from runner.game.protocols.protocol import Decision, Protocol
+from runner.results.metric_table import Source, metrics_of
 from runner.rollouts.confidence import is_bound
 from runner.rollouts.rollout import Outcome, Rollout
 
@@ -58,33 +61,77 @@ _TRUTH = ((0.0,), (1.0,))
 """A truth as the only value."""
 
 
+class GameFacts:
+    """One game, as metrics of the whole game are computed from it."""
+
+    __slots__ = ("_protocol", "correct", "decision", "is_accepted", "is_decided", "label", "rollout")
+
+    def __init__(self, protocol: Protocol, rollout: Rollout) -> None:
+        self._protocol, self.rollout = protocol, rollout
+        self.decision, self.label = rollout.decision, rollout.job.datapoint.label
+        self.is_decided, self.is_accepted = self.decision != Decision.NONE, self.decision == Decision.ACCEPT
+        self.correct: tuple[float, ...] = () if self.label is None else _TRUTH[bool(rollout.correct)]
+        """Whether the verdict is right, as the only value; empty without a label."""
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that were played."""
+        return len(self.rollout.rounds)
+
+    @property
+    def episode_length(self) -> int:
+        """See `episode_length`."""
+        return episode_length(self._protocol, self.rollout)
+
+    @staticmethod
+    def truth(value: bool) -> tuple[float]:
+        """Return a truth as the only value."""
+        return _TRUTH[value]
+
+
+@dataclass(slots=True)
+class AgentFacts:
+    """One agent in one game, as metrics of agents are computed from it: values in the order of the rounds."""
+
+    name: str
+    rollout: Rollout
+    reward: tuple[float, ...]
+    """Empty if it is not known."""
+    retries: Sequence[float]
+    calls: Sequence[float]
+    """The calls made for each message."""
+    cut: Sequence[float]
+    """Whether each message was cut at the token limit."""
+    limited: Sequence[float]
+    """The values behind the original's `token_limit_proportion`."""
+
+
 def _of_game(protocol: Protocol, rollout: Rollout) -> list[Added]:
-    decision, label = rollout.decision, rollout.job.datapoint.label
-    decided = decision != Decision.NONE
-    added: list[Added] = [
-        (None, "decision", (float(decision),)),
-        (None, "decided", _TRUTH[decided]),
-        (None, "episode_length", (float(episode_length(protocol, rollout)),)),
-        (None, "rounds_played", (float(len(rollout.rounds)),)),
-    ]
-    if label is not None:
-        correct = _TRUTH[bool(rollout.correct)]
-        added += ((None, "accuracy", correct), (None, f"accuracy_{label}", correct))
-        if decided:
-            added.append((None, "accuracy_excluding_failures", correct))
-        if decision == Decision.ACCEPT:
-            added.append((None, "precision", _TRUTH[label == 1]))
-        if label == 1 and decided:
-            added.append((None, "recall", _TRUTH[decision == Decision.ACCEPT]))
+    facts = GameFacts(protocol, rollout)
+    added: list[Added] = []
+    for metric in metrics_of(Source.GAMES):
+        assert metric.compute is not None
+        if values := metric.compute(facts):
+            added.append((None, metric.name, values))
     return added
 
 
 def _add_agents(added: list[Added], protocol: Protocol, rollout: Rollout) -> None:
+    computed = [(metric.name, metric.compute) for metric in metrics_of(Source.AGENTS)]
+    for facts in _agents(protocol, rollout):
+        for name, compute in computed:
+            assert compute is not None
+            if values := compute(facts):
+                added.append((facts.name, name, tuple(values)))
+        if facts.limited:
+            added.append((facts.name, ORIGINAL_LIMITED, tuple(facts.limited)))
+
+
+def _agents(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
     unheard, padding = rollout.answers_without_round(), (0.0,) * _padding(protocol, rollout)
     is_labelled, rewards = rollout.job.datapoint.label is not None, rollout.rewards
     for agent in protocol.agent_names:
-        if is_labelled or agent in rewards:
-            added.append((agent, "reward", (float(rewards.get(agent, 0.0)),)))
+        reward = (float(rewards.get(agent, 0.0)),) if is_labelled or agent in rewards else ()
         retries: list[float] = []
         limited: list[float] = []
         calls: list[float] = []
@@ -102,12 +149,9 @@ def _add_agents(added: list[Added], protocol: Protocol, rollout: Rollout) -> Non
             answers = unheard[agent]
             calls.append(len({(call.vote, call.attempt) for call in answers}))
             cut.append(answers[-1].finish_reason == "length")
-        for metric, values in (
-            ("retries_per_round", (*retries, *padding)), (ORIGINAL_LIMITED, (*limited, *padding)),
-            ("calls_per_message", tuple(calls)), ("token_limit_proportion", tuple(cut)),
-        ):  # fmt: skip
-            if values:
-                added.append((agent, metric, values))
+        retries += padding
+        limited += padding
+        yield AgentFacts(agent, rollout, reward, retries, calls, cut, limited)
 
 
 def _padding(protocol: Protocol, rollout: Rollout) -> int:

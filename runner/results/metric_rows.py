@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.base.text import decimal, with_interval
+from runner.results.metric_table import (
+    BALANCED_ACCURACY,
+    CRITERION,
+    DECISION,
+    MAJORITY_ACCURACY,
+    METRICS,
+    SENSITIVITY,
+)
 
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
-
-ASIDE = frozenset(
-    (
-        "undecided_0", "undecided_1", "brier_uncertainty", "brier_reliability", "brier_resolution", "log_score",
-    )
-)  # fmt: skip
-"""What a short list leaves out."""
 
 
 def metric_rows(metrics: Mapping[str, Any], *, whole: bool = True) -> list[tuple[Any, ...]]:
@@ -35,26 +36,27 @@ def told_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     undecided = sum(outcomes.values()) - outcomes.get("decided", 0)
     agents = list(dict.fromkeys([None, *(m["agent"] for m in metrics["metrics"])]))
     told = sorted(metrics["metrics"], key=lambda m: agents.index(m["agent"]))
-    return [m for m in told if not (undecided and m["metric"] == "decision")]
+    return [m for m in told if not (undecided and m["metric"] == DECISION)]
 
 
 def is_aside(metric: str) -> bool:
-    """Whether few ask about a metric."""
-    return metric.removesuffix("_stated").removesuffix("_logprob") in ASIDE
+    """Whether short lists leave a metric out."""
+    return metric in METRICS and METRICS[metric].is_minor
 
 
 def shown_name(metric: str, plays: int | None = None) -> str:
     """The name of a metric, with the sign that the field knows it by, or with the plays that it depends on."""
     if plays is not None:
-        return f"{metric} (vote@{plays})" if metric == "majority_accuracy" else f"{metric} (of {plays} each)"
-    return {"sensitivity": "sensitivity (d')", "criterion": "criterion (c)"}.get(metric, metric)
+        return f"{metric} (vote@{plays})" if metric == MAJORITY_ACCURACY else f"{metric} (of {plays} each)"
+    symbol = METRICS[metric].symbol if metric in METRICS else ""
+    return f"{metric} ({symbol})" if symbol else metric
 
 
 def shown_value(row: Mapping[str, Any]) -> str:
     """A metric's value with its interval; of a criterion, which way the judge leans, where that can be told."""
     low, high = row["ci_low"], row["ci_high"]
     value = with_interval(row["value"], low, high)
-    if row["metric"] != "criterion" or low is None or high is None:
+    if row["metric"] != CRITERION or low is None or high is None:
         return value
     return f"{value} {'leans to reject' if low > 0 else 'leans to accept' if high < 0 else 'no leaning seen'}"
 
@@ -73,15 +75,11 @@ def reasons(metrics: Mapping[str, Any], *, whole: bool = True) -> list[str]:
 def judging_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """Balanced accuracy, d' and c for a summary; nothing where there are too few datapoints to show them."""
     found = {row["metric"]: row for row in metrics["metrics"] if row["agent"] is None}
-    balanced = found.get("balanced_accuracy")
+    balanced = found.get(BALANCED_ACCURACY)
     if balanced is None or balanced["ci_low"] is None:
         return ()
     rows = [("balanced", f"{shown_value(balanced)} (accuracy, both labels alike)")]
-    told = [
-        f"{sign} {shown_value(found[name])}"
-        for name, sign in (("sensitivity", "d'"), ("criterion", "c"))
-        if name in found
-    ]
+    told = [f"{METRICS[name].symbol} {shown_value(found[name])}" for name in (SENSITIVITY, CRITERION) if name in found]
     return [*rows, ("signal", ", ".join(told))] if told else rows
 
 

@@ -11,65 +11,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from runner.game.protocols.protocol import Protocol
+from runner.results.estimates import Estimate, estimate, methods
 from runner.results.game_measurements import ORIGINAL_LIMITED, GameMeasurement, measured
+from runner.results.metric_table import Metric, Source, metrics_of
 from runner.results.streaming_means import ClusterSums
 from runner.results.verdict_columns import JudgedGames
 from runner.rollouts.rollout import Outcome, Rollout
-from runner.statistics.estimates import Number, methods
+from runner.statistics.clustered_means import Quantity
 from runner.statistics.intervals import CONFIDENCE, load_intervals
-from runner.statistics.simple_means import NOTHING, Mean, two_ends
+from runner.statistics.reporting_rules import NOTHING
+from runner.statistics.simple_means import Mean, two_ends
 
-PROPORTIONS = frozenset(
-    (
-        "accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall", "decided",
-        "token_limit_proportion",
-    )
-)  # fmt: skip
-NEED_LABELS = frozenset(
-    (
-        "accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall",
-        "worst_datapoint_accuracy",
-    )
-)  # fmt: skip
-"""Of the numbers that every run has; of others that need them a run without labels has none."""
 NO_LABELS = "no labels"
-NO_INTERVAL = "the lowest of several has no interval"
-LEAST_PLAYS = 5
-"""Of each datapoint, from which on the worst datapoint's accuracy is told."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """One number of a board: `agent` is None for the whole game, `clusters` the number of groups of datapoints.
-
-    Of `worst_datapoint_accuracy`, the number of datapoints; of a number of right and of wrong solutions together, the
-    groups of the rarer label.
-    """
-
-    agent: str | None
-    metric: str
-    value: float | None
-    stderr: float | None
-    ci_low: float | None
-    ci_high: float | None
-    n: int
-    clusters: int
-    reason: str | None = None
-    """Why it has no interval, or no value."""
-    plays: int | None = None
-    """Of a number that depends on it, how often each datapoint was played; of vote@k, k."""
-
-    def to_json(self) -> dict[str, Any]:
-        """A row of `metrics.json`; `plays` stands where it is known."""
-        return {name: value for name, value in vars(self).items() if name != "plays" or value is not None}
-
-    @classmethod
-    def of(cls, number: Number, agent: str | None = None) -> Estimate:
-        return cls(agent, **vars(number))
+NO_GAMES = Quantity(None, None, None, 0, 0, NOTHING)
+_ORIGINAL_NAMES = (
+    ("episode_length", "episode_length"), ("accuracy", "accuracy"), ("accuracy_0", "0_accuracy"),
+    ("accuracy_1", "1_accuracy"), ("decision", "decision"),
+)  # fmt: skip
+"""The metrics of whole games under the names of the original implementation."""
 
 
 class Metrics:
@@ -100,53 +62,35 @@ class Metrics:
             tally.add_all(cluster, values)
 
     def estimates(self) -> list[Estimate]:
-        """All metrics in a fixed order, the whole game's first."""
-        order = [
-            "accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall", "decided",
-            "decision", "worst_datapoint_accuracy", "episode_length", "rounds_played",
-        ]  # fmt: skip
-        rows = [self._estimate(None, name) for name in order]
+        """Return all metrics in a fixed order, those of the whole game first."""
+        rows = [self._estimate(None, metric) for metric in metrics_of(Source.GAMES, Source.DATAPOINTS)]
         for agent in self._protocol.agent_names:
-            rows.extend(
-                self._estimate(agent, name)
-                for name in ("reward", "retries_per_round", "token_limit_proportion", "calls_per_message")
-            )
-        rows.extend(Estimate.of(number, agent) for agent, number in self._judged.numbers())
+            rows.extend(self._estimate(agent, metric) for metric in metrics_of(Source.AGENTS))
+        rows.extend(self._judged.estimates())
         return rows
 
-    def _estimate(self, agent: str | None, metric: str) -> Estimate:
-        if not self._judged.is_labelled and (metric in NEED_LABELS or (agent, metric) not in self._tallies):
-            return Estimate(agent, metric, None, None, None, None, 0, 0, NO_LABELS)
-        if metric == "worst_datapoint_accuracy":
-            return self._worst_datapoint()
-        tally = self._tallies.get((agent, metric), ClusterSums())
-        grouped = self._judged.is_grouped
-        mean = Mean(metric, tally.mean, tally.stderr, tally.n, len(tally.clusters), grouped)
-        if metric in PROPORTIONS:
-            found, reason = mean.of_share()
+    def _estimate(self, agent: str | None, metric: Metric) -> Estimate:
+        name, is_counted = metric.name, (agent, metric.name) in self._tallies or metric.source is Source.DATAPOINTS
+        if not self._judged.is_labelled and (metric.needs_labels or not is_counted):
+            return Estimate(agent, name, None, None, None, None, 0, 0, NO_LABELS)
+        if metric.source is Source.DATAPOINTS:
+            assert metric.compute is not None
+            found = metric.compute(self._judged.verdicts) if self._judged.n else NO_GAMES
+            return estimate(metric, found)
+        tally = self._tallies.get((agent, name), ClusterSums())
+        mean = Mean(metric.rule, tally.mean, tally.stderr, tally.n, len(tally.clusters), self._judged.is_grouped)
+        if metric.is_proportion:
+            interval, reason = mean.of_share()
         elif ends := self._two_ends(agent, metric, tally):
-            found, reason = mean.between(ends)
+            interval, reason = mean.between(ends)
         else:
-            found, reason = mean.by_student(tally.by_cluster)
-        low, high = found or (None, None)
-        return Estimate(agent, metric, mean.value, mean.stderr, low, high, mean.n, mean.clusters, reason)
+            interval, reason = mean.by_student(tally.by_cluster)
+        low, high = interval or (None, None)
+        return Estimate(agent, name, mean.value, mean.stderr, low, high, mean.n, mean.clusters, reason)
 
-    def _two_ends(self, agent: str | None, metric: str, tally: ClusterSums) -> tuple[float, float] | None:
-        """What a value is one of, where it is one of two: a decision where all decided, a reward for a verdict."""
-        if metric == "decision":
-            return two_ends(tally.values, (0.0, 1.0))
-        if metric != "reward":
-            return None
-        p = self._protocol.parameters
-        if agent == self._protocol.verifier_name or p.shared_reward:
-            return two_ends(tally.values, (p.verifier_incorrect_penalty, p.verifier_reward))
-        return two_ends(tally.values, (0.0, p.prover_reward))
-
-    def _worst_datapoint(self) -> Estimate:
-        """The lowest mean of a datapoint; NULL where so few repeats make it a matter of luck."""
-        games = self._judged
-        value, reason = worst_datapoint(games.worst, games.least_plays)
-        return Estimate(None, "worst_datapoint_accuracy", value, None, None, None, games.n, games.datapoints, reason)
+    def _two_ends(self, agent: str | None, metric: Metric, tally: ClusterSums) -> tuple[float, float] | None:
+        """Return the two values of a mean, if it has no others."""
+        return None if metric.two_values is None else two_ends(tally.values, metric.two_values(self._protocol, agent))
 
     def original_statistics(self, prefix: str = "") -> dict[str, float | None]:
         """What the original implementation counts, under its names; deviations are population ones."""
@@ -164,18 +108,17 @@ class Metrics:
                 ("retries_per_round", "retry_proportion"), (ORIGINAL_LIMITED, "token_limit_proportion"),
             ):  # fmt: skip
                 result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, metric), ClusterSums()).mean
-        for metric, name in (
-            ("episode_length", "episode_length"), ("accuracy", "accuracy"), ("accuracy_0", "0_accuracy"),
-            ("accuracy_1", "1_accuracy"), ("decision", "decision"),
-        ):  # fmt: skip
+        for metric, name in _ORIGINAL_NAMES:
             result.update(stat(None, metric, name))
-        result[f"{prefix}worst_datapoint_accuracy"] = self._judged.worst
+        result[f"{prefix}worst_datapoint_accuracy"] = (
+            self._judged.verdicts.lowest_accuracy if self._judged.n and self._judged.is_labelled else None
+        )
         for name in ("precision", "recall"):
             result[f"{prefix}{name}"] = self._tallies.get((None, name), ClusterSums()).mean
         return result
 
     def summary(self) -> dict[str, Any]:
-        """What `metrics.json` holds."""
+        """Return the content of `metrics.json`."""
         rows = self.estimates()
         shown: dict[str, Any] = {
             "interval": f"{CONFIDENCE:.0%}; proportions: Wilson at the effective sample size; others: Student's t; "
@@ -186,19 +129,10 @@ class Metrics:
         if self._judged.n:
             shown["methods"] = methods({row.metric for row in rows})
         if votes := self._judged.vote_curve():
-            shown["vote_curve"] = [_vote(one) for one in votes]
+            shown["vote_curve"] = [_vote(vote) for vote in votes]
         if curves := self._judged.reliability_curves():
             shown["reliability_curves"] = curves
         return shown
-
-
-def worst_datapoint(lowest: float | None, plays: int) -> tuple[float | None, str]:
-    """The lowest accuracy of a datapoint, as it is told where each was played so often, and why it has no interval."""
-    if lowest is None:
-        return None, NOTHING
-    if plays < LEAST_PLAYS:
-        return None, f"a datapoint was played fewer than {LEAST_PLAYS} times: the lowest mean is luck"
-    return lowest, NO_INTERVAL
 
 
 def is_by_group(metrics: Mapping[str, Any]) -> bool:
@@ -206,5 +140,6 @@ def is_by_group(metrics: Mapping[str, Any]) -> bool:
     return str(metrics.get("interval", "")).endswith("by group")
 
 
-def _vote(at: Number) -> dict[str, Any]:
-    return {"k": at.plays, **{name: value for name, value in vars(at).items() if name not in ("metric", "plays")}}
+def _vote(vote: Estimate) -> dict[str, Any]:
+    left_out = ("agent", "metric", "plays")
+    return {"k": vote.plays, **{name: value for name, value in vars(vote).items() if name not in left_out}}

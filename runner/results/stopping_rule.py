@@ -17,6 +17,7 @@ from typing import Any
 from runner.base.text import decimal
 from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
+from runner.results.metric_table import RANKING_METRIC
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import Until
@@ -197,7 +198,7 @@ def _by_sequence(summary: Mapping[str, Any], accuracy: ConfidenceSequence) -> di
         "interval": METHOD + summary["interval"],
         "metrics": [
             {**row, "ci_low": low, "ci_high": high, **({"reason": None} if "reason" in row else {})}
-            if (row["agent"], row["metric"]) == (None, "accuracy") and row["value"] is not None
+            if (row["agent"], row["metric"]) == (None, RANKING_METRIC) and row["value"] is not None
             else row
             for row in summary["metrics"]
         ],
@@ -215,7 +216,7 @@ def sequence_of(folder: RunFolder) -> tuple[float, float] | None:
     found = folder.read_metrics()
     if not found.get("until"):
         return None
-    (row,) = (one for one in found["metrics"] if (one["agent"], one["metric"]) == (None, "accuracy"))
+    (row,) = (one for one in found["metrics"] if (one["agent"], one["metric"]) == (None, RANKING_METRIC))
     return (0.0, 1.0) if row["ci_low"] is None else (row["ci_low"], row["ci_high"])
 
 

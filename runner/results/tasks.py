@@ -17,9 +17,8 @@ from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.game.prompts.sandbox import scan
 from runner.game.prompts.templates import MAX_BYTES, SUFFIX
 from runner.results.folder import RunFolder
+from runner.results.metric_table import RANKING_METRIC
 
-METRIC = "accuracy"
-"""By which a task ranks."""
 MAX_LINE = 64 << 20
 WITHHELD = "withheld.jsonl"
 """What a board keeps of the datapoints of a published run that came without their rows: a `PlayedDatapoint` a line."""
@@ -122,4 +121,4 @@ class Task:
 
     @property
     def sha256(self) -> str:
-        return tagged_hash("task", {"dataset": self.dataset_content_sha256, "metric": METRIC})
+        return tagged_hash("task", {"dataset": self.dataset_content_sha256, "metric": RANKING_METRIC})

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from runner.game.protocols.protocol import Protocol
+from runner.results.estimates import Estimate, estimates_of, forecast_estimates, vote_curve
 from runner.results.game_measurements import GameVerdict
+from runner.results.metric_table import CONFIDENCE_KINDS, Source
 from runner.spec.paired_design import exchanged
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.clustered_means import Codes, Floats
-from runner.statistics.estimates import (
-    Number,
-    block_numbers,
-    forecast_numbers,
-    player_numbers,
-    proportion,
-    seat_numbers,
-    verdict_numbers,
-    vote_curve,
-)
-from runner.statistics.verdicts import NONE, UNSET, Verdicts
+from runner.statistics.verdicts import UNSET, Verdicts
 
-KINDS = ("stated", "logprob")
 LOOSE = LOG_FLOOR
 """A bound nearer to 0 or 1 is as good as the probability itself, but in the order of confidences."""
 
@@ -71,7 +62,7 @@ class JudgedGames:
         self._points, self._labels, self._decisions = array("i"), array("b"), array("b")
         self._stance, self._swapped, self._exchanged = (_Column("b", UNSET) for _ in range(3))
         self._argued = {agent: _Column("b", UNSET) for agent in protocol.prover_names}
-        self._confidence = {kind: _Column("d", math.nan) for kind in KINDS}
+        self._confidence = {kind: _Column("d", math.nan) for kind in CONFIDENCE_KINDS}
         self._bound = _Column("b", 0)
         self._sorted: tuple[int, Any] = (-1, None)
 
@@ -124,57 +115,35 @@ class JudgedGames:
         return len(self._group_names) < len(self._codes)
 
     @property
-    def worst(self) -> float | None:
-        """The lowest accuracy of a datapoint."""
-        if not self.n or not self.is_labelled:
-            return None
-        points, right = np.array(self._points), np.array(self._decisions) == np.array(self._labels)
-        return float((np.bincount(points, weights=right) / np.bincount(points)).min())
+    def verdicts(self) -> Verdicts:
+        """The verdicts of all games."""
+        return self._in_order()[0]
 
-    @property
-    def least_plays(self) -> int:
-        return int(np.bincount(np.array(self._points)).min()) if self.n else 0
-
-    def numbers(self) -> Iterator[tuple[str | None, Number]]:
-        """Each with the agent that it is of, None for the whole game; what does not apply is left out.
-
-        So is what needs the labels, where they are not known.
-        """
+    def estimates(self) -> Iterator[Estimate]:
+        """Yield all metrics that apply; those that need labels only if labels are known."""
         if not self.n:
             return
         verdicts, argued, confidences, bound = self._in_order()
         if self.is_labelled:
-            yield from ((None, number) for number in verdict_numbers(verdicts))
+            yield from estimates_of(Source.VERDICTS, verdicts)
         yield from self._of_blocks(verdicts, argued)
-        logprob = confidences["logprob"]
-        for kind, p in confidences.items():
-            if p is not None and self.is_labelled:
-                bounds = (0.0, 0.0) if kind == "stated" else bound_shares(p, bound)
-                yield from ((None, number) for number in forecast_numbers(_forecasts(verdicts, p), kind, bounds))
-        if logprob is not None:
-            if bound is not None and (only := verdicts.of(bound == 1, ~np.isnan(logprob))) is not None:
-                yield None, proportion("confidence_bounds_logprob", only)
-            told = ~np.isnan(logprob) & (verdicts.decisions != NONE)
-            disagreed = np.where(verdicts.decisions == 1, logprob < 0.5, logprob > 0.5)
-            if (found := verdicts.of(disagreed, told)) is not None:
-                yield None, proportion("confidence_disagreement", found)
+        yield from confidence_estimates(verdicts, confidences, bound, is_labelled=self.is_labelled)
 
-    def _of_blocks(self, verdicts: Verdicts, argued: dict[str, Codes]) -> Iterator[tuple[str | None, Number]]:
-        if verdicts.stances is None and verdicts.swapped is None and verdicts.exchanged is None:
+    def _of_blocks(self, verdicts: Verdicts, argued: dict[str, Codes]) -> Iterator[Estimate]:
+        if not verdicts.is_played_in_blocks:
             return
         whole = verdicts.whole_blocks
         blocks = verdicts.where(whole)
         stances = {agent: column[whole] for agent, column in argued.items()}
         has_seats = self._protocol.are_opposed and not self._protocol.draws_stance
-        first = next(iter(stances.values())) if has_seats else None
-        yield from ((None, number) for number in block_numbers(blocks, first))
+        yield from estimates_of(Source.BLOCKS, blocks, next(iter(stances.values())) if has_seats else None)
         for agent, column in self._by_player(blocks, stances).items():
-            yield from ((agent, number) for number in player_numbers(blocks, column))
+            yield from estimates_of(Source.PLAYERS, blocks, column, agent=agent)
             if self._seats is not None:
-                yield from ((agent, number) for number in seat_numbers(blocks, stances[agent]))
+                yield from estimates_of(Source.SEATS, blocks, stances[agent], agent=agent)
 
     def _by_player(self, blocks: Verdicts, stances: dict[str, Codes]) -> dict[str, Codes]:
-        """What each entry of `agents` argues, in whichever seat it sits, from what each seat argues."""
+        """Return the stances of each entry of `agents`, in whichever seat it plays, from those of each seat."""
         seated = exchanged(stances, self._seats)
         if blocks.swapped is None:
             return stances
@@ -186,12 +155,12 @@ class JudgedGames:
             return {}
         verdicts, _, confidences, _ = self._in_order()
         return {
-            kind: [asdict(one) for one in _forecasts(verdicts, p).curve]
+            kind: [asdict(one) for one in forecasts_of(verdicts, p).curve]
             for kind, p in confidences.items()
             if p is not None
         }
 
-    def vote_curve(self) -> list[Number]:
+    def vote_curve(self) -> list[Estimate]:
         """vote@k for each odd k, of games that were repeated."""
         return vote_curve(self._in_order()[0]) if self.n and self.is_labelled else []
 
@@ -214,7 +183,7 @@ class JudgedGames:
             "points": ids[codes], "labels": np.array(self._labels), "decisions": np.array(self._decisions),
             "bound": self._bound.told(n), "stances": self._stance.told(n), "swapped": self._swapped.told(n),
             "exchanged": self._exchanged.told(n),
-            **{kind: self._confidence[kind].told(n) for kind in KINDS},
+            **{kind: self._confidence[kind].told(n) for kind in CONFIDENCE_KINDS},
             **{f"argued {agent}": column.told(n) for agent, column in self._argued.items()},
         }  # fmt: skip
         there = [column for column in columns.values() if column is not None]
@@ -229,9 +198,22 @@ class JudgedGames:
         return (
             verdicts,
             {agent: column for agent, column in argued.items() if column is not None},
-            {kind: columns[kind] for kind in KINDS},
+            {kind: columns[kind] for kind in CONFIDENCE_KINDS},
             columns["bound"],
         )
+
+
+def confidence_estimates(
+    verdicts: Verdicts, confidences: Mapping[str, Floats | None], bound: Codes | None, *, is_labelled: bool
+) -> Iterator[Estimate]:
+    """Yield the metrics of probabilities, by kind; `bound` marks probabilities by log-probabilities that are bounds."""
+    for kind, p in confidences.items():
+        if p is not None and is_labelled:
+            bounds = (0.0, 0.0) if kind == CONFIDENCE_KINDS[0] else bound_shares(p, bound)
+            yield from forecast_estimates(forecasts_of(verdicts, p), kind, bounds)
+    logprob = confidences[CONFIDENCE_KINDS[1]]
+    if logprob is not None:
+        yield from estimates_of(Source.LOGPROBS, verdicts, logprob, bound)
 
 
 def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
@@ -243,6 +225,7 @@ def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
     return float(only.mean()), float((only & (np.minimum(p[known], 1 - p[known]) > LOOSE)).mean())
 
 
-def _forecasts(verdicts: Verdicts, p: Floats) -> Forecasts:
-    told = ~np.isnan(p)
-    return Forecasts(p[told], verdicts.labels[told], verdicts.clusters[told], verdicts.total)
+def forecasts_of(verdicts: Verdicts, p: Floats) -> Forecasts:
+    """Return the probabilities that are known, with the labels of their games."""
+    known = ~np.isnan(p)
+    return Forecasts(p[known], verdicts.labels[known], verdicts.clusters[known], verdicts.total)

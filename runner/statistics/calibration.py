@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.statistics.clustered_means import Codes, Floats, Interval, Share, share
+from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity, Share, share
 from runner.statistics.intervals import CONFIDENCE
 
 BINS = 10
@@ -76,8 +76,27 @@ class Forecasts:
         return self._mean(np.log(told) / math.log(LOG_FLOOR))
 
     @property
-    def most_log_score(self) -> float:
-        return -math.log(LOG_FLOOR)
+    def scaled_log_score(self) -> Quantity:
+        """The mean of -log P(label) in nats."""
+        score, most = self.log_score, -math.log(LOG_FLOOR)
+        low, high = score.interval
+        error = None if score.stderr is None else most * score.stderr
+        return Quantity(most * score.value, error, (most * low, most * high), self.n, self.brier.clusters)
+
+    def brier_part(self, name: str) -> Quantity:
+        """Return `reliability`, `resolution` or `uncertainty` of the Brier score."""
+        value: float = getattr(self, name)
+        return Quantity(value, None, getattr(self, f"{name}_interval", None), self.n, self.brier.clusters)
+
+    @property
+    def calibration_error(self) -> Quantity:
+        """The expected calibration error."""
+        return Quantity(self.ece, self.ece_error, self.ece_interval, self.n, self.brier.clusters)
+
+    @property
+    def auroc(self) -> Share | None:
+        """The area under the ROC curve; None without both labels."""
+        return auroc(self.p, self.y, self.clusters, self.total)
 
     @cached_property
     def uncertainty(self) -> float:

@@ -51,10 +51,42 @@ class Share:
         """Wilson's at the effective sample size."""
         return wilson(self.value, self.stderr, self.cap, self.clusters)
 
+    def as_quantity(self, plays: int | None = None) -> Quantity:
+        """Return the mean with its interval; `plays` if it depends on how often datapoints were played."""
+        return Quantity(self.value, self.stderr, self.interval, self.n, self.clusters, plays=plays)
+
     def correlation(self, other: Share) -> float:
         """Of the two means' errors, from the clusters that both have; 0 where one has no error."""
         scale = math.sqrt(math.fsum(self.influence**2) * math.fsum(other.influence**2))
         return min(1.0, max(-1.0, math.fsum(self.influence * other.influence) / scale)) if scale else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """A number with its error and interval, before a rule decides whether the interval is reported."""
+
+    value: float | None
+    stderr: float | None
+    interval: Interval | None
+    """An end is infinite if it is open."""
+    n: int
+    clusters: int
+    """Those of the rarer label, for a number of right and of wrong solutions."""
+    reason: str | None = None
+    """Why there is no value, or why an end of the interval is open."""
+    plays: int | None = None
+    """The plays of each datapoint, for a number that depends on them."""
+
+
+def difference(first: Share, second: Share) -> Quantity:
+    """Return the difference of two shares."""
+    interval = difference_interval(first, second)
+    return Quantity(first.value - second.value, difference_error(first, second), interval, *counts_of(first, second))
+
+
+def counts_of(first: Share, second: Share) -> tuple[int, int]:
+    """Return the values behind two shares together, and the clusters of the one with fewer."""
+    return first.n + second.n, min(first.clusters, second.clusters)
 
 
 def share(values: Floats, clusters: Codes, total: int, *, cap: float | None = None) -> Share | None:

@@ -1,4 +1,4 @@
-"""Intervals of plain means: Wilson's of shares and of values of two kinds, else Student's t where enough differs."""
+"""Intervals of plain means: Wilson's for shares and values of two kinds, else Student's t if enough groups differ."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from dataclasses import dataclass
 
 from runner.statistics.clustered_means import Interval
 from runner.statistics.intervals import interval
-from runner.statistics.reporting_rules import hindrance, near_constant
+from runner.statistics.reporting_rules import NOTHING, IntervalRule, near_constant_reason
 
-NOTHING = "nothing to count"
 ONE_CLUSTER = "a single group of datapoints leaves the error open"
 _ROUNDING = 1e-12
-AS_IT_IS = "accuracy"
-"""It has Wilson's interval however few the groups are: a board ranks by it."""
 
 
 @dataclass(frozen=True)
 class Mean:
     """A mean over clusters. `stderr` is the clustered error; `grouped` is as of `intervals.interval`."""
 
-    metric: str
+    rule: IntervalRule
     value: float | None
     stderr: float | None
     n: int
@@ -35,7 +32,7 @@ class Mean:
         low, high = interval(
             self.value, self.stderr, self.n, self.clusters, proportion=True, grouped=self.grouped
         )  # fmt: skip
-        reason = None if self.metric == AS_IT_IS else hindrance(self.metric, self.clusters)
+        reason = self.rule.missing_reason(self.clusters)
         if reason is not None or low is None or high is None:
             return None, reason or ONE_CLUSTER
         return (low, high), None
@@ -46,7 +43,7 @@ class Mean:
             return None, NOTHING
         bottom, width = ends[0], ends[1] - ends[0]
         error = None if self.stderr is None else _exact(self.stderr / width)
-        share = Mean(self.metric, _exact((self.value - bottom) / width), error, self.n, self.clusters, self.grouped)
+        share = Mean(self.rule, _exact((self.value - bottom) / width), error, self.n, self.clusters, self.grouped)
         found, reason = share.of_share()
         return None if found is None else (bottom + width * found[0], bottom + width * found[1]), reason
 
@@ -56,7 +53,7 @@ class Mean:
             return None, NOTHING
         if self.stderr is None:
             return None, ONE_CLUSTER
-        if reason := near_constant(self.clusters - max(Counter(by_cluster).values())):
+        if reason := near_constant_reason(self.clusters - max(Counter(by_cluster).values())):
             return None, reason
         low, high = interval(self.value, self.stderr, self.n, self.clusters, proportion=False)
         assert low is not None

@@ -14,10 +14,25 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from runner.statistics.clustered_means import Codes, Floats, Share, share
+from runner.statistics.clustered_means import (
+    Codes,
+    Floats,
+    Quantity,
+    Share,
+    counts_of,
+    difference,
+    difference_error,
+    difference_interval,
+    share,
+)
+from runner.statistics.reporting_rules import NOTHING
+from runner.statistics.signal_detection import Signal
 
 Mask = npt.NDArray[np.bool_]
 NONE, UNSET = 2, -1
+LEAST_PLAYS = 5
+"""Plays of every datapoint that the accuracy of the worst one needs."""
+ONE_STANCE = "seat and stance are one here: add stances: both"
 MOST_VOTES = 99
 """The largest panel that vote@k tells of: datapoints may be played thousands of times, and such a panel is not held."""
 
@@ -70,11 +85,70 @@ class Verdicts:
         """P(right | label); an undecided game is not right."""
         return self.of(self.right, self.labels == label)
 
-    # By datapoint
+    # From both labels
+
+    @property
+    def balanced_accuracy(self) -> Quantity | None:
+        """(P(right | 1) + P(right | 0)) / 2; None without games of both labels."""
+        right, wrong = self.correct(1), self.correct(0)
+        if right is None or wrong is None:
+            return None
+        turned = Share(1 - wrong.value, -wrong.influence, wrong.n, wrong.clusters, wrong.cap)
+        low, high = difference_interval(right, turned)
+        ends = max(0.0, (1 + low) / 2), min(1.0, (1 + high) / 2)
+        value, error = (right.value + wrong.value) / 2, difference_error(right, turned, 0.5)
+        return Quantity(value, error, ends, *counts_of(right, wrong))
 
     @cached_property
-    def always_failed(self) -> Share | None:
+    def _signal(self) -> Signal | None:
+        hits, false_alarms = self.accepted(1, decided=True), self.accepted(0, decided=True)
+        return None if hits is None or false_alarms is None else Signal(hits, false_alarms)
+
+    @property
+    def sensitivity(self) -> Quantity | None:
+        """D' of decided games; None without decided games of both labels."""
+        if (signal := self._signal) is None:
+            return None
+        counts = counts_of(signal.hits, signal.false_alarms)
+        interval = signal.sensitivity_interval
+        return Quantity(signal.sensitivity, signal.sensitivity_error, interval, *counts, signal.open_end)
+
+    @property
+    def criterion(self) -> Quantity | None:
+        """C of decided games; None without decided games of both labels."""
+        if (signal := self._signal) is None:
+            return None
+        counts = counts_of(signal.hits, signal.false_alarms)
+        return Quantity(signal.criterion, signal.criterion_error, signal.criterion_interval, *counts, signal.open_end)
+
+    # By datapoint
+
+    @property
+    def lowest_accuracy(self) -> float | None:
+        """The lowest accuracy of a datapoint; None without games."""
+        if not len(self.points):
+            return None
+        return float((np.bincount(self.points, weights=self.right) / np.bincount(self.points)).min())
+
+    @property
+    def worst_datapoint(self) -> Quantity:
+        """The lowest accuracy of a datapoint; without a value if so few plays make it a matter of luck."""
+        lowest, plays = self.lowest_accuracy, np.bincount(self.points)
+        if lowest is None:
+            return Quantity(None, None, None, 0, 0, NOTHING)
+        if plays.min() < LEAST_PLAYS:
+            reason = f"a datapoint was played fewer than {LEAST_PLAYS} times: the lowest mean is luck"
+            return Quantity(None, None, None, len(self.points), len(plays), reason)
+        return Quantity(lowest, None, None, len(self.points), len(plays))
+
+    @property
+    def always_failed(self) -> Quantity | None:
         """The share of datapoints on which no game is right."""
+        share_ = self._failed_points
+        return None if share_ is None else share_.as_quantity(self.most_plays)
+
+    @cached_property
+    def _failed_points(self) -> Share | None:
         points, at = np.unique(self.points, return_inverse=True)
         rights = np.bincount(at, weights=self.right, minlength=len(points))
         return self._by_unit(rights == 0, at)
@@ -117,6 +191,14 @@ class Verdicts:
         sizes = [k for k in range(1, most + 1, 2) if np.mean(self._plays >= k) >= ENOUGH_PLAYED]
         found = ((k, self.vote_at(k)) for k in sizes if sizes != [1])
         return [(k, vote) for k, vote in found if vote is not None]
+
+    @property
+    def majority_accuracy(self) -> Quantity | None:
+        """vote@k for the largest k; None if datapoints were not played three times."""
+        if not self.votes:
+            return None
+        k, vote = self.votes[-1]
+        return vote.as_quantity(k)
 
     @cached_property
     def _plays(self) -> Codes:
@@ -170,6 +252,11 @@ class Verdicts:
         both = self.played_with_both(self.stances)
         return self.of(self.decisions == stance, both & (self.stances == stance))
 
+    @property
+    def is_played_in_blocks(self) -> bool:
+        """Whether blocks exchange stances or seats."""
+        return any(column is not None for column in (self.stances, self.swapped, self.exchanged))
+
     @cached_property
     def whole_blocks(self) -> Mask:
         """The games of datapoints that were played with all that their blocks exchange."""
@@ -188,16 +275,53 @@ class Verdicts:
             clusters=self.clusters[keep], stances=stances, swapped=swapped, exchanged=exchanged,
         )  # fmt: skip
 
-    def swap_shares(self) -> tuple[Share | None, Share | None]:
-        """P(accept) as written and with the seats swapped; the difference is what the models' seats do."""
-        assert self.swapped is not None
-        return self.of(self.decisions == 1, self.swapped == 0), self.of(self.decisions == 1, self.swapped == 1)
+    @property
+    def swap_effect(self) -> Quantity | None:
+        """P(accept) as written less P(accept) with the seats swapped; None without swapped seats."""
+        if self.swapped is None:
+            return None
+        written, swapped = (self.of(self.decisions == 1, self.swapped == way) for way in (0, 1))
+        return None if written is None or swapped is None else difference(written, swapped)
 
-    def accepted_by_first_stance(self, first: Codes) -> tuple[Share | None, Share | None]:
-        """P(accept) where the first seat argues to accept, and where it argues to reject; an undecided game is a half.
+    def position_bias(self, first: Codes | None) -> Quantity | None:
+        """Return P(verdict = stance of the first seat) - P(verdict = stance of the other).
 
-        `first`: what it argues, of each game. Labels count alike. The difference is P(verdict = stance of the first
-        seat) - P(verdict = stance of the other) over both ways to give the stances: a leaning to accept is in both.
+        `first` has the stance of the first prover in each game, or is None if provers do not oppose each other. A seat
+        that always argues the same cannot be told from the leaning to accept: it has no position bias.
+        """
+        if first is None:
+            return None
+        if self.exchanged is None:
+            return Quantity(None, None, None, len(self.labels), len(set(self.clusters.tolist())), ONE_STANCE)
+        for_it, against = self._accepted_by_first_stance(first)
+        return None if for_it is None or against is None else difference(for_it, against)
+
+    def agreement(self, stances: Codes) -> Share | None:
+        """Return P(verdict = stance), for the stance of one player or seat in each game."""
+        return self.of(self.decisions == stances)
+
+    def agreement_gain(self, stances: Codes) -> Quantity | None:
+        """Return P(verdict = stance) if the stance is the label, less that if it is not."""
+        won = self.decisions == stances
+        honest, dishonest = (self.of(won, (stances == self.labels) == is_true) for is_true in (True, False))
+        return None if honest is None or dishonest is None else difference(honest, dishonest)
+
+    # Of log-probabilities
+
+    def bounds(self, p: Floats, bound: Codes | None) -> Share | None:
+        """Return the share of known probabilities that are only bounds."""
+        return None if bound is None else self.of(bound == 1, ~np.isnan(p))
+
+    def disagreement(self, p: Floats) -> Share | None:
+        """Return the share of decided games whose probability is on the other side of 0.5 than the verdict."""
+        disagreed = np.where(self.decisions == 1, p < 0.5, p > 0.5)
+        return self.of(disagreed, ~np.isnan(p) & (self.decisions != NONE))
+
+    def _accepted_by_first_stance(self, first: Codes) -> tuple[Share | None, Share | None]:
+        """Return P(accept) if the first seat argues to accept, and if it argues to reject; undecided counts as half.
+
+        Labels count alike. The difference is the position bias over both ways to give the stances: a leaning to accept
+        is in both.
         """
         accepted = np.where(self.decisions == NONE, 0.5, (self.decisions == 1).astype(float))
 

@@ -15,12 +15,6 @@ from typing import Any
 from runner.statistics.clustered_means import Interval, recovered
 from runner.statistics.intervals import CONFIDENCE, wilson
 
-MOST_IS_WORST: Mapping[str, bool] = {
-    "soundness_error": True, "always_failed": True,
-    "accuracy": False, "balanced_accuracy": False, "completeness": False,
-}  # fmt: skip
-"""The proportions that have a worst over systems, and whether that is the largest."""
-
 
 @dataclass(frozen=True)
 class WorstCase:

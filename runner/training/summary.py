@@ -9,6 +9,7 @@ from runner.base.text import in_one_line
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
+from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
 from runner.training.games import check_part
 from runner.training.next_steps import next_steps
@@ -81,7 +82,7 @@ def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> di
 def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
     """How the models measured before an iteration."""
     part = check_part(folder, record)
-    accuracy = next(m for m in part.read_metrics()["metrics"] if m["metric"] == "accuracy")
+    accuracy = next(m for m in part.read_metrics()["metrics"] if m["metric"] == RANKING_METRIC)
     shown = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
     return {"iteration": record.iteration, "run_id": part.run_id, "accuracy": shown}
 

@@ -12,9 +12,9 @@ from runner.pages.report.games import games_of
 from runner.pages.report.run_totals import RunTally
 from runner.registry.recomputed_run import recomputed
 from runner.registry.verification.verify import wrong_in_run
-from runner.results.comparison.measures import measure_named
 from runner.results.comparison.scores import scored
 from runner.results.folder import RunFolder
+from runner.results.metric_table import compared_metric
 from runner.runs.finished.reconstruction import played_plan
 from tests.models.test_bills import SOLO, reply, usage
 from tests.support.runs import played
@@ -67,7 +67,7 @@ def test_pages_and_checks_of_an_old_run_show_its_recorded_cost(old_run: Path) ->
 
 
 def test_compare_counts_the_recorded_cost_of_an_old_run(old_run: Path) -> None:
-    scores = scored(folder_of(old_run), [measure_named("cost", ["verifier"])]).scores["cost"]
+    scores = scored(folder_of(old_run), [compared_metric("cost", ["verifier"])]).scores["cost"]
     assert not isinstance(scores, UsageError)
     assert sum(cost or 0 for cost in scores) == pytest.approx(AS_BILLED_THEN)
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.pages.report.comparison import METRICS, compares, couples, crossed
+from runner.pages.report.comparison import compares, couples, crossed, page_reader
 from runner.pages.report.run_site import runs_site
 from runner.results.comparison.comparison import by_metrics, compare_systems
 from runner.results.comparison.game_pairs import game_pairs
 from runner.results.comparison.systems import SystemReader, system_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
+from runner.results.metric_table import Show, metrics_shown
 from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 
@@ -99,11 +100,11 @@ def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFo
 
 @pytest.mark.full
 def test_every_metric_of_the_page_is_what_compare_says_of_it_alone(runs: list[RunFolder]) -> None:
-    reading = SystemReader(metrics=METRICS)
+    reading, metrics = page_reader(), metrics_shown(Show.COMPARISON)
     base, other = map(reading.system, runs[:2])
-    found = by_metrics(base, other, METRICS, reading)
+    found = by_metrics(base, other, metrics, reading)
     names = [[one.path] for one in runs[:2]]
     alone = [compare_systems(names, Results.of(runs[0]), metric=row.metric).pairs[0] for row in found]
     assert found == alone
     lacking = {"brier_stated", "brier_logprob"}  # no verifier was asked how sure it is
-    assert {row.metric for row in found} == set(METRICS) - lacking
+    assert {row.metric for row in found} == set(metrics) - lacking

@@ -25,8 +25,8 @@ from runner.registry.publishing.spec_check import unreadable_spec
 from runner.registry.verification.verify import wrong_in_run
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
+from runner.results.metric_table import METRICS
 from runner.spec.rejudged_run import DEBATES
-from runner.statistics.estimates import METHODS
 from tests.support.drafts import draft_by_hand
 from tests.support.runs import journal_records, played
 from tests.support.servers.chat_client import serving
@@ -381,5 +381,5 @@ def test_the_readme_is_made_of_what_is_left(on_vllm: tuple[Path, str], tmp_path:
 
 def test_how_metrics_are_counted_is_said_in_words_that_no_rule_takes_for_a_place() -> None:
     """Else no run that has such a metric could be published: what is recorded would not be what is recomputed."""
-    said = list(METHODS.values())
+    said = [metric.method for metric in METRICS.values()]
     assert Rules({}, ()).value(said) == said

@@ -14,7 +14,7 @@ import pytest
 
 from runner.api import run_sweep, sweep_table
 from runner.base.errors import UsageError
-from runner.results.leaderboard.pooled_numbers import pooled_numbers
+from runner.results.leaderboard.pooled_numbers import pooled_estimates
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 from runner.runs.finished.result import FinishedRun
@@ -60,7 +60,7 @@ def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swep
 def test_the_verdicts_of_all_seeds_come_to_one_number_with_its_interval(swept: list[FinishedRun]) -> None:
     results = Results(swept[0].path.parents[1])
     for run in swept[:2]:  # what is pooled of one run is what the run itself has measured
-        alone = pooled_numbers(results, [run.run_id])
+        alone = pooled_estimates(results, [run.run_id])
         assert {"completeness", "soundness_error", "balanced_accuracy", "criterion", "always_failed"} <= set(alone)
         for name, number in alone.items():
             measured = run.metric(name)

@@ -10,7 +10,8 @@ import pytest
 
 from runner.base.errors import SpecError
 from runner.registry.verification.verify import wrong_in_run
-from runner.results.metrics import NEED_LABELS, NO_LABELS
+from runner.results.metric_table import Source, metrics_of
+from runner.results.metrics import NO_LABELS
 from runner.spec.loader import load_spec
 from tests.support.runs import metric, played, table
 from tests.support.specs import spec_file
@@ -33,8 +34,8 @@ def test_verdicts_are_recorded_and_what_needs_a_label_is_empty(tmp_path: Path, l
     rows, known = (table(one.folder.path, "rollouts") for one in (result, with_labels))
     assert [row["decision"] for row in rows] == [row["decision"] for row in known]
     assert {(row["y"], row["correct"]) for row in rows} == {(None, None)}
-    for name in NEED_LABELS:
-        row = metric(result, name)
+    for needy in (one for one in metrics_of(Source.GAMES, Source.DATAPOINTS) if one.needs_labels):
+        row = metric(result, needy.name)
         assert (row["value"], row["ci_low"], row["n"], row["reason"]) == (None, None, 0, NO_LABELS)
     assert {frozenset(json.loads(row["rewards"])) for row in rows} == {frozenset(["prover"])}
     assert metric(result, "reward", "verifier")["reason"] == NO_LABELS

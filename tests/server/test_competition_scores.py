@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from runner.results.metric_table import ACCURACY, METRICS
 from runner.results.streaming_means import ClusterSums
-from runner.server.competitions.scores import ACCURACY, METHOD, step_of, told
+from runner.server.competitions.scores import METHOD, step_of, told
 from runner.server.web.pages.competitions import _between
 from runner.statistics.simple_means import Mean
 
@@ -18,7 +19,7 @@ def part(rows: int, right: set[int], plays: int = 1, groups: int | None = None) 
     for row in range(rows):
         for _ in range(plays):
             tally.add(str(row if groups is None else row % groups), float(row in right))
-    mean = Mean(ACCURACY, tally.mean, tally.stderr, tally.n, len(tally.clusters), groups is not None)
+    mean = Mean(METRICS[ACCURACY].rule, tally.mean, tally.stderr, tally.n, len(tally.clusters), groups is not None)
     ends, _ = mean.of_share()
     low, high = ends or (None, None)
     exact = {"metric": ACCURACY, "value": mean.value, "ci_low": low, "ci_high": high, "n": mean.n}

@@ -17,8 +17,9 @@ from runner.registry.bundles.runs import draft_of
 from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
+from runner.results.metric_table import Show, metrics_shown
 from runner.runs.finished.result import FinishedRun
-from runner.server.competitions.scores import IN_FULL, step_of, told
+from runner.server.competitions.scores import step_of, told
 from runner.server.store.schema import competitions, submissions
 from runner.server.web.api.competitions import CompetitionChanged, CompetitionWanted, asked_in
 from tests.support.processes import nip_run, until
@@ -124,7 +125,7 @@ def test_a_submission_has_the_scores_of_the_same_run_with_labels(contest: Contes
         chosen = "id IN (" + ", ".join(f"'{id_}'" for id_ in ids) + ")"
         same = metrics_of(contest.run(f"labelled-{part.replace('_', '-')}", f"dataset.filter={chosen}", labelled=True))
         found = {row["metric"]: row for row in full[part]["metrics"]}
-        assert found == {name: same[name] for name in IN_FULL if name in same}
+        assert found == {name: same[name] for name in metrics_shown(Show.COMPETITION) if name in same}
         assert found["accuracy"]["n"] == len(ids)
     (accuracy,) = score["open"]["metrics"]
     assert accuracy == told(full["open"])["metrics"][0]

@@ -14,9 +14,10 @@ from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
+from runner.results.metric_table import ACCURACY
 from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account, add_member
 from runner.server.competitions import board as boards
-from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART
+from runner.server.competitions.scores import HELD_PART, OPEN_PART
 from runner.server.competitions.scoring import Scoring
 from runner.server.competitions.storage import DAY, REFUSED, SCORED, WAITING, CompetitionRequest, enter, make, waiting
 from runner.server.service import Service

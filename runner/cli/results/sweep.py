@@ -13,7 +13,7 @@ from runner.cli.specs import SpecPoint, load_points, points_as_begun
 from runner.cli.terminal.output import note, print_json, print_table, say
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, SweepRow, SweepValue, sweep_rows
-from runner.results.tasks import METRIC
+from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.selection import ITS_OWN
 from runner.training.any_run import name_of
 
@@ -25,7 +25,7 @@ def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
     points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
     names = [name_of(point.plan, results, ITS_OWN) for point in points]
-    metrics = list(dict.fromkeys((METRIC, *args.metric)))
+    metrics = list(dict.fromkeys((RANKING_METRIC, *args.metric)))
     rows = sweep_rows(points_of(points, names), results, metrics)
     if args.json:
         print_json([row.to_json() for row in rows])
@@ -43,7 +43,7 @@ def points_of(points: Sequence[SpecPoint], names: Sequence[str]) -> list[SweepPo
     ]
 
 
-def show_sweep(rows: Sequence[SweepRow], metrics: Sequence[str] = (METRIC,)) -> None:
+def show_sweep(rows: Sequence[SweepRow], metrics: Sequence[str] = (RANKING_METRIC,)) -> None:
     """A table for each task, its rows in the order of the sweep; what does not rank says why."""
     by_task = sorted(rows, key=lambda row: [one.task for one in rows].index(row.task))
     tables = [list(table) for _, table in groupby(by_task, key=lambda row: row.task)]

@@ -14,6 +14,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
 from runner.results.metric_rows import COLUMNS, extra_lines, judging_rows, metric_rows, reasons
+from runner.results.metric_table import RANKING_METRIC
 from runner.results.metrics import NO_LABELS
 from runner.results.sweep_points import shown_point
 from runner.runs.finished.part_problems import found_in
@@ -94,7 +95,7 @@ def _why_none(accuracy: Mapping[str, Any]) -> str:
 def _show_summary(result: FinishedRun) -> None:
     """How well it judged, how many games were decided, how many there are, what they cost, where they are."""
     manifest, metrics = result.manifest, {(m["agent"], m["metric"]): m for m in result.metrics["metrics"]}
-    accuracy, outcomes = metrics[None, "accuracy"], result.metrics["outcomes"]
+    accuracy, outcomes = metrics[None, RANKING_METRIC], result.metrics["outcomes"]
     value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
     others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
     heading(_title(result))

@@ -6,21 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from runner.exports.metric_kinds import exported_name
 from runner.exports.mlflow.limits import Fitted
 from runner.exports.mlflow.record import MetricPoint
 from runner.exports.run_source import CLOCK_SKEW_MS, started_ms
 from runner.models.journal_index import FollowedIndex
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
+from runner.results.metric_table import METRICS, RANKING_METRIC, Show, exported_name
 from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
-
-OF_GAMES = ("accuracy", "accuracy_0", "accuracy_1", "decided")
-OF_AGENTS = ("reward",)
-"""What has a curve; all else has its value at the end."""
 
 
 def is_step(games: int) -> bool:
@@ -32,14 +28,14 @@ def is_step(games: int) -> bool:
 def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, prefix: str = "") -> Iterator[MetricPoint]:
     """The value of a metric; nothing where it has none."""
     if row["value"] is not None:
-        yield MetricPoint(fitted.key(prefix + exported_name(row)), step, float(row["value"]))
+        yield MetricPoint(fitted.key(prefix + exported_name(row["agent"], row["metric"])), step, float(row["value"]))
 
 
 def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[MetricPoint]:
     """The ends of a metric's interval, as far as it has any."""
     for end in ("ci_low", "ci_high"):
         if row[end] is not None:
-            yield MetricPoint(fitted.key(f"{exported_name(row)}.{end}"), step, float(row[end]))
+            yield MetricPoint(fitted.key(f"{exported_name(row['agent'], row['metric'])}.{end}"), step, float(row[end]))
 
 
 class Curve:
@@ -102,11 +98,10 @@ class Curve:
 
     def _now(self) -> Iterator[MetricPoint]:
         for estimate in self._metrics.estimates():
-            names = OF_GAMES if estimate.agent is None else OF_AGENTS
-            if estimate.metric in names:
+            if Show.CURVE in METRICS[estimate.metric].show:
                 row = vars(estimate)
                 yield from value_points(row, self._games, self._fitted)
-                if estimate.metric == "accuracy":
+                if estimate.metric == RANKING_METRIC:
                     yield from interval_points(row, self._games, self._fitted)
 
     def close(self) -> None:

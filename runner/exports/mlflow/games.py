@@ -16,6 +16,7 @@ from runner.models.interface import LATER_CLASSES
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_rows import shown_value
+from runner.results.metric_table import RANKING_METRIC
 from runner.rollouts.rollout import Outcome
 
 COUNTS = (
@@ -145,7 +146,7 @@ def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
     lines += [
         f"accuracy: {shown_value(row)}, n {row['n']}, 95 % interval"
         for row in summary.get("metrics", ())
-        if (row["agent"], row["metric"]) == (None, "accuracy") and row["value"] is not None
+        if (row["agent"], row["metric"]) == (None, RANKING_METRIC) and row["value"] is not None
     ]
     if manifest.status == Status.INCOMPLETE:
         lines.append("Too many games were lost in transport: its numbers are in metrics.json alone until it goes on.")

@@ -13,6 +13,7 @@ from runner.exports.mlflow.run_facts import KEY_TAG, TAG, common, counts_of, dat
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.metric_rows import shown_value
+from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
 from runner.training.games import check_part
@@ -59,7 +60,7 @@ def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[Met
         for record in {one.iteration: one for one in stages.all(kind)}.values():
             part = check_part(folder, record)
             for row in part.read_metrics()["metrics"]:
-                is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, "accuracy")
+                is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, RANKING_METRIC)
                 yield from value_points(row, record.iteration, fitted, "" if is_curve else prefix)
                 if is_curve:
                     yield from interval_points(row, record.iteration, fitted)
@@ -141,7 +142,7 @@ def _models(
 
 def _accuracy(part: RunFolder) -> Mapping[str, Any]:
     rows: Sequence[Mapping[str, Any]] = part.read_metrics()["metrics"]
-    return next(row for row in rows if (row["agent"], row["metric"]) == (None, "accuracy"))
+    return next(row for row in rows if (row["agent"], row["metric"]) == (None, RANKING_METRIC))
 
 
 def _note(manifest: Manifest, tests: Sequence[tuple[int, Mapping[str, Any]]]) -> str:

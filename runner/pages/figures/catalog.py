@@ -22,17 +22,12 @@ from runner.results.comparison.baselines import baseline_of
 from runner.results.comparison.systems import system_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metrics import PROPORTIONS
-from runner.results.tasks import METRIC
+from runner.results.metric_table import RANKING_METRIC, game_shares
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.result import FinishedRun
 
 LONE = "solo_verifier"
 """The protocol in which the verifier decides alone: the baseline of the others."""
-SHARES = (
-    *sorted(PROPORTIONS - {"token_limit_proportion"}), "balanced_accuracy", "completeness", "soundness_error",
-    "always_failed", "majority_accuracy", "pair_score",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,7 @@ def figure(name: str, folders: Sequence[RunFolder], metric: str | None = None) -
     if metric is not None and not maker.takes_metric:
         takers = comma_join(one for one, maker in FIGURES.items() if maker.takes_metric)
         raise UsageError(f"{name} shows what it shows: --metric is for {takers}")
-    return maker.make(folders, metric or METRIC)
+    return maker.make(folders, metric or RANKING_METRIC)
 
 
 def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: str) -> Figure:
@@ -125,11 +120,11 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
     """One system: its shares; several: one metric of each."""
     systems = systems_of(folders)
     domain: tuple[float, float] | None = (0.0, 1.0)
-    if len(systems) == 1 and metric == METRIC:
+    if len(systems) == 1 and metric == RANKING_METRIC:
         [system] = systems
         names = [
             name
-            for name in SHARES
+            for name in game_shares()
             if any((row_of(folder, name) or {}).get("value") is not None for folder in system.folders)
         ]
         found = estimates_of(system, names)
@@ -139,7 +134,7 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
         found = _measured(systems, metric)
         _check_plays([row for _, row in found], metric)
         shown, title, y = [one for one, _ in found], metric, "system"
-        domain = domain if metric in SHARES else None
+        domain = domain if metric in game_shares() else None
     rows = [row for _, row in found]
     axis = "share of games" if y == "metric" else metric
     encoding = Encoding("points", "value", y, "ci_low", "ci_high", None, axis, "")

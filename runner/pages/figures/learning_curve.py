@@ -12,7 +12,7 @@ from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.systems import FigureSystem, grouped, pooled
 from runner.results.folder import RunFolder
-from runner.results.tasks import METRIC
+from runner.results.metric_table import RANKING_METRIC
 from runner.training.summary import progress
 
 
@@ -43,7 +43,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
         series.append(Series(system.name, points))
     seeds = max(row["seeds"] for row in rows)
     note = f"mean and 95 % interval, {seeds} seeds pooled" if seeds > 1 else "mean and 95 % interval"
-    encoding = Encoding("lines", "iteration", "value", "ci_low", "ci_high", "system", "iteration", METRIC)
+    encoding = Encoding("lines", "iteration", "value", "ci_low", "ci_high", "system", "iteration", RANKING_METRIC)
     return Figure(
         "learning_curve", "Learning curve", rows, encoding,
         lambda look, title: curve(series, title=title, look=look, domain=(0.0, 1.0), note=note),
@@ -64,5 +64,7 @@ def _at(system: FigureSystem, iteration: int, told: Mapping[str, Mapping[int, Ma
     if len(tested) == 1:
         return {**{name: tested[0][1]["accuracy"][name] for name in names}, **facts}
     parts = [folder.beside(test["run_id"]) for folder, test in tested]
-    value = pooled(FigureSystem(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [METRIC])[METRIC]
+    value = pooled(FigureSystem(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [RANKING_METRIC])[
+        RANKING_METRIC
+    ]
     return {**{name: getattr(value, name) for name in names}, "between_seeds": value.between, **facts}

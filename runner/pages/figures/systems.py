@@ -10,16 +10,13 @@ from typing import Any
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted
 from runner.pages.charts.estimates import ChartEstimate
+from runner.results.estimates import Estimate
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.pooled_numbers import pooled_curves, pooled_numbers
+from runner.results.leaderboard.pooled_numbers import pooled_curves, pooled_estimates
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.results.manifest import PLAYED, Manifest
-from runner.statistics.estimates import Number
-
-BY_PLAYS = ("always_failed", "majority_accuracy")
-"""Metrics that depend on how often each datapoint was played."""
-
+from runner.results.metric_table import METRICS
 
 _NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("value", "ci_low", "ci_high")), "n": 0, "clusters": 0, "reason": "not measured",
@@ -57,6 +54,10 @@ class FigureSystem:
     def facts(self) -> dict[str, Any]:
         """What every row says of its system."""
         return {"system": self.name, "protocol": self.first.protocol, "runs": self.run_ids}
+
+
+def _depends_on_plays(metric: str) -> bool:
+    return metric in METRICS and METRICS[metric].depends_on_plays
 
 
 def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
@@ -125,12 +126,14 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[Cha
     if len(system.folders) == 1:
         found = {metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics}
     else:
-        read = cache(lambda run_ids: pooled_numbers(results_of(system), run_ids))
+        read = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
         told = pooled(system, metrics, lambda run_ids: read(tuple(run_ids)))
         found = {metric: vars(value) for metric, value in told.items()}
-        if any(metric in BY_PLAYS for metric in metrics):
+        if any(map(_depends_on_plays, metrics)):
             numbers = read(tuple(system.run_ids))
-            plays = {metric: numbers[metric].plays for metric in metrics if metric in BY_PLAYS and metric in numbers}
+            plays = {
+                metric: numbers[metric].plays for metric in metrics if _depends_on_plays(metric) and metric in numbers
+            }
             found |= {metric: {**found[metric], "plays": number} for metric, number in plays.items()}
     return [_estimate(system, metric, found[metric]) for metric in metrics]
 
@@ -151,7 +154,9 @@ def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
 
 
 def pooled(
-    system: FigureSystem, metrics: Sequence[str], numbers: Callable[[Sequence[str]], Mapping[str, Number]] | None = None
+    system: FigureSystem,
+    metrics: Sequence[str],
+    numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] | None = None,
 ) -> Mapping[str, SweepValue]:
     """Metrics of the games of all runs of a system, by the table of sweeps, which takes `numbers` where they are given.
 

@@ -17,15 +17,9 @@ from runner.pages.packing import packed
 from runner.pages.site import Keep, Section
 from runner.results.comparison.comparison import SystemComparison, by_metrics, notes_of
 from runner.results.comparison.game_pairs import GamePair, game_pairs
-from runner.results.comparison.measures import MEASURES
 from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
-
-METRICS = (
-    "accuracy", "completeness", "soundness_error", "decided", "brier_stated", "brier_logprob", "rounds_played", "calls",
-    "tokens", "cost",
-)  # fmt: skip
-"""What two runs are compared by; one that either has no scores for is left out."""
+from runner.results.metric_table import METRICS, Show, metrics_shown
 
 EVERY = 4
 """Up to so many runs each is compared with each; of more, the first with every other."""
@@ -59,7 +53,7 @@ class Compares:
 
 def compares(folders: Sequence[RunFolder], keep: Keep) -> Compares:
     """Each two of a few runs side by side, of many the first beside every other. Raises as `compare_page`."""
-    reading = SystemReader(metrics=METRICS)
+    reading = page_reader()
     made = [
         compare_page(base, other, f"c{place}", keep, reading) for place, (base, other) in enumerate(couples(folders))
     ]
@@ -71,6 +65,11 @@ def compares(folders: Sequence[RunFolder], keep: Keep) -> Compares:
         sections = [Section("compare", rendered("compares.html", {"pairs": pairs})), *sections]
     about = [one.about for one in made if one.about is not None]
     return Compares(sections, about, (sections[0].route, "Compare") if sections else None)
+
+
+def page_reader() -> SystemReader:
+    """Return a reader that reads each run once for all the metrics of a page."""
+    return SystemReader(metrics=metrics_shown(Show.COMPARISON))
 
 
 def couples(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
@@ -90,7 +89,7 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
     facts: dict[str, Any] = {"base": names[0], "other": names[1], "route": route}
     try:
         both = (reading.system(base), reading.system(other))
-        rows = by_metrics(*both, METRICS, reading)
+        rows = by_metrics(*both, metrics_shown(Show.COMPARISON), reading)
         pairs = list(game_pairs(*both, reading))
     except UsageError as error:
         section = Section(route, rendered("compare.html", {**facts, "refused": str(error)}))
@@ -101,7 +100,7 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
         "verdict": _begun(first.verdict, names),
         "notes": [*first.notes, *notes_of(both)],
         "forest": forest(
-            [_estimate(row) for row in rows if MEASURES[row.metric].is_share],
+            [_estimate(row) for row in rows if METRICS[row.metric].is_share],
             title="Differences of shares",
             reference=0.0,
             reference_name="no difference",

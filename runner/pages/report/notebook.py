@@ -15,6 +15,7 @@ from runner.game.protocols.protocol import label_word, stance_word
 from runner.pages.charts.labels import counted, money, told_between
 from runner.pages.html import shown
 from runner.results.manifest import Manifest
+from runner.results.metric_table import Show, metrics_shown
 from runner.rollouts.transcript import RolloutTranscript, confidence_words, variant_words
 
 _LINE = "1px solid rgba(128,128,128,.35)"
@@ -24,7 +25,6 @@ _SOFT = Markup("opacity:.75")
 _TEXT = Markup("white-space:pre-wrap;overflow-wrap:anywhere;margin:0 0 10px;padding:0;color:inherit;text-align:left")
 _SAID = Markup("border-left:{};padding-left:14px;margin:10px 0").format(_LINE)
 _RESULTS = {True: "✓ right", False: "✗ wrong", None: "decided"}
-_TOLD = ("accuracy", "balanced_accuracy", "completeness", "soundness_error", "always_failed", "decided")
 
 
 def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
@@ -39,7 +39,7 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
     of_game = {row["metric"]: row for row in rows if row["agent"] is None}
     measured = [
         (name, told_between(row["value"], row["ci_low"], row["ci_high"]), f"n {counted(row['n'])}")
-        for name in _TOLD
+        for name in metrics_shown(Show.SUMMARY)
         if (row := of_game.get(name)) is not None and row["value"] is not None
     ]
     measured += [

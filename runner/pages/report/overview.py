@@ -18,8 +18,8 @@ from runner.pages.sweeps import short_names
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SweepPoint, SweepRow, sweep_rows
 from runner.results.manifest import Status
+from runner.results.metric_table import RANKING_METRIC
 from runner.results.sweep_points import shown_point
-from runner.results.tasks import METRIC
 
 ROUTE = "runs"
 
@@ -45,7 +45,7 @@ def _accuracy(one: RunPage) -> Any:
     if one.manifest.is_training_run:
         tests = (one.metrics or {}).get("tests")
         return tests[-1]["accuracy"] if tests else None
-    found = (row for row in (one.metrics or {"metrics": ()})["metrics"] if row["metric"] == METRIC)
+    found = (row for row in (one.metrics or {"metrics": ()})["metrics"] if row["metric"] == RANKING_METRIC)
     row = next(found, None)
     return None if row is None or row["value"] is None else row
 
@@ -76,7 +76,7 @@ def _sweep(made: Sequence[RunPage]) -> dict[str, Any] | None:
         return None
     points = [SweepPoint(one.manifest.name, one.manifest.run_id, one.manifest.point, one.manifest.seed) for one in runs]
     rows = sweep_rows(points, Results.of(runs[0].folder), writes=False)  # a page changes nothing beside the runs
-    rows.sort(key=lambda row: -1.0 if (value := row.metrics[METRIC].value) is None else value, reverse=True)
+    rows.sort(key=lambda row: -1.0 if (value := row.metrics[RANKING_METRIC].value) is None else value, reverse=True)
     return {
         "swept": (swept := list(dict.fromkeys(key for row in rows for key in row.point))),
         "short": ", ".join(short_names(swept).values()),
@@ -92,7 +92,7 @@ def _forest(rows: Sequence[SweepRow]) -> Markup | None:
     estimates = []
     for row in rows:
         point = ", ".join(map(str, row.point.values()))
-        value = row.metrics[METRIC]
+        value = row.metrics[RANKING_METRIC]
         if value.value is not None:
             name = f"{row.name} {point}" if several or not point else point
             estimates.append(ChartEstimate(name, value.value, value.ci_low, value.ci_high))
@@ -109,7 +109,7 @@ def _lacking(rows: Sequence[SweepRow]) -> str | None:
 
 
 def _point(row: SweepRow) -> dict[str, Any]:
-    value = row.metrics[METRIC]
+    value = row.metrics[RANKING_METRIC]
     first, last = row.rank or (None, None)
     spread = "" if value.between is None else decimal(value.between)
     return {

@@ -10,21 +10,11 @@ from runner.pages.numbers import MISSING, count, decimal, dollars, interval, per
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
 from runner.results.metric_rows import extra_lines, is_aside, reasons, shown_name, told_metrics
+from runner.results.metric_table import ACCURACY, BALANCED_ACCURACY, METRICS
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.rollout_details import verdict_word
 
 LABELS = (1, 0)
-
-SHARES = frozenset(
-    (
-        "accuracy", "accuracy_excluding_failures", "accuracy_0", "accuracy_1", "precision", "recall", "decided",
-        "balanced_accuracy", "completeness", "soundness_error", "undecided_0", "undecided_1", "always_failed",
-        "majority_accuracy", "pair_score", "worst_datapoint_accuracy", "token_limit_proportion", "auroc_stated",
-        "auroc_logprob",
-    )
-)  # fmt: skip
-"""Metrics from 0 to 1, whose interval is also drawn."""
-
 
 Headline = tuple[str, ...]
 """A title, a number, and what is to be known of it."""
@@ -36,7 +26,7 @@ def headline(
     """The few numbers that come first: `games` of `games_number`; `so_far`, what games took where the run is silent."""
     found = {row["metric"]: row for row in (metrics or {"metrics": ()})["metrics"] if row["agent"] is None}
     shown: list[Headline] = []
-    for name, title in (("accuracy", "Accuracy"), ("balanced_accuracy", "Balanced accuracy")):
+    for name, title in ((ACCURACY, "Accuracy"), (BALANCED_ACCURACY, "Balanced accuracy")):
         row = found.get(name)
         if row is not None and row["value"] is not None:
             between = interval(row)
@@ -91,7 +81,8 @@ def metrics_table(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metric(row: Mapping[str, Any]) -> dict[str, Any]:
-    drawn = row["metric"] in SHARES and row["value"] is not None
+    metric = METRICS.get(row["metric"])
+    drawn = metric is not None and (metric.low, metric.high) == (0.0, 1.0) and row["value"] is not None
     return {
         "of": row["agent"] or "game",
         "name": shown_name(row["metric"], row.get("plays")),

@@ -25,6 +25,7 @@ from runner.registry.rollout_records import Records, differing, merged, rows_of
 from runner.registry.verification.kinds import wrong_kind
 from runner.results.folder import RunFolder
 from runner.results.manifest import COUNTED, PLAYED, Manifest
+from runner.results.metric_table import RANKING_METRIC
 from runner.results.tables import COLUMNS, PART_BYTES, PART_ROWS
 from runner.runs.finished.reconstruction import played_plan
 from runner.spec.datasets.loader import Dataset
@@ -60,7 +61,7 @@ def checked_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: 
         marks = marks if withheld is None else (WITHHELD_MARK, *marks)
         atomic_write(folder.metrics, orjson.dumps(numbers))
         of_game = {row["metric"]: row["value"] for row in numbers["metrics"] if row["agent"] is None}
-        accuracy = of_game.get("accuracy")
+        accuracy = of_game.get(RANKING_METRIC)
         _write_rows(folder, key)
     said = release.facts.get("accuracy")
     if not is_same((said or {}).get("value"), accuracy):

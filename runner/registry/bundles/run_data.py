@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.documents.yaml_writer import dump
 from runner.results.manifest import Manifest
+from runner.results.metric_table import RANKING_METRIC
 
 FILE = "run_data.yaml"
 
@@ -47,6 +48,8 @@ def run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
 
 def accuracy_of(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     """The accuracy of the whole game with its interval; None where there is none."""
-    rows = (row for row in metrics.get("metrics", []) if (row.get("agent"), row.get("metric")) == (None, "accuracy"))
+    rows = (
+        row for row in metrics.get("metrics", []) if (row.get("agent"), row.get("metric")) == (None, RANKING_METRIC)
+    )
     found = next(rows, None)
     return None if found is None else {name: found.get(name) for name in _ESTIMATE}

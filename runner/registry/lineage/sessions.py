@@ -18,6 +18,7 @@ from runner.registry.sent_releases import sent_as
 from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
+from runner.results.metric_table import RANKING_METRIC
 from runner.results.tasks import played_datapoints
 
 Points = Callable[[], frozenset[str] | None]
@@ -177,7 +178,7 @@ def _accuracy(folder: RunFolder) -> Mapping[str, Any] | None:
     if not folder.metrics.is_file():
         return None
     rows: Sequence[Mapping[str, Any]] = folder.read_metrics().get("metrics") or ()
-    return next((row for row in rows if (row.get("agent"), row.get("metric")) == (None, "accuracy")), None)
+    return next((row for row in rows if (row.get("agent"), row.get("metric")) == (None, RANKING_METRIC)), None)
 
 
 def content_hashes(folder: RunFolder) -> frozenset[str] | None:

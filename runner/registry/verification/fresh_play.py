@@ -12,9 +12,9 @@ from runner.models.api_keys import KeyUse
 from runner.registry.fetched_release import FetchedRelease
 from runner.registry.verification.reproducible import link_of, sound, suffixed
 from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
-from runner.results.comparison.measures import measure_named
 from runner.results.comparison.wording import told
 from runner.results.leaderboard.results_folder import Results
+from runner.results.metric_table import RANKING_METRIC, compared_metric
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Watch
 from runner.runs.finished.result import FinishedRun
@@ -97,7 +97,7 @@ def played_anew(
     results: Results,
     allowed: frozenset[KeyUse],
     *,
-    metric: str = "accuracy",
+    metric: str = RANKING_METRIC,
     margin: float = MARGIN,
     watch: Watch | None = None,
     name: Callable[[FetchedRelease, Results], str] = fresh_name,
@@ -146,10 +146,10 @@ def compared(
 
 
 def outcome_of(
-    pair: SystemComparison, agents: Iterable[str], metric: str = "accuracy", margin: float = MARGIN
+    pair: SystemComparison, agents: Iterable[str], metric: str = RANKING_METRIC, margin: float = MARGIN
 ) -> tuple[str, str]:
     """`reproduced`, `drifted` or `undecided`, and why in words: of a run, the base, and of one that played it anew."""
-    measure = measure_named(metric, sorted(agents))
+    measure = compared_metric(metric, sorted(agents))
     difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)
     shown = told(pair.difference, measure, difference)
     low, high = pair.ci_low, pair.ci_high

@@ -18,6 +18,7 @@ from runner.registry.verification.reproducible import check_whole, got_for
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
+from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
 from runner.training.plan import part_id
 from runner.training.stage_log import read_stages
@@ -121,7 +122,7 @@ def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayR
             yield f"metrics.json: the test before iteration {record.iteration} is missing"
         elif part is not None:
             measured = read_json(_run_of(part).metrics)["metrics"]
-            found = next(one for one in measured if (one["agent"], one["metric"]) == (None, "accuracy"))
+            found = next(one for one in measured if (one["agent"], one["metric"]) == (None, RANKING_METRIC))
             for name, value in row["accuracy"].items():
                 if not is_same(value, found.get(name)):
                     yield (

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.base.errors import UsageError
-from runner.results.comparison.measures import Measure
+from runner.results.metric_table import Metric
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?%?|\.\d+%?)|(?P<word>[A-Za-z_]\w*(?:\.\w+)*)|(?P<sign>>=|<=|[<>+-]))"
@@ -58,7 +58,7 @@ class Assertion:
         )
 
 
-def check_bound(assertion: Assertion, measure: Measure) -> None:
+def check_bound(assertion: Assertion, measure: Metric) -> None:
     """See that a share is asserted to be one.
 
     Raises:

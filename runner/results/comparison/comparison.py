@@ -13,7 +13,6 @@ from runner.results.comparison.assertions import Assertion, AssertionResult, che
 from runner.results.comparison.baselines import baseline_of
 from runner.results.comparison.leader import leader_of
 from runner.results.comparison.matching import Matched, matched
-from runner.results.comparison.measures import MEASURES, Measure, measure_named
 from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
@@ -36,8 +35,8 @@ from runner.results.comparison.slices import sliced, untested
 from runner.results.comparison.systems import DatapointScores, System, SystemReader, system_of
 from runner.results.comparison.wording import difference_in_words, told, verdict
 from runner.results.leaderboard.results_folder import Results
+from runner.results.metric_table import METRICS, RANKING_METRIC, Metric, compared_metric
 from runner.results.stopping_rule import sequence_of
-from runner.results.tasks import METRIC
 from runner.statistics.differences import Difference
 from runner.statistics.sign_flip import holm
 
@@ -135,7 +134,7 @@ def compare_systems(
     names: Sequence[Sequence[str | Path]],
     results: Results,
     *,
-    metric: str = "accuracy",
+    metric: str = RANKING_METRIC,
     by: str | None = None,
     baseline: str | None = None,
     asserts: Sequence[str] = (),
@@ -153,8 +152,8 @@ def compare_systems(
     """
     wanted = [parse_assertion(text) for text in asserts]
     for one in wanted:
-        if one.metric in MEASURES:
-            check_bound(one, MEASURES[one.metric])
+        if one.metric in METRICS and METRICS[one.metric].is_compared:
+            check_bound(one, METRICS[one.metric])
     is_alone = len(names) + (baseline is not None) < 2
     if is_alone and (not wanted or any(one.against_base for one in wanted)):
         raise UsageError(
@@ -201,12 +200,12 @@ class _Work:
     seed: int
     reading: SystemReader
 
-    def _points(self, system: System, measure: Measure) -> list[DatapointScores]:
+    def _points(self, system: System, measure: Metric) -> list[DatapointScores]:
         return self.reading.points(system, measure)
 
-    def _measure(self, name: str, *systems: System) -> Measure:
+    def _measure(self, name: str, *systems: System) -> Metric:
         common = set(systems[0].agents).intersection(*(one.agents for one in systems[1:]))
-        return measure_named(name, sorted(common))
+        return compared_metric(name, sorted(common))
 
     def comparison(self, baseline: str | None, wanted: Sequence[Assertion]) -> Comparison:
         couples = list(self._couples(baseline, has_base=any(one.against_base for one in wanted)))
@@ -249,7 +248,7 @@ class _Work:
         for other in others:
             yield first, other
 
-    def _matched(self, base: System, other: System, measure: Measure) -> tuple[Matched, tuple[str, ...]]:
+    def _matched(self, base: System, other: System, measure: Metric) -> tuple[Matched, tuple[str, ...]]:
         """The datapoints that two systems share, and what has to be said of how they were matched."""
         ours, theirs = base.columns, other.columns
         both = ours & theirs
@@ -298,7 +297,7 @@ class _Work:
             notes=notes,
         )
 
-    def _pooled(self, measure: Measure, matched: Matched, *, stopped: bool) -> str:
+    def _pooled(self, measure: Metric, matched: Matched, *, stopped: bool) -> str:
         """The value of two samples of one system together, over all the datapoints that either has."""
         both = [replace(mine, rollouts=[*mine.rollouts, *theirs.rollouts]) for mine, theirs in matched.pairs]
         sample = sample_of(measure, [*both, *matched.only_base, *matched.only_other])
@@ -310,7 +309,7 @@ class _Work:
     def _sliced(self, base: System, other: System) -> Iterator[SystemComparison]:
         assert self.by is not None
         measure = self._measure(self.metric, base, other)
-        if measure.balanced:
+        if measure.is_balanced:
             raise UsageError(f"{measure.name} is of both labels; slices are compared by accuracy")
         stopped = bool(_stopped(base) or _stopped(other))
         whole = self._compared(base, other, self.metric)
@@ -352,7 +351,7 @@ def _is_one_system(base: System, other: System) -> bool:
     return base.manifests[0].game_sha256 == other.manifests[0].game_sha256
 
 
-def _own_ends(system: System, measure: Measure, plain: tuple[float | None, float | None]) -> tuple[Any, Any]:
+def _own_ends(system: System, measure: Metric, plain: tuple[float | None, float | None]) -> tuple[Any, Any]:
     """Return the interval of a system by itself, or no ends if its verdicts are not its answers.
 
     A run that stopped once it was decided has its confidence sequence.
@@ -362,7 +361,7 @@ def _own_ends(system: System, measure: Measure, plain: tuple[float | None, float
     if not _stopped(system):
         return plain
     accuracy = [one for folder in system.runs if (one := sequence_of(folder)) is not None]
-    return accuracy[0] if measure.name == METRIC and len(system.runs) == len(accuracy) == 1 else (None, None)
+    return accuracy[0] if measure.name == RANKING_METRIC and len(system.runs) == len(accuracy) == 1 else (None, None)
 
 
 def _of_assertions(judged: Sequence[AssertedComparison], systems: int, baseline: str | None) -> Iterator[str]:
@@ -382,7 +381,7 @@ def _untested(row: SystemComparison, verdict: str) -> SystemComparison:
     return replace(row, p=None, p_corrected=None, exact=False, mid_p_mcnemar=None, detectable=None, verdict=verdict)
 
 
-def _row(measure: Measure, base: str, other: str, found: PairedTest) -> SystemComparison:
+def _row(measure: Metric, base: str, other: str, found: PairedTest) -> SystemComparison:
     difference: Difference = found.difference
     return SystemComparison(
         base, other, measure.name, None, found.paired, found.base_value, found.other_value, difference.value,
@@ -404,7 +403,7 @@ def _corrected(rows: Sequence[SystemComparison]) -> Iterator[SystemComparison]:
             yield row
             continue
         p = next(adjusted)
-        measure = measure_named(row.metric, [row.metric.rpartition(".")[0]])
+        measure = compared_metric(row.metric, [row.metric.rpartition(".")[0]])
         found = Difference(row.difference, row.stderr, row.ci_low, row.ci_high, row.detectable, row.groups)
         said = verdict(measure, row.base, row.other, found, p, corrected=p != row.p, paired=row.paired)
         yield replace(row, p_corrected=p, verdict=said)

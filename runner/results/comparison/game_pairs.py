@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from runner.results.comparison.matching import matched
-from runner.results.comparison.measures import MEASURES
 from runner.results.comparison.systems import ScoredRollout, System, SystemReader
-from runner.results.tasks import METRIC
+from runner.results.metric_table import METRICS, RANKING_METRIC
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ def game_pairs(base: System, other: System, reading: SystemReader) -> Iterator[G
         UsageError: a run has no game that was answered.
         RunError: a file of a run is missing or damaged.
     """
-    points = [reading.points(one, MEASURES[METRIC]) for one in (base, other)]
+    points = [reading.points(one, METRICS[RANKING_METRIC]) for one in (base, other)]
     found = matched(points[0], points[1], base.columns & other.columns, is_all=base.columns == other.columns)
     for group, (mine, theirs) in zip(found.groups, found.pairs, strict=True):
         for one, two in zip_longest(mine.rollouts, theirs.rollouts):

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted
 from runner.results.comparison.matching import Matched
-from runner.results.comparison.measures import Measure
 from runner.results.comparison.paired_test import sample_of
 from runner.results.comparison.systems import DatapointScores, System
+from runner.results.metric_table import Metric
 
 FEWEST = 2
 """Groups that all have: one alone leaves every error open."""
 
 
 def leader_of(
-    points: Mapping[System, Sequence[DatapointScores]], measure: Measure, match: Callable[[System, System], Matched]
+    points: Mapping[System, Sequence[DatapointScores]], measure: Metric, match: Callable[[System, System], Matched]
 ) -> System:
     """Who is best over the datapoints that all share; the first of those that are.
 

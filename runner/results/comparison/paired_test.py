@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from runner.base.errors import UsageError
 from runner.results.comparison.matching import Matched
-from runner.results.comparison.measures import Measure
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
+from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference, Sample, unpaired_difference
 from runner.statistics.paired_groups import Pairs, least_share, spare_variance
 from runner.statistics.sign_flip import mid_p_mcnemar
@@ -51,11 +51,11 @@ class PairedTest:
     datapoints: int
 
 
-def tested(measure: Measure, matched: Matched, seed: int, *, stopped: bool) -> PairedTest | None:
+def tested(measure: Metric, matched: Matched, seed: int, *, stopped: bool) -> PairedTest | None:
     """The paired test over the datapoints that both have a score for; None where there is none.
 
-    Each datapoint weighs the same, however often it was played; see `Measure.balanced`. Where a run may have `stopped`
-    once it was decided, shares are tested by a confidence sequence, and nothing else is.
+    Each datapoint weighs the same, however often it was played; see `Metric.is_balanced`. Where a run may have
+    `stopped` once it was decided, shares are tested by a confidence sequence, and nothing else is.
     """
     rows = [
         _Row(group, base.label, base.scores, other.scores)
@@ -77,7 +77,7 @@ def tested(measure: Measure, matched: Matched, seed: int, *, stopped: bool) -> P
     )
     once = (
         not stopped
-        and measure.binary
+        and measure.is_proportion
         and found.groups == len(rows)
         and all(len(row.base) == len(row.other) == 1 for row in rows)
     )
@@ -101,8 +101,8 @@ class _Row:
         return _mean(self.other) - _mean(self.base)
 
 
-def _stopped(measure: Measure, pairs: Pairs, found: Difference) -> tuple[Difference, float | None]:
-    if measure.bound == 1.0 and not measure.balanced:
+def _stopped(measure: Metric, pairs: Pairs, found: Difference) -> tuple[Difference, float | None]:
+    if measure.bound == 1.0 and not measure.is_balanced:
         return pairs.at_any_time()
     return without_error(found), None
 
@@ -112,7 +112,7 @@ def without_error(found: Difference) -> Difference:
     return Difference(found.value, None, None, None, None, found.groups)
 
 
-def _pairs(measure: Measure, rows: Sequence[_Row], weights: Sequence[float]) -> Pairs:
+def _pairs(measure: Metric, rows: Sequence[_Row], weights: Sequence[float]) -> Pairs:
     groups: dict[str, list[tuple[_Row, float]]] = {}
     for row, weight in zip(rows, weights, strict=True):
         groups.setdefault(row.group, []).append((row, weight))
@@ -132,7 +132,7 @@ def is_uneven(matched: Matched) -> bool:
 
 
 def tested_unpaired(
-    measure: Measure, base: Sequence[DatapointScores], other: Sequence[DatapointScores]
+    measure: Metric, base: Sequence[DatapointScores], other: Sequence[DatapointScores]
 ) -> PairedTest | None:
     """Welch's test of systems that share no datapoint; None where one of them has no score."""
     scored = [[point for point in points if point.scores] for points in (base, other)]
@@ -143,13 +143,13 @@ def tested_unpaired(
     return PairedTest(False, one.mean, two.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]))
 
 
-def sample_of(measure: Measure, points: Sequence[DatapointScores]) -> Sample | None:
+def sample_of(measure: Metric, points: Sequence[DatapointScores]) -> Sample | None:
     """A system's own mean by group; None where it has no score."""
     scored = [point for point in points if point.scores]
     return _sample(measure, scored) if scored else None
 
 
-def _sample(measure: Measure, points: Sequence[DatapointScores]) -> Sample:
+def _sample(measure: Metric, points: Sequence[DatapointScores]) -> Sample:
     groups: dict[str, list[tuple[float, float]]] = {}
     for weight, point in zip(_weights(measure, [one.label for one in points]), points, strict=True):
         groups.setdefault(point.group, []).append((weight, _mean(point.scores)))
@@ -158,12 +158,12 @@ def _sample(measure: Measure, points: Sequence[DatapointScores]) -> Sample:
         math.fsum(weight * mean for weight, mean in terms) / size
         for terms, size in zip(groups.values(), sizes, strict=True)
     ]
-    return Sample(means, sizes, sum(len(point.scores) for point in points), measure.binary)
+    return Sample(means, sizes, sum(len(point.scores) for point in points), measure.is_proportion)
 
 
-def _weights(measure: Measure, labels: Sequence[int]) -> list[float]:
+def _weights(measure: Metric, labels: Sequence[int]) -> list[float]:
     """How much each datapoint weighs, by its label."""
-    if not measure.balanced:
+    if not measure.is_balanced:
         return [1.0] * len(labels)
     counts = [sum(one == label for one in labels) for label in (0, 1)]
     if not all(counts):

@@ -11,8 +11,8 @@ from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join
 from runner.models.interface import TOKEN_CLASSES, Usage
 from runner.models.prices import Pricing
-from runner.results.comparison.measures import Measure
 from runner.results.folder import RunFolder
+from runner.results.metric_table import CALLS, COST, Metric, Source
 from runner.results.tables import COLUMNS
 from runner.rollouts.rollout import Outcome
 from runner.spec.loader import load_saved
@@ -34,7 +34,7 @@ class ScoredRun:
     """By the name of a measure, those of the rollouts, or why it has none here."""
 
 
-def scored(folder: RunFolder, measures: Sequence[Measure]) -> ScoredRun:
+def scored(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
     """The scores of a run by each of these measures.
 
     Raises:
@@ -42,31 +42,27 @@ def scored(folder: RunFolder, measures: Sequence[Measure]) -> ScoredRun:
     """
     table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
     lacking = {one.name: _no_score(folder, one) for one in measures if not _asked(one) <= set(table.columns)}
-    plain = [one for one in measures if not one.of_calls and one.name not in lacking]
-    asked = ", ".join(["datapoint_id, rollout_id, coalesce(correct, false)", *map(_sql, plain)])
+    plain = [one for one in measures if one.source is not Source.CALLS and one.name not in lacking]
+    asked = ", ".join(["datapoint_id, rollout_id, coalesce(correct, false)", *(one.score_sql() for one in plain)])
     kept = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
     rows = kept.order("repeat, rollout_id").project(asked).fetchall()
     found: dict[str, Sequence[float | None] | UsageError] = dict(lacking)
     found |= {one.name: [row[place] for row in rows] for place, one in enumerate(plain, 3)}
-    if of_calls := [one for one in measures if one.of_calls]:
+    if of_calls := [one for one in measures if one.source is Source.CALLS]:
         found |= _of_calls(folder, of_calls, [row[1] for row in rows])
     return ScoredRun([row[:3] for row in rows], found)
 
 
-def _asked(measure: Measure) -> set[str]:
+def _asked(measure: Metric) -> set[str]:
     return {name for name in _OPTIONAL if name in measure.sql}
 
 
-def _no_score(folder: RunFolder, measure: Measure) -> UsageError:
+def _no_score(folder: RunFolder, measure: Metric) -> UsageError:
     return UsageError(f"no rollout of {folder.run_id} has a score for {measure.name}")
 
 
-def _sql(measure: Measure) -> str:
-    return measure.sql if measure.label is None else f"CASE WHEN y = {measure.label} THEN {measure.sql} END"
-
-
 def _of_calls(
-    folder: RunFolder, measures: Sequence[Measure], rollouts: Sequence[str]
+    folder: RunFolder, measures: Sequence[Metric], rollouts: Sequence[str]
 ) -> dict[str, Sequence[float | None] | UsageError]:
     """What the calls of each rollout come to; of one without a call, nothing."""
     file = folder.intact_table("completions")
@@ -78,12 +74,12 @@ def _of_calls(
     found: dict[str, Sequence[float | None] | UsageError] = {}
     for measure in measures:
         try:
-            sums = _costs(calls, _prices(folder)) if measure.name == "cost" else None
+            sums = _costs(calls, _prices(folder)) if measure.name == COST else None
         except UsageError as error:
             found[measure.name] = error
             continue
         if sums is None:
-            place = 0 if measure.name == "calls" else 1
+            place = 0 if measure.name == CALLS else 1
             sums = {rollout: float(counts[place]) for rollout, counts in totals.items()}
         found[measure.name] = [sums.get(rollout, 0.0) for rollout in rollouts]
     return found

@@ -11,12 +11,12 @@ from typing import Any
 from runner.base.errors import RunError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.text import comma_join
-from runner.results.comparison.measures import Measure, all_measures, measure_named
 from runner.results.comparison.scores import scored
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import PLAYED, Manifest
+from runner.results.metric_table import Metric, compared_metric, option_names
 from runner.results.tasks import played_datapoints, template_variables
 
 
@@ -92,7 +92,7 @@ class System:
         """Rollouts that were lost in transport."""
         return sum(manifest.transport_failed or 0 for manifest in self.manifests)
 
-    def points(self, measures: Sequence[Measure], by: str | None) -> dict[str, list[DatapointScores] | UsageError]:
+    def points(self, measures: Sequence[Metric], by: str | None) -> dict[str, list[DatapointScores] | UsageError]:
         """By the name of each measure the datapoints with their rollouts, by id, or why it has none here.
 
         A datapoint without a rollout that was answered is left out. What all measures need is read once.
@@ -160,7 +160,7 @@ class SystemReader:
             self._systems[folder] = system_of([folder.path], Results.of(folder))
         return self._systems[folder]
 
-    def points(self, system: System, measure: Measure) -> list[DatapointScores]:
+    def points(self, system: System, measure: Metric) -> list[DatapointScores]:
         """The datapoints of a system with its scores.
 
         Raises:
@@ -168,7 +168,11 @@ class SystemReader:
             RunError: a file of a run is missing or damaged.
         """
         if (system, measure.name) not in self._found:
-            also = [measure_named(name, system.agents) for name in self._metrics if name in all_measures(system.agents)]
+            also = [
+                compared_metric(name, system.agents)
+                for name in self._metrics
+                if name in option_names(system.agents, compared=True)
+            ]
             wanted = {one.name: one for one in (measure, *also) if (system, one.name) not in self._found}
             read = system.points(list(wanted.values()), self._by)
             self._found |= {(system, name): points for name, points in read.items()}

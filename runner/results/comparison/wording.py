@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from runner.base.text import decimal, p_value
-from runner.results.comparison.measures import Measure
+from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference
 from runner.statistics.sign_flip import ALPHA
 
@@ -14,7 +14,7 @@ SEEN = 0.1
 
 
 def verdict(
-    measure: Measure, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool = True
+    measure: Metric, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool = True
 ) -> str:
     """Who is better and by how much, or that there is no evidence; `p` is after any correction.
 
@@ -25,7 +25,7 @@ def verdict(
 
 
 def _tested(
-    measure: Measure, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool
+    measure: Metric, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool
 ) -> str:
     if p is None:
         return f"one group of datapoints tells nothing of the error: {difference_in_words(measure, base, other, found)}"
@@ -46,7 +46,7 @@ def _tested(
     return said
 
 
-def difference_in_words(measure: Measure, base: str, other: str, found: Difference) -> str:
+def difference_in_words(measure: Metric, base: str, other: str, found: Difference) -> str:
     """`B less A is 6 points [2, 10]`."""
     return f"{other} less {base} is {_span(found, measure, 1)}"
 
@@ -57,7 +57,7 @@ def _holds_nought(found: Difference) -> bool:
     return found.low <= 0 <= found.high
 
 
-def _span(found: Difference, measure: Measure, sign: int) -> str:
+def _span(found: Difference, measure: Metric, sign: int) -> str:
     """`6 points [2, 10]`, of a difference or of its opposite."""
     low, high = (found.low, found.high) if sign > 0 else (found.high, found.low)
     value = told(sign * found.value, measure, found)
@@ -67,7 +67,7 @@ def _span(found: Difference, measure: Measure, sign: int) -> str:
     return f"{value} [{', '.join(ends)}]"
 
 
-def told(value: float, measure: Measure, found: Difference, *, unit: bool = True) -> str:
+def told(value: float, measure: Metric, found: Difference, *, unit: bool = True) -> str:
     """A difference in points of a hundred or in its own unit, with no decimal finer than half the interval."""
     scale = 100.0 if measure.is_share else 1.0
     half = None if found.low is None or found.high is None else (found.high - found.low) / 2 * scale
@@ -81,7 +81,7 @@ def told(value: float, measure: Measure, found: Difference, *, unit: bool = True
     return f"{shown} point{'' if shown in ('1', '-1') else 's'}"
 
 
-def _too_few(measure: Measure, found: Difference) -> str:
+def _too_few(measure: Metric, found: Difference) -> str:
     if found.detectable is None:
         return "" if found.stderr is None else "; with so few groups of datapoints no difference can be seen"
     least = told(found.detectable, measure, found)

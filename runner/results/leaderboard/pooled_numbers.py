@@ -1,18 +1,20 @@
-"""The numbers that all verdicts of several runs come to together, from the board: those of one run, over the union."""
+"""Metrics over all games of several runs, read from the board."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from runner.results.estimates import Estimate, estimates_of
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metrics import worst_datapoint
-from runner.results.verdict_columns import KINDS, bound_shares
+from runner.results.metric_table import CONFIDENCE_KINDS, Source
+from runner.results.verdict_columns import confidence_estimates, forecasts_of
 from runner.rollouts.confidence import is_bound
-from runner.statistics.calibration import Bin, Forecasts
-from runner.statistics.estimates import Number, block_numbers, forecast_numbers, proportion, verdict_numbers
+from runner.statistics.calibration import Bin
+from runner.statistics.clustered_means import Codes, Floats
 from runner.statistics.verdicts import NONE, UNSET, Verdicts
 
 _GAMES = f"""
@@ -29,63 +31,67 @@ ORDER BY ALL
 """
 
 
-def pooled_numbers(results: Results, run_ids: Sequence[str]) -> dict[str, Number]:
-    """By name, those of whole games; what needs more than verdicts and confidences is left out.
+def pooled_estimates(results: Results, run_ids: Sequence[str]) -> dict[str, Estimate]:
+    """Return metrics of whole games over all games of several runs, by name, as far as the board has what they need.
 
     Raises:
         LeaderboardError: the board is damaged.
     """
-    rows = results.board.query(_GAMES, [list(run_ids)])[1]
-    return {number.metric: number for number in _numbers(*zip(*rows, strict=True))} if rows else {}
+    games = _read_games(results, run_ids)
+    return {} if games is None else {found.metric: found for found in games.estimates()}
 
 
 def pooled_curves(results: Results, run_ids: Sequence[str]) -> dict[str, list[Bin]]:
-    """The reliability curve of each kind of confidence that the games of several runs have together.
+    """Return the reliability curve of each kind of confidence over all games of several runs.
 
     Raises:
         LeaderboardError: the board is damaged.
     """
+    games = _read_games(results, run_ids)
+    found = {} if games is None else games.confidences
+    return {
+        kind: list(forecasts_of(games.verdicts, p).curve)
+        for kind, p in found.items()
+        if games is not None and p is not None
+    }
+
+
+@dataclass(frozen=True)
+class _PooledGames:
+    """The games of several runs."""
+
+    verdicts: Verdicts
+    confidences: dict[str, Floats | None]
+    bound: Codes | None
+
+    def estimates(self) -> Iterator[Estimate]:
+        is_labelled = self.verdicts.labels[0] is not None
+        if is_labelled:
+            yield from estimates_of(Source.DATAPOINTS, self.verdicts)
+            yield from estimates_of(Source.VERDICTS, self.verdicts)
+        if self.verdicts.is_played_in_blocks:
+            yield from estimates_of(Source.BLOCKS, self.verdicts.where(self.verdicts.whole_blocks), None)
+        yield from confidence_estimates(self.verdicts, self.confidences, self.bound, is_labelled=is_labelled)
+
+
+def _read_games(results: Results, run_ids: Sequence[str]) -> _PooledGames | None:
     rows = results.board.query(_GAMES, [list(run_ids)])[1]
     if not rows:
-        return {}
-    _, groups, labels, _, _, _, *told, _ = zip(*rows, strict=True)
-    names, clusters = np.unique(np.array(groups), return_inverse=True)
-    found = {}
-    for kind, column in zip(KINDS, told, strict=True):
-        p = np.array(column)
-        known = ~np.isnan(p)
-        if known.any():
-            found[kind] = list(Forecasts(p[known], np.array(labels)[known], clusters[known], len(names)).curve)
-    return found
-
-
-def _numbers(*columns: Sequence[Any]) -> Iterator[Number]:
-    ids, groups, labels, decisions, stances, swapped, *told, notes = columns
+        return None
+    ids, groups, labels, decisions, stances, swapped, *confidences, notes = zip(*rows, strict=True)
     points = np.unique(np.array(ids), return_inverse=True)[1]
     names, clusters = np.unique(np.array(groups), return_inverse=True)
     verdicts = Verdicts(
         np.array(labels), np.array(decisions), points, clusters, len(names), len(names) < len(set(ids)),
         _if_any(stances), _if_any(swapped),
     )  # fmt: skip
-    plays = np.bincount(points)
-    lowest = float((np.bincount(points, weights=verdicts.right) / plays).min())
-    told_of, reason = worst_datapoint(lowest, int(plays.min()))
-    yield Number("worst_datapoint_accuracy", told_of, None, None, None, len(points), len(plays), reason)
-    yield from verdict_numbers(verdicts)
-    if verdicts.stances is not None or verdicts.swapped is not None:
-        yield from block_numbers(verdicts.where(verdicts.whole_blocks), None)
-    for kind, column in zip(KINDS, told, strict=True):
-        p = np.array(column)
-        known = ~np.isnan(p)
-        if not known.any():
-            continue
-        bounds = (0.0, 0.0) if kind == "stated" else bound_shares(p, np.array([is_bound(note) for note in notes]))
-        forecasts = Forecasts(p[known], verdicts.labels[known], clusters[known], len(names))
-        yield from forecast_numbers(forecasts, kind, bounds)
-        if kind == "logprob":
-            disagreed = np.where(verdicts.decisions == 1, p < 0.5, p > 0.5)
-            if (found := verdicts.of(disagreed, known & (verdicts.decisions != NONE))) is not None:
-                yield proportion("confidence_disagreement", found)
+    bound = [is_bound(note) for note in notes]
+    columns = {kind: np.array(column) for kind, column in zip(CONFIDENCE_KINDS, confidences, strict=True)}
+    return _PooledGames(
+        verdicts,
+        {kind: None if np.isnan(p).all() else p for kind, p in columns.items()},
+        np.array(bound) if any(bound) else None,
+    )
 
 
 def _if_any(column: Sequence[int]) -> Any:

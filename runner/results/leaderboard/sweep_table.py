@@ -17,32 +17,16 @@ from runner.results.leaderboard.ranks import RankedSystem, p_values
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import HINDRANCE
 from runner.results.manifest import PLAYED, Status
-from runner.results.metric_names import check_metrics
-from runner.results.tasks import METRIC
+from runner.results.metric_table import RANKING_METRIC, Metric, check_metrics, metric_named
 from runner.statistics.seeds import Pooled, Sums, pooled
 from runner.statistics.sign_flip import ranges_in_order
 
 if TYPE_CHECKING:
-    from runner.statistics.estimates import Number
+    from runner.results.estimates import Estimate
 
 SEED = "seed"
 
 _STOPPED = "seeds stopped once they were decided: no interval for a fixed number of games holds"
-
-_MEANS = {
-    "accuracy": ("true", "coalesce(correct, false)"),
-    "accuracy_0": ("y = 0", "coalesce(correct, false)"),
-    "accuracy_1": ("y = 1", "coalesce(correct, false)"),
-    "accuracy_excluding_failures": ("decision <> 2", "coalesce(correct, false)"),
-    "decided": ("true", "decision <> 2"),
-    "precision": ("decision = 1", "y = 1"),
-    "recall": ("y = 1 AND decision <> 2", "decision = 1"),
-}
-"""Metrics that are shares of rollouts: of which rollouts, and of what."""
-
-_AMOUNTS = {"decision": "decision", "rounds_played": "rounds"}
-"""Metrics that are means over all rollouts; so is the reward of an agent."""
-_REWARD = ".reward"
 
 
 @dataclass(frozen=True)
@@ -123,7 +107,7 @@ class _Seen:
     grouped: set[str] = field(default_factory=set)
     """Runs of which a cluster has several datapoints."""
     values: dict[tuple[str, str], SweepValue] = field(default_factory=dict)
-    numbers: Callable[[Sequence[str]], Mapping[str, Number]] = lambda _: {}
+    numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] = lambda _: {}
     """Of the verdicts of several runs together."""
     stopped: set[str] = field(default_factory=set)
     """Runs that were to stop once they were decided."""
@@ -136,10 +120,10 @@ NOT_ON_BOARD = "not on the board"
 def sweep_rows(
     points: Sequence[SweepPoint],
     results: Results,
-    metrics: Sequence[str] = (METRIC,),
+    metrics: Sequence[str] = (RANKING_METRIC,),
     *,
     writes: bool = True,
-    numbers: Callable[[Sequence[str]], Mapping[str, Number]] | None = None,
+    numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] | None = None,
 ) -> list[SweepRow]:
     """The rows of a sweep, in the order of its points. A metric of an agent is `AGENT.METRIC`.
 
@@ -150,7 +134,7 @@ def sweep_rows(
         UsageError: there is no metric of such a name.
         LeaderboardError: the board is damaged, or stays locked.
     """
-    seen = _seen([point.run_id for point in points], results, dict.fromkeys((METRIC, *metrics)), writes=writes)
+    seen = _seen([point.run_id for point in points], results, dict.fromkeys((RANKING_METRIC, *metrics)), writes=writes)
     if numbers is not None:
         seen.numbers = numbers
     systems: dict[tuple[str, str], dict[str, SweepPoint]] = {}
@@ -187,7 +171,7 @@ class _Row:
 
     def pooled(self, metric: str) -> Pooled:
         seeds: list[Sums] = [self._seen.sums[run_id, metric] for run_id in self.played]
-        return pooled(seeds, proportion=metric in _MEANS, grouped=not self._seen.grouped.isdisjoint(self.played))
+        return pooled(seeds, proportion=_is_proportion(metric), grouped=not self._seen.grouped.isdisjoint(self.played))
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -203,7 +187,7 @@ class _Row:
 
     @property
     def ranked(self) -> RankedSystem:
-        accuracy = self._value(METRIC)
+        accuracy = self._value(RANKING_METRIC)
         return RankedSystem(self.played, accuracy.ci_low, accuracy.ci_high, bool(self.stopped))
 
     def made(self, metrics: Sequence[str], rank: tuple[int, int] | str | None) -> SweepRow:
@@ -228,8 +212,7 @@ class _Row:
         of_runs = [value for run_id in self.played if (value := self._seen.values.get((run_id, metric))) is not None]
         if len(self.played) < 2 or not of_runs:
             return of_runs[0] if of_runs else SweepValue(reason="not measured" if self.played else "not played yet")
-        if metric in _MEANS or _amount(metric) is not None:
-            all_of = self.pooled(metric)
+        if _mean(metric) is not None and (all_of := self.pooled(metric)).value is not None:
             if self.no_interval is not None:
                 return SweepValue(
                     all_of.value, None, None, all_of.n, all_of.clusters, all_of.between, all_of.within,
@@ -239,6 +222,8 @@ class _Row:
                 all_of.value, all_of.ci_low, all_of.ci_high, all_of.n, all_of.clusters, all_of.between, all_of.within
             )
         means = [value.value for value in of_runs if value.value is not None]
+        if not means:
+            return of_runs[0]
         plain = pooled([{metric: (1, mean)} for mean in means], proportion=False)
         if (one := self._numbers.get(metric)) is not None:
             ends, reason = (one.ci_low, one.ci_high), one.reason
@@ -252,16 +237,19 @@ class _Row:
         )  # fmt: skip
 
     @cached_property
-    def _numbers(self) -> Mapping[str, Number]:
+    def _numbers(self) -> Mapping[str, Estimate]:
         return self._seen.numbers(self.played)
 
 
-def _amount(metric: str) -> str | None:
-    """What a metric is the mean of over all rollouts, in SQL; None where it is something else."""
-    if metric.endswith(_REWARD):
-        agent = metric.removesuffix(_REWARD).replace("'", "''")
-        return f"coalesce((rewards ->> '{agent}')::DOUBLE, 0)"
-    return _AMOUNTS.get(metric)
+def _mean(name: str) -> Metric | None:
+    """Return the metric if it is a mean over rollouts, whose seeds are pooled by sums."""
+    metric = metric_named(name)
+    return metric if metric is not None and metric.is_mean_of_rollouts else None
+
+
+def _is_proportion(name: str) -> bool:
+    metric = metric_named(name)
+    return metric is not None and metric.is_proportion
 
 
 def _ranks(rows: Sequence[_Row], results: Results) -> dict[int, tuple[int, int] | str]:
@@ -286,7 +274,9 @@ def _ranges(rows: Mapping[int, _Row], results: Results) -> dict[int, tuple[int, 
     def against(leader: int, others: Sequence[int]) -> list[float]:
         return list(p_values(lambda *asked: results.board.query(*asked)[1], str(leader), [*map(str, others)], systems))
 
-    return ranges_in_order(sorted(rows, key=lambda index: (-(rows[index].pooled(METRIC).value or 0.0), index)), against)
+    return ranges_in_order(
+        sorted(rows, key=lambda index: (-(rows[index].pooled(RANKING_METRIC).value or 0.0), index)), against
+    )
 
 
 _RUNS = f"""
@@ -294,7 +284,7 @@ SELECT r.run_id, r.status, r.task, r.cost_usd, r.stopped IS NOT NULL,
     CASE WHEN r.kind <> 'benchmark' THEN 'a training run' ELSE coalesce({HINDRANCE}, c.reason) END, c.source
 FROM runs r
 LEFT JOIN copies c ON c.run_id = r.run_id
-LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = '{RANKING_METRIC}'
 WHERE list_contains(?, r.run_id)
 """
 
@@ -331,31 +321,29 @@ def _seen(run_ids: Sequence[str], results: Results, metrics: Iterable[str], *, w
     for run_id, name, value, low, high, n, clusters, reason in results.board.query(_VALUES, [ids])[1]:
         measured.add(name)
         seen.values[run_id, name] = SweepValue(value, low, high, n, clusters, reason=reason)
-    check_metrics(wanted, measured, {name.removesuffix(_REWARD) for name in measured if name.endswith(_REWARD)})
-    seen.numbers = lambda runs: _pooled_numbers(results, runs)
-    means = [metric for metric in wanted if metric in _MEANS or _amount(metric) is not None]
-    columns = "".join(map(_sums_of, means))
+    check_metrics(wanted, measured, {agent for agent, dot, _ in (name.rpartition(".") for name in measured) if dot})
+    seen.numbers = lambda runs: _pooled_estimates(results, runs)
+    means = [name for name in wanted if _mean(name) is not None]
+    columns = "".join(_sums_of(metric) for name in means if (metric := _mean(name)) is not None)
     for run_id, cluster, datapoints, *numbers in results.board.query(_SUMS.format(columns=columns), [ids])[1]:
         if datapoints > 1:
             seen.grouped.add(run_id)
-        for metric, count, total in zip(means, numbers[::2], numbers[1::2], strict=True):
+        for mean, count, total in zip(means, numbers[::2], numbers[1::2], strict=True):
             if count:
-                seen.sums[run_id, metric][cluster] = count, total
+                seen.sums[run_id, mean][cluster] = count, total
     return seen
 
 
-def _sums_of(metric: str) -> str:
-    """The count and the sum of a metric over a cluster, in SQL."""
-    if (amount := _amount(metric)) is not None:
-        return f", count(*), sum({amount})::DOUBLE"
-    of, what = _MEANS[metric]
-    return f", count(*) FILTER ({of}), (count(*) FILTER (({of}) AND ({what})))::DOUBLE"
+def _sums_of(metric: Metric) -> str:
+    """Return the SQL of the count and the sum of a metric over a cluster; a missing reward is 0."""
+    score = f"coalesce({metric.sql}, 0)" if metric.is_per_agent else metric.score_sql()
+    return f", count({score}), sum({score})::DOUBLE"
 
 
-def _pooled_numbers(results: Results, run_ids: Sequence[str]) -> Mapping[str, Number]:
-    from runner.results.leaderboard.pooled_numbers import pooled_numbers  # loaded only where several seeds ask for it
+def _pooled_estimates(results: Results, run_ids: Sequence[str]) -> Mapping[str, Estimate]:
+    from runner.results.leaderboard.pooled_numbers import pooled_estimates  # loaded only where several seeds ask for it
 
-    return pooled_numbers(results, run_ids)
+    return pooled_estimates(results, run_ids)
 
 
 def _statuses(run_ids: Sequence[str], results: Results, *, writes: bool) -> dict[str, str]:

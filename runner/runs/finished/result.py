@@ -15,13 +15,14 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import Manifest, Status
+from runner.results.metric_table import ACCURACY, BALANCED_ACCURACY, CRITERION, METRICS, SENSITIVITY, SOUNDNESS_ERROR
 from runner.results.metrics import is_by_group
 from runner.results.tables import COLUMNS
 from runner.results.tasks import Task
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.finished.reconstruction import Reconstructor, played_plan, rollout_named
-from runner.statistics.worst_case import MOST_IS_WORST, WorstCase, worst
+from runner.statistics.worst_case import WorstCase, worst
 
 if TYPE_CHECKING:
     import duckdb
@@ -113,22 +114,22 @@ class FinishedRun:
     @property
     def accuracy(self) -> Measured | None:
         """The share of right verdicts; None of a run that has none: not finished, no game answered, a training run."""
-        return self.metric("accuracy")
+        return self.metric(ACCURACY)
 
     @property
     def balanced_accuracy(self) -> Measured | None:
         """The mean of the accuracies on right and on wrong solutions; None where only one of them was judged."""
-        return self.metric("balanced_accuracy")
+        return self.metric(BALANCED_ACCURACY)
 
     @property
     def sensitivity(self) -> Measured | None:
         """d': how well verdicts tell right from wrong, apart from how willingly they accept. 0: not at all."""
-        return self.metric("sensitivity")
+        return self.metric(SENSITIVITY)
 
     @property
     def criterion(self) -> Measured | None:
         """c: above 0 where the verifier leans to reject, below 0 where it leans to accept."""
-        return self.metric("criterion")
+        return self.metric(CRITERION)
 
     def metric(self, name: str, agent: str | None = None) -> Measured | None:
         """A metric of the games, or of one agent in them; None where it has no value. `metrics["metrics"]` has all."""
@@ -141,7 +142,7 @@ class FinishedRun:
         return Measured(row["value"], row["stderr"], interval, row["n"], row["clusters"], row.get("reason"))
 
     @staticmethod
-    def worst_of(runs: Sequence[FinishedRun], metric: str = "soundness_error") -> WorstCase:
+    def worst_of(runs: Sequence[FinishedRun], metric: str = SOUNDNESS_ERROR) -> WorstCase:
         """The worst of several runs, such as one for each prover of a verifier, with a simultaneous interval.
 
         `system` is its run_id. Of `soundness_error` and `always_failed` that is the largest, of `accuracy`,
@@ -152,8 +153,9 @@ class FinishedRun:
                 runs of different tasks; of `always_failed`, with different numbers of plays of a datapoint.
             RunError: the inputs of a run are damaged.
         """
-        if metric not in MOST_IS_WORST:
-            raise UsageError(f"no worst of {metric!r}; there is one of {comma_join(sorted(MOST_IS_WORST))}")
+        if metric not in METRICS or not METRICS[metric].has_worst:
+            known = sorted(one.name for one in METRICS.values() if one.has_worst)
+            raise UsageError(f"no worst of {metric!r}; there is one of {comma_join(known)}")
         for run in runs:
             if (reason := fixed_verdicts_of(run.folder)) is not None:
                 raise UsageError(f"{run.run_id} has no {metric} of its own: {reason}")
@@ -161,7 +163,7 @@ class FinishedRun:
         if len(rows) > 1:
             _check_alike(runs)
         try:
-            return worst(rows, most=MOST_IS_WORST[metric])
+            return worst(rows, most=METRICS[metric].better < 0)
         except ValueError as error:
             raise UsageError(f"{metric}: {error}") from error
 
@@ -276,7 +278,7 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
 def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
     """A row with what `worst` asks of it."""
     row = {**(_row(metrics, metric, None) or NO_ROW), "grouped": is_by_group(metrics)}
-    if metric == "balanced_accuracy":
+    if metric == BALANCED_ACCURACY:
         row["parts"] = [_row(metrics, f"accuracy_{label}", None) for label in (1, 0)]
     return row
 

@@ -12,9 +12,10 @@ from sqlalchemy import Connection, RowMapping, Select, case, func, select
 from runner.base.errors import NotPublished
 from runner.documents.releases.reference import Kind, Reference
 from runner.results.answer_origins import NO_OWN_SAMPLE, AnswerOrigins
+from runner.results.metric_table import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.competitions.row_copies import copied_from
-from runner.server.competitions.scores import ACCURACY, HELD_PART, OPEN_PART, told
+from runner.server.competitions.scores import HELD_PART, OPEN_PART, told
 from runner.server.competitions.storage import REFUSED, SCORED, counts, owns
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import seen_by
@@ -160,12 +161,12 @@ def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
 
 def _row(row: RowMapping, part: str, *, is_closed: bool, taken: Mapping[str, int]) -> dict[str, Any]:
     parts = _parts(orjson.loads(row["score"]), is_closed=is_closed)
-    (accuracy,) = (one for one in parts[part]["metrics"] if one["metric"] == ACCURACY)
+    (accuracy,) = (one for one in parts[part]["metrics"] if one["metric"] == RANKING_METRIC)
     return {
         "release": f"run/{row['owner']}/{row['run_name']}@{row['run_version']}",
         "owner": row["owner"],
         "created": row["created"],
-        ACCURACY: accuracy["value"],
+        RANKING_METRIC: accuracy["value"],
         **{name: accuracy[name] for name in ("ci_low", "ci_high", "n", "clusters")},
         "submissions": taken[row["owner"]],
     }
@@ -199,7 +200,7 @@ def _ranked(found_rows: Sequence[tuple[dict[str, Any], Mapping[str, Any]]]) -> l
     and tells fewer apart than one by row would.
     """
     reasons, rows = _reasons(found_rows), [row for row, _ in found_rows]
-    order = sorted(rows, key=lambda row: (-(row[ACCURACY] or 0.0), row["created"], row["release"]))
+    order = sorted(rows, key=lambda row: (-(row[RANKING_METRIC] or 0.0), row["created"], row["release"]))
     by_name = {row["release"]: row for row in order}
 
     def p_values(leader: str, others: Sequence[str]) -> list[float]:
@@ -217,5 +218,5 @@ def _p(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     if any(end is None for end in ends):
         return 1.0
     error = math.hypot(ends[1] - ends[0], ends[3] - ends[2]) / (2 * _Z)
-    apart = abs((one[ACCURACY] or 0.0) - (other[ACCURACY] or 0.0))
+    apart = abs((one[RANKING_METRIC] or 0.0) - (other[RANKING_METRIC] or 0.0))
     return 1.0 if error == 0 else math.erfc(apart / error / math.sqrt(2))

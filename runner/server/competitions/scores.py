@@ -22,6 +22,7 @@ from runner.documents.releases.reference import parse
 from runner.registry.fetched_release import get
 from runner.registry.transports.registry import Registry
 from runner.results.manifest import Manifest, verifiers_of
+from runner.results.metric_table import RANKING_METRIC, Show, metrics_shown
 from runner.results.metrics import Metrics
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
@@ -36,13 +37,6 @@ from runner.spec.checks.fixed_verdicts import fixed_verdicts
 from runner.statistics.intervals import wilson
 
 OPEN_PART, HELD_PART = "open", "held_out"
-ACCURACY = "accuracy"
-IN_FULL = (
-    ACCURACY, "accuracy_0", "accuracy_1", "balanced_accuracy", "precision", "recall", "decided", "sensitivity",
-    "criterion", "majority_accuracy", "auroc_stated", "auroc_logprob", "brier_stated", "brier_logprob", "ece_stated",
-    "ece_logprob",
-)  # fmt: skip
-"""What those see who have the labels. Of the others the reward, which is not computed again, is one."""
 FEWEST_ROWS = 2
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
@@ -106,8 +100,9 @@ def _labelled(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
 
 
 def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
-    summary = metrics.summary()
-    kept = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in IN_FULL]
+    # Owners have the labels. Of the other metrics the reward is one, which is not computed again.
+    summary, shown = metrics.summary(), metrics_shown(Show.COMPETITION)
+    kept = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in shown]
     return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": kept}
 
 
@@ -125,7 +120,7 @@ METHOD = "95%, Wilson over groups of rows, of all values that are rounded to thi
 def told(part: Mapping[str, Any]) -> dict[str, Any]:
     """What is told of the metrics of a part."""
     step = step_of(part["rows"])
-    metrics = [_told(row, step) for row in part["metrics"] if row["metric"] == ACCURACY]
+    metrics = [_told(row, step) for row in part["metrics"] if row["metric"] == RANKING_METRIC]
     return {"rows": part["rows"], "rounded_to": step, "interval": METHOD, "metrics": metrics}
 
 

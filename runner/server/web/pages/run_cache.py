@@ -243,12 +243,11 @@ def _is_not_there(error: BaseException | None) -> bool:
 
 
 def _said(registry: Registry, references: Sequence[Reference], keep: Any) -> dict[str, Any]:
-    from runner.pages.report.comparison import METRICS, compare_page
+    from runner.pages.report.comparison import compare_page, page_reader
     from runner.pages.report.games import FORMAT
     from runner.pages.report.run_site import runs_site
     from runner.pages.site import Site
     from runner.registry.fetched_release import get
-    from runner.results.comparison.systems import SystemReader
     from runner.results.folder import RunFolder
     from runner.spec.origin import DATA
 
@@ -263,7 +262,7 @@ def _said(registry: Registry, references: Sequence[Reference], keep: Any) -> dic
     elif len({folder.run_id for folder in folders}) > 1:  # with the games of both, to which the page leads
         site, more = runs_site(folders, keep, has_commands=False), {}
     else:  # the very same run, published twice
-        found = compare_page(folders[0], folders[1], "c0", keep, SystemReader(metrics=METRICS))
+        found = compare_page(folders[0], folders[1], "c0", keep, page_reader())
         site, more = Site("", [], [found.section], {"format": FORMAT, "runs": [], "live": False, "notes": None}), {}
     sections = sorted(site.sections, key=lambda one: not one.route.startswith("compare"))
     return {"sections": [[one.route, one.html] for one in sections], "about": {**site.about, "served": True}, **more}

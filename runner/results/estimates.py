@@ -1,0 +1,91 @@
+"""Metrics of verdicts and probabilities: each with its interval, or the reason why it has none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.results.metric_table import MAJORITY_ACCURACY, METRICS, Metric, Source, metrics_of
+from runner.statistics.calibration import Forecasts
+from runner.statistics.clustered_means import Quantity, Share
+from runner.statistics.verdicts import Verdicts
+
+_NAMED_IN_FILE = frozenset(Source) - {Source.GAMES, Source.AGENTS, Source.DATAPOINTS}
+"""Sources whose methods `metrics.json` names one by one; those of means are in its `interval`."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A metric of a run: a row of `metrics.json`. One end of its interval is None if it is open."""
+
+    agent: str | None
+    """None for the whole game."""
+    metric: str
+    value: float | None
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    """What it is a mean over."""
+    clusters: int
+    """Groups of datapoints; those of the rarer label for a number of right and of wrong solutions; the datapoints for
+    that of the worst one."""
+    reason: str | None = None
+    """Why it has no interval, or no value."""
+    plays: int | None = None
+    """The plays of each datapoint, for a number that depends on them; the largest of several numbers; k of vote@k."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a row of `metrics.json`; it has `plays` only if that is known."""
+        return {name: value for name, value in vars(self).items() if name != "plays" or value is not None}
+
+
+def estimate(metric: Metric, found: Share | Quantity, agent: str | None = None) -> Estimate:
+    """Return the estimate of a metric, with an interval if the metric's rule allows it."""
+    quantity = found.as_quantity() if isinstance(found, Share) else found
+    counts = quantity.n, quantity.clusters
+    reason = quantity.reason if quantity.value is None else metric.rule.missing_reason(quantity.clusters)
+    low = high = None
+    if reason is None and quantity.interval is not None:
+        low, high = (end if math.isfinite(end) else None for end in quantity.interval)
+        reason = quantity.reason
+    return Estimate(agent, metric.name, quantity.value, quantity.stderr, low, high, *counts, reason, quantity.plays)
+
+
+def estimates_of(
+    source: Source, *arguments: Any, agent: str | None = None, kind: str | None = None
+) -> Iterator[Estimate]:
+    """Yield the metrics of a source, computed from its arguments; metrics that do not apply are left out."""
+    for metric in metrics_of(source, kind=kind):
+        assert metric.compute is not None
+        if (found := metric.compute(*arguments)) is not None:
+            yield estimate(metric, found, agent)
+
+
+def forecast_estimates(
+    forecasts: Forecasts, kind: str, bounds: tuple[float, float] = (0.0, 0.0)
+) -> Iterator[Estimate]:  # fmt: skip
+    """Yield the metrics of probabilities; `bounds` are the shares that are bounds only, and loose bounds."""
+    for found in estimates_of(Source.FORECASTS, forecasts, kind=kind):
+        reason = METRICS[found.metric].rule.bounds_reason(*bounds)
+        yield found if reason is None else replace(found, ci_low=None, ci_high=None, reason=reason)
+
+
+def vote_curve(verdicts: Verdicts) -> list[Estimate]:
+    """Return vote@k for each odd k, with k as `plays`; empty if datapoints were not played three times.
+
+    That of k = 1 is the accuracy of a play, each datapoint counting alike.
+    """
+    metric = METRICS[MAJORITY_ACCURACY]
+    return [estimate(metric, vote.as_quantity(k)) for k, vote in verdicts.votes]
+
+
+def methods(names: Collection[str]) -> dict[str, str]:
+    """Return how metrics of verdicts and probabilities are computed, by name."""
+    return {
+        metric.name: metric.method
+        for metric in METRICS.values()
+        if metric.name in names and metric.method and metric.source in _NAMED_IN_FILE
+    }

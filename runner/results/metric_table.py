@@ -1,0 +1,835 @@
+"""The table of metrics: everything the project knows about each of its numbers.
+
+A new metric is one entry here. It then appears in `metrics.json`, on the board, in `compare` and sweeps, on pages, in
+exports, in shell completion and in `docs/metrics.md`. The module imports nothing heavy, since command-line help and
+completion read it.
+
+The functions `compute` take what `Source` says. They return a `Share`, a `Quantity`, or None if the metric does not
+apply; those of games and agents return values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, Flag, auto
+from typing import TYPE_CHECKING, Any
+
+from runner.base.errors import UsageError
+from runner.base.text import comma_join, did_you_mean
+from runner.statistics.reporting_rules import IntervalRule
+
+if TYPE_CHECKING:
+    from runner.game.protocols.protocol import Protocol
+
+ACCURACY = "accuracy"
+BALANCED_ACCURACY = "balanced_accuracy"
+SENSITIVITY = "sensitivity"
+CRITERION = "criterion"
+DECISION = "decision"
+MAJORITY_ACCURACY = "majority_accuracy"
+REWARD = "reward"
+SOUNDNESS_ERROR = "soundness_error"
+CALLS, TOKENS, COST = "calls", "tokens", "cost"
+
+RANKING_METRIC = ACCURACY
+"""The metric that leaderboards rank by."""
+
+CONFIDENCE_KINDS = ("stated", "logprob")
+"""The kinds of P(accept); metrics of forecasts exist once for each kind."""
+
+
+class Source(Enum):
+    """The input that a metric is computed from, which is also the arguments of its `compute`."""
+
+    GAMES = "all games"
+    """`GameFacts` of one rollout; returns its values, whose mean is the metric."""
+    AGENTS = "each agent"
+    """`AgentFacts` of one agent in one rollout; returns its values, whose mean is the metric."""
+    DATAPOINTS = "datapoints"
+    """`Verdicts` of all games; part of every run, like the means above."""
+    VERDICTS = "verdicts"
+    """`Verdicts` of all games."""
+    BLOCKS = "blocks"
+    """`Verdicts` of complete blocks, and the stances of the first seat or None."""
+    PLAYERS = "each player of a block"
+    """`Verdicts` of complete blocks, and the stances of one player."""
+    SEATS = "each seat of a block"
+    """`Verdicts` of complete blocks, and the stances of one seat."""
+    FORECASTS = "probabilities"
+    """`Forecasts` of one kind of confidence."""
+    LOGPROBS = "log-probabilities"
+    """`Verdicts`, the probabilities of all games, and which of them are bounds, or None."""
+    CALLS = "the calls of a game"
+    """Computed by `compare` from `completions`; not in `metrics.json`."""
+
+
+class Show(Flag):
+    """The places with room for only a few metrics that show this one."""
+
+    NOWHERE = 0
+    SUMMARY = auto()
+    """The summary of a run in a notebook."""
+    COMPARISON = auto()
+    """The page that compares two runs."""
+    CURVE = auto()
+    """The curves that are sent to MLflow while a run goes on."""
+    COMPETITION = auto()
+    """The full score that the owner of a competition sees."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric: what it means, how it is computed, and where it is used."""
+
+    name: str
+    description: str
+    over: str
+    """What it is a mean over, as the documentation says it."""
+    source: Source
+    compute: Callable[..., Any] | None = None
+    """See `Source`."""
+    unit: str = "share"
+    low: float = 0.0
+    high: float = 1.0
+    better: int = 1
+    """1: larger is better; -1: smaller is better; 0: neither."""
+    is_proportion: bool = False
+    """Whether each value is 0 or 1, so that the mean has Wilson's interval."""
+    needs_labels: bool = True
+    needs_calls: bool = False
+    """Whether it is counted from rounds and calls, which are not in the table `rollouts`."""
+    depends_on_plays: bool = False
+    """Whether it changes with the number of plays of each datapoint."""
+    two_values: Callable[[Protocol, str | None], tuple[float, float]] | None = None
+    """The two values of a mean that usually has no others; it then has the interval of a share."""
+    rule: IntervalRule = IntervalRule()
+    method: str = ""
+    """How the interval is computed, as the documentation and (of verdicts) `metrics.json` say it."""
+    coverage_of: str = ""
+    """The metric whose measured coverage stands for this one, if this one is not measured itself."""
+    sql: str = ""
+    """The score of a row of `rollouts`, NULL if it does not count. `{agent}` and `{kind}` are filled in."""
+    label: int | None = None
+    """The label of the only datapoints that have a score."""
+    is_balanced: bool = False
+    """Whether both labels weigh the same, however many datapoints have each."""
+    not_compared: str = ""
+    """Why runs are not compared by it. A metric needs this or `sql`."""
+    has_worst: bool = False
+    """Whether `--worst` can find the worst of several systems by it."""
+    is_minor: bool = False
+    """Whether short lists leave it out."""
+    is_exported_score: bool = True
+    """Whether result records of other tools hold it: a score of whole games with a best end."""
+    show: Show = Show.NOWHERE
+    symbol: str = ""
+    exported_name: str = ""
+    """The name in other tools, if they use the name for something else."""
+    agent: str | None = None
+    kind: str | None = None
+    """One of `CONFIDENCE_KINDS`, for metrics of forecasts."""
+
+    @property
+    def base_name(self) -> str:
+        """The name without the kind of confidence."""
+        return self.name if self.kind is None else self.name.removesuffix(f"_{self.kind}")
+
+    @property
+    def is_per_agent(self) -> bool:
+        return self.source in (Source.AGENTS, Source.PLAYERS, Source.SEATS)
+
+    @property
+    def is_mean_of_rollouts(self) -> bool:
+        """Whether it is the mean of `sql` over rollouts, so that seeds can be pooled by sums."""
+        return self.source in (Source.GAMES, Source.AGENTS) and bool(self.sql)
+
+    @property
+    def is_compared(self) -> bool:
+        return bool(self.sql) and not self.not_compared
+
+    @property
+    def bound(self) -> float | None:
+        """The largest difference between two scores, if there is one."""
+        return self.high - self.low if math.isfinite(self.high - self.low) else None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether differences are shown in points of a hundred."""
+        return self.bound == 1.0
+
+    def score_sql(self) -> str:
+        """Return the SQL of the score, NULL for datapoints with another label."""
+        return self.sql if self.label is None else f"CASE WHEN y = {self.label} THEN {self.sql} END"
+
+
+_WILSON = "Wilson 1927 at the effective sample size of the clustered error"
+_MOVER = "of two shares, each by Wilson 1927 at its effective sample size, put together by Zou and Donner 2008"
+_STUDENT = "Student's t"
+_TWO_VALUES = "that of a share if it is one of two values, else Student's t"
+_SIGNAL = (
+    f"z of H and F, of decided games, with half a game added (Hautus 1995); error: delta method; interval: {_MOVER}"
+)
+_BINS = (
+    "10 bins of equal width; interval: bounds of a norm by the bins' clustered covariance; error of ECE: "
+    "linearised, too small where the judge is nearly calibrated"
+)
+_BY_LABEL = IntervalRule(needs_each_label=True)
+_FORECAST = IntervalRule(fewest_clusters=100, is_measured=True)
+_CORRECT = "correct::INT::DOUBLE"
+_ACCEPTED = "(decision = 1)::INT::DOUBLE"
+_UNDECIDED = "(decision = 2)::INT::DOUBLE"
+_NOT_STORED = "rounds and calls are not in the table of rollouts"
+_OF_BLOCKS = "it needs the games of whole blocks"
+_OF_ALL = "it is no mean over rollouts"
+
+
+def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]:
+    parameters = protocol.parameters
+    if agent == protocol.verifier_name or parameters.shared_reward:
+        return parameters.verifier_incorrect_penalty, parameters.verifier_reward
+    return 0.0, parameters.prover_reward
+
+
+_TABLE = (
+    Metric(
+        name=ACCURACY,
+        description="share of right verdicts; a game without a verdict counts as wrong",
+        over="all games that were not lost in transport",
+        source=Source.GAMES,
+        compute=lambda game: game.correct,
+        is_proportion=True,
+        rule=IntervalRule(fewest_clusters=0),  # a board ranks by it
+        method=_WILSON,
+        sql=_CORRECT,
+        has_worst=True,
+        show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
+    ),
+    Metric(
+        name="accuracy_excluding_failures",
+        description="share of right verdicts",
+        over="decided games",
+        source=Source.GAMES,
+        compute=lambda game: game.correct if game.is_decided else (),
+        is_proportion=True,
+        method=_WILSON,
+        sql=f"CASE WHEN decision <> 2 THEN {_CORRECT} END",
+    ),
+    Metric(
+        name="accuracy_0",
+        description="share of right verdicts on wrong solutions",
+        over="games with label 0",
+        source=Source.GAMES,
+        compute=lambda game: game.correct if game.label == 0 else (),
+        is_proportion=True,
+        method=_WILSON,
+        sql=_CORRECT,
+        label=0,
+        show=Show.CURVE | Show.COMPETITION,
+    ),
+    Metric(
+        name="accuracy_1",
+        description="share of right verdicts on right solutions",
+        over="games with label 1",
+        source=Source.GAMES,
+        compute=lambda game: game.correct if game.label == 1 else (),
+        is_proportion=True,
+        method=_WILSON,
+        sql=_CORRECT,
+        label=1,
+        show=Show.CURVE | Show.COMPETITION,
+    ),
+    Metric(
+        name="precision",
+        description="share of right solutions among the accepted ones",
+        over="accepted games",
+        source=Source.GAMES,
+        compute=lambda game: game.truth(game.label == 1) if game.is_accepted and game.label is not None else (),
+        is_proportion=True,
+        method=_WILSON,
+        sql="CASE WHEN decision = 1 THEN (y = 1)::INT::DOUBLE END",
+        not_compared="two runs accept different solutions",
+        show=Show.COMPETITION,
+    ),
+    Metric(
+        name="recall",
+        description="share of accepted solutions among the right ones that were decided",
+        over="decided games with label 1",
+        source=Source.GAMES,
+        compute=lambda game: game.truth(game.is_accepted) if game.label == 1 and game.is_decided else (),
+        is_proportion=True,
+        method=_WILSON,
+        sql="CASE WHEN decision <> 2 THEN (decision = 1)::INT::DOUBLE END",
+        label=1,
+        not_compared="two runs decide different games; compare by completeness",
+        show=Show.COMPETITION,
+    ),
+    Metric(
+        name="decided",
+        description="share of games with a verdict",
+        over="all games",
+        source=Source.GAMES,
+        compute=lambda game: game.truth(game.is_decided),
+        is_proportion=True,
+        needs_labels=False,
+        method=_WILSON,
+        sql="(decision <> 2)::INT::DOUBLE",
+        show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
+    ),
+    Metric(
+        name=DECISION,
+        description="mean decision: 0 reject, 1 accept, 2 none",
+        over="all games",
+        source=Source.GAMES,
+        compute=lambda game: (float(game.decision),),
+        unit="",
+        high=2.0,
+        better=0,
+        needs_labels=False,
+        two_values=lambda *_: (0.0, 1.0),
+        method=_TWO_VALUES,
+        sql="decision::DOUBLE",
+        not_compared="2 stands for no decision, so a difference of means says nothing",
+        is_exported_score=False,
+    ),
+    Metric(
+        name="worst_datapoint_accuracy",
+        description="lowest accuracy of a datapoint",
+        over="datapoints, if each was played at least 5 times",
+        source=Source.DATAPOINTS,
+        compute=lambda verdicts: verdicts.worst_datapoint,
+        rule=IntervalRule(never="the lowest of several has no interval"),
+        not_compared=_OF_ALL,
+        is_exported_score=False,
+    ),
+    Metric(
+        name="episode_length",
+        description="rounds as the original implementation counts them",
+        over="all games",
+        source=Source.GAMES,
+        compute=lambda game: (float(game.episode_length),),
+        unit="rounds",
+        high=math.inf,
+        better=0,
+        needs_labels=False,
+        needs_calls=True,
+        method=_STUDENT,
+        coverage_of="calls_per_message",
+        not_compared=_NOT_STORED,
+        is_exported_score=False,
+    ),
+    Metric(
+        name="rounds_played",
+        description="rounds that were played",
+        over="all games",
+        source=Source.GAMES,
+        compute=lambda game: (float(game.rounds),),
+        unit="rounds",
+        high=math.inf,
+        better=0,
+        needs_labels=False,
+        needs_calls=True,
+        method=_STUDENT,
+        coverage_of="calls_per_message",
+        sql="rounds::DOUBLE",
+        is_exported_score=False,
+        show=Show.COMPARISON,
+    ),
+    Metric(
+        name=REWARD,
+        description="what the agent was paid in a game",
+        over="all games, by agent",
+        source=Source.AGENTS,
+        compute=lambda agent: agent.reward,
+        unit="",
+        low=-math.inf,
+        high=math.inf,
+        needs_labels=False,
+        two_values=_reward_values,
+        method=_TWO_VALUES,
+        sql="(rewards->>'{agent}')::DOUBLE",
+        show=Show.CURVE,
+    ),
+    Metric(
+        name="retries_per_round",
+        description="attempts after the first, silent rounds included",
+        over="all rounds, by agent",
+        source=Source.AGENTS,
+        compute=lambda agent: agent.retries,
+        unit="attempts",
+        high=math.inf,
+        better=-1,
+        needs_labels=False,
+        needs_calls=True,
+        method=_STUDENT,
+        coverage_of="calls_per_message",
+        not_compared=_NOT_STORED,
+    ),
+    Metric(
+        name="token_limit_proportion",
+        description="share of messages that were cut at the token limit",
+        over="an agent's messages",
+        source=Source.AGENTS,
+        compute=lambda agent: agent.cut,
+        better=-1,
+        is_proportion=True,
+        needs_labels=False,
+        needs_calls=True,
+        method=_WILSON,
+        coverage_of="decided",
+        not_compared=_NOT_STORED,
+    ),
+    Metric(
+        name="calls_per_message",
+        description="calls made for one message",
+        over="an agent's messages",
+        source=Source.AGENTS,
+        compute=lambda agent: agent.calls,
+        unit="calls",
+        high=math.inf,
+        better=-1,
+        needs_labels=False,
+        needs_calls=True,
+        method=_STUDENT,
+        not_compared=_NOT_STORED,
+    ),
+    Metric(
+        name=BALANCED_ACCURACY,
+        description="mean of the accuracies on right and on wrong solutions",
+        over="all games",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.balanced_accuracy,
+        is_proportion=True,
+        rule=_BY_LABEL,
+        method=f"interval: {_MOVER}",
+        sql=_CORRECT,
+        is_balanced=True,
+        has_worst=True,
+        show=Show.SUMMARY | Show.COMPETITION,
+    ),
+    Metric(
+        name=SENSITIVITY,
+        description="d' of signal detection theory, z(H) - z(F), with half a game added to each count (Hautus 1995)",
+        over="decided games",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.sensitivity,
+        unit="standard deviations",
+        low=-math.inf,
+        high=math.inf,
+        rule=_BY_LABEL,
+        method=_SIGNAL,
+        not_compared=_OF_ALL,
+        show=Show.COMPETITION,
+        symbol="d'",
+        exported_name="d_prime",  # elsewhere, sensitivity is the true positive rate
+    ),
+    Metric(
+        name=CRITERION,
+        description="c of signal detection theory, -(z(H) + z(F)) / 2, with half a game added to each count",
+        over="decided games",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.criterion,
+        unit="standard deviations",
+        low=-math.inf,
+        high=math.inf,
+        better=0,
+        rule=_BY_LABEL,
+        method=_SIGNAL,
+        not_compared=_OF_ALL,
+        is_exported_score=False,
+        show=Show.COMPETITION,
+        symbol="c",
+    ),
+    Metric(
+        name="completeness",
+        description="share of right solutions that are accepted",
+        over="games with label 1",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.accepted(1),
+        is_proportion=True,
+        method=f"interval: {_WILSON}",
+        sql=_ACCEPTED,
+        label=1,
+        has_worst=True,
+        show=Show.SUMMARY | Show.COMPARISON,
+    ),
+    Metric(
+        name=SOUNDNESS_ERROR,
+        description="share of wrong solutions that are accepted",
+        over="games with label 0",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.accepted(0),
+        better=-1,
+        is_proportion=True,
+        method=f"interval: {_WILSON}",
+        sql=_ACCEPTED,
+        label=0,
+        has_worst=True,
+        show=Show.SUMMARY | Show.COMPARISON,
+    ),
+    Metric(
+        name="undecided_0",
+        description="share of games without a verdict",
+        over="games with label 0",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.undecided(0),
+        better=-1,
+        is_proportion=True,
+        method=f"interval: {_WILSON}",
+        sql=_UNDECIDED,
+        label=0,
+        is_minor=True,
+        is_exported_score=False,
+    ),
+    Metric(
+        name="undecided_1",
+        description="share of games without a verdict",
+        over="games with label 1",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.undecided(1),
+        better=-1,
+        is_proportion=True,
+        method=f"interval: {_WILSON}",
+        sql=_UNDECIDED,
+        label=1,
+        is_minor=True,
+        is_exported_score=False,
+    ),
+    Metric(
+        name="pair_score",
+        description="share of accepted right versions times the share of rejected wrong versions",
+        over="groups with both versions (`dataset.group_by`); groups count alike",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.pair_score if verdicts.grouped else None,
+        method=f"interval: {_WILSON}",
+        not_compared=_OF_ALL,
+    ),
+    Metric(
+        name="always_failed",
+        description="share of datapoints without a right game; it falls with every further play (`plays`)",
+        over="datapoints",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.always_failed,
+        better=-1,
+        depends_on_plays=True,
+        method=f"interval: {_WILSON}",
+        not_compared=_OF_ALL,
+        has_worst=True,
+        show=Show.SUMMARY,
+    ),
+    Metric(
+        name=MAJORITY_ACCURACY,
+        description="vote@k for the largest odd k up to 99 (`plays`): how often the majority of k plays is right, over "
+        "all choices of k of a datapoint's plays; a tie of decided verdicts is half right",
+        over="datapoints, if they were played at least 3 times",
+        source=Source.VERDICTS,
+        compute=lambda verdicts: verdicts.majority_accuracy,
+        depends_on_plays=True,
+        method=(
+            "the majority of k plays, the largest odd k up to 99 that nine in ten datapoints were played as often as: "
+            f"the mean over all choices of k plays, a tie of decided verdicts half right; interval: {_WILSON}"
+        ),
+        not_compared=_OF_ALL,
+        show=Show.COMPETITION,
+    ),
+    *(
+        Metric(
+            name=f"persuasion_{stance}",
+            description=f"P(the verdict is {stance}, given that all provers argue for {stance})",
+            over="datapoints played with both stances",
+            source=Source.BLOCKS,
+            compute=lambda verdicts, _, stance=stance: verdicts.persuaded(stance),
+            better=0,
+            needs_labels=False,
+            method=f"interval: {_WILSON}",
+            not_compared=_OF_BLOCKS,
+            is_exported_score=False,
+        )
+        for stance in (0, 1)
+    ),
+    Metric(
+        name="position_bias",
+        description="P(the verdict is the stance of the first seat) - P(it is the stance of the other), over both ways "
+        "to give the stances, both labels alike",
+        over="provers of opposite stances",
+        source=Source.BLOCKS,
+        compute=lambda verdicts, first_seat: verdicts.position_bias(first_seat),
+        unit="difference of shares",
+        low=-1.0,
+        better=0,
+        needs_labels=False,
+        rule=_BY_LABEL,
+        method=(
+            "P(verdict = stance of the first seat) - P(verdict = stance of the other), mean over both ways to give the "
+            f"stances and both labels: P(accept) by the first seat's stance; interval: {_MOVER}"
+        ),
+        not_compared=_OF_BLOCKS,
+        is_exported_score=False,
+    ),
+    Metric(
+        name="swap_effect",
+        description="P(accept as written) - P(accept swapped)",
+        over="seats that are swapped",
+        source=Source.BLOCKS,
+        compute=lambda verdicts, _: verdicts.swap_effect,
+        unit="difference of shares",
+        low=-1.0,
+        better=0,
+        needs_labels=False,
+        method=f"interval: {_MOVER}",
+        not_compared=_OF_BLOCKS,
+        is_exported_score=False,
+    ),
+    Metric(
+        name="expected_score",
+        description="P(the verdict is what the player argues), in either seat; a player is an entry of `agents`",
+        over="each player",
+        source=Source.PLAYERS,
+        compute=lambda verdicts, stances: verdicts.agreement(stances),
+        needs_labels=False,
+        method=f"P(verdict = what the agent argues), of the entry of `agents` in either seat; interval: {_WILSON}",
+        not_compared=_OF_BLOCKS,
+    ),
+    Metric(
+        name="score_difference",
+        description="`expected_score` if the player argues for the label, less that if it argues against it: the Agent "
+        "Score Difference (arXiv 2504.03731) with the verdict as score; the paper takes the judge's log-probability",
+        over="each player",
+        source=Source.PLAYERS,
+        compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
+        unit="difference of shares",
+        low=-1.0,
+        rule=_BY_LABEL,
+        method=f"interval: {_MOVER}",
+        not_compared=_OF_BLOCKS,
+    ),
+    Metric(
+        name="seat_score",
+        description="P(the verdict is what is argued in the seat), over both players",
+        over="each seat that is swapped",
+        source=Source.SEATS,
+        compute=lambda verdicts, stances: verdicts.agreement(stances),
+        better=0,
+        needs_labels=False,
+        method=f"P(verdict = what the seat argues), over both players; interval: {_WILSON}",
+        not_compared=_OF_BLOCKS,
+    ),
+    Metric(
+        name="brier",
+        description="Brier score, the mean of (p - y)²: 0 is best, 0.25 is what p = 0.5 earns",
+        over="games with a probability",
+        source=Source.FORECASTS,
+        compute=lambda forecasts: forecasts.brier,
+        unit="",
+        better=-1,
+        rule=_FORECAST,
+        method=f"interval: {_WILSON}",
+        sql="(confidence_{kind} - y) * (confidence_{kind} - y)",
+        show=Show.COMPARISON | Show.COMPETITION,
+    ),
+    *(
+        Metric(
+            name=f"brier_{part}",
+            description=f"{part} of the Brier score (Murphy 1973), over 10 bins of equal width",
+            over="games with a probability",
+            source=Source.FORECASTS,
+            compute=lambda forecasts, part=part: forecasts.brier_part(part),
+            unit="",
+            better=better,
+            rule=rule,
+            method=method,
+            not_compared=_OF_ALL,
+            is_minor=True,
+            is_exported_score=False,
+        )
+        for part, better, rule, method in (
+            ("reliability", -1, IntervalRule(), _BINS),
+            ("resolution", 1, IntervalRule(), _BINS),
+            (
+                "uncertainty",
+                0,
+                IntervalRule(never="it follows from the labels of the chosen datapoints, not from the judge"),
+                "",
+            ),
+        )
+    ),
+    Metric(
+        name="log_score",
+        description="mean of -ln P(label), P held between 0.001 and 0.999",
+        over="games with a probability",
+        source=Source.FORECASTS,
+        compute=lambda forecasts: forecasts.scaled_log_score,
+        unit="nats",
+        high=-math.log(0.001),
+        better=-1,
+        rule=_FORECAST,
+        method=f"-ln P(label), P from 0.001 to 0.999; interval: {_WILSON}",
+        not_compared="compare by the Brier score",
+        is_minor=True,
+        is_exported_score=False,
+    ),
+    Metric(
+        name="ece",
+        description="expected calibration error, over 10 bins of equal width",
+        over="games with a probability",
+        source=Source.FORECASTS,
+        compute=lambda forecasts: forecasts.calibration_error,
+        unit="",
+        better=-1,
+        method=_BINS,
+        not_compared=_OF_ALL,
+        show=Show.COMPETITION,
+    ),
+    Metric(
+        name="auroc",
+        description="P(p of a right solution is above that of a wrong one); ties count half",
+        over="games with a probability",
+        source=Source.FORECASTS,
+        compute=lambda forecasts: forecasts.auroc,
+        unit="",
+        rule=IntervalRule(needs_each_label=True, is_open_with_any_bound=True),
+        method=f"Mann-Whitney, error clustered (Obuchowski 1997); interval: {_WILSON}",
+        not_compared=_OF_ALL,
+        show=Show.COMPETITION,
+    ),
+    Metric(
+        name="confidence_bounds_logprob",
+        description="share of probabilities that are only bounds",
+        over="games with a probability by log-probabilities",
+        source=Source.LOGPROBS,
+        compute=lambda verdicts, p, bound: verdicts.bounds(p, bound),
+        better=-1,
+        needs_labels=False,
+        method=(
+            "the share of probabilities that the top log-probabilities only bound; the bound is taken as the "
+            f"probability; interval: {_WILSON}"
+        ),
+        coverage_of="undecided_0",
+        not_compared=_OF_ALL,
+        is_exported_score=False,
+    ),
+    Metric(
+        name="confidence_disagreement",
+        description="share of verdicts on the other side of 0.5 than their probability",
+        over="decided games with log-probabilities",
+        source=Source.LOGPROBS,
+        compute=lambda verdicts, p, _: verdicts.disagreement(p),
+        better=-1,
+        needs_labels=False,
+        method=f"interval: {_WILSON}",
+        coverage_of="undecided_0",
+        not_compared=_OF_ALL,
+        is_exported_score=False,
+    ),
+    *(
+        Metric(
+            name=name,
+            description=description,
+            over="all games",
+            source=Source.CALLS,
+            unit=unit,
+            high=math.inf,
+            better=-1,
+            needs_labels=False,
+            needs_calls=True,
+            sql=name,
+            is_exported_score=False,
+            show=Show.COMPARISON,
+        )
+        for name, description, unit in (
+            (CALLS, "calls of a game, failed attempts included", "calls"),
+            (TOKENS, "prompt and answer tokens of a game", "tokens"),
+            (COST, "cost of a game, at the prices of the run's start", "US dollars"),
+        )
+    ),
+)
+
+
+def _of_kind(metric: Metric, kind: str) -> Metric:
+    return replace(metric, name=f"{metric.name}_{kind}", kind=kind, sql=metric.sql.replace("{kind}", kind))
+
+
+def _by_name() -> dict[str, Metric]:
+    at = next(place for place, metric in enumerate(_TABLE) if metric.source is Source.FORECASTS)
+    forecasts = [metric for metric in _TABLE if metric.source is Source.FORECASTS]
+    rest = [metric for metric in _TABLE[at:] if metric.source is not Source.FORECASTS]
+    both = [_of_kind(metric, kind) for kind in CONFIDENCE_KINDS for metric in forecasts]
+    return {metric.name: metric for metric in (*_TABLE[:at], *both, *rest)}
+
+
+METRICS: dict[str, Metric] = _by_name()
+"""All metrics by name, in the order in which they are shown. Those of an agent are `AGENT.NAME` in options."""
+
+
+def metrics_of(*sources: Source, kind: str | None = None) -> Iterator[Metric]:
+    """Yield the metrics of these sources, of one kind of confidence if it is given."""
+    return (one for one in METRICS.values() if one.source in sources and kind in (None, one.kind))
+
+
+def metrics_shown(place: Show) -> list[str]:
+    """Return the names of the metrics that a place shows."""
+    return [one.name for one in METRICS.values() if place in one.show]
+
+
+def game_shares() -> list[str]:
+    """Return the names of the metrics that are shares of games or datapoints, without minor ones."""
+    sources = (Source.GAMES, Source.VERDICTS)
+    return [one.name for one in metrics_of(*sources) if one.unit == "share" and not one.is_minor]
+
+
+def metric_named(name: str) -> Metric | None:
+    """Return the metric that an option names, `AGENT.NAME` for one of an agent; None if there is none."""
+    agent, _, own = name.rpartition(".")
+    metric = METRICS.get(own)
+    if metric is None or metric.is_per_agent != bool(agent):
+        return None
+    if not agent:
+        return metric
+    return replace(metric, name=name, agent=agent, sql=metric.sql.replace("{agent}", agent.replace("'", "''")))
+
+
+def option_names(agents: Iterable[str], *, compared: bool = False) -> list[str]:
+    """Return the names that an option may have; with `compared`, only those that runs are compared by."""
+    chosen = [one for one in METRICS.values() if (one.is_compared if compared else one.source is not Source.CALLS)]
+    return [
+        *(one.name for one in chosen if not one.is_per_agent),
+        *(f"{agent}.{one.name}" for agent in agents for one in chosen if one.is_per_agent),
+    ]
+
+
+def check_metrics(wanted: Iterable[str], measured: Collection[str], agents: Collection[str]) -> None:
+    """Check that metrics of these names exist for runs of these agents; without agents, for any runs.
+
+    Raises:
+        UsageError: no run has a metric of such a name.
+    """
+    known = [*option_names(sorted(agents)), *measured]
+    for name in wanted:
+        if name not in known and not ("." in name and not agents and metric_named(name) is not None):
+            hint = did_you_mean(name, known) or f"; there are: {comma_join(known)}"
+            raise UsageError(f"no metric {name!r}{hint}")
+
+
+def compared_metric(name: str, agents: Collection[str]) -> Metric:
+    """Return a metric that runs of these agents are compared by.
+
+    Raises:
+        UsageError: there is none of this name, or runs are not compared by it.
+    """
+    known = option_names(agents, compared=True)
+    metric = metric_named(name)
+    if name in known and metric is not None:
+        return metric
+    if metric is not None and metric.not_compared and metric.agent in (None, *agents):
+        raise UsageError(f"runs are not compared by {name!r}: {metric.not_compared}. Compare by: {comma_join(known)}")
+    raise UsageError(
+        f"no metric {name!r} to compare by{did_you_mean(name, known) or f'; there are: {comma_join(known)}'}"
+    )
+
+
+def exported_name(agent: str | None, name: str) -> str:
+    """Return the name of a metric in other tools: `METRIC`, or `AGENT.METRIC` for one agent's."""
+    metric = METRICS.get(name)
+    shown = name if metric is None else metric.exported_name or name
+    return shown if agent is None else f"{agent}.{shown}"
