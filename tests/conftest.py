@@ -24,18 +24,19 @@ def pytest_configure() -> None:
     restore_ctrl_c()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest looks for the marks that it is told to run
+@pytest.hookimpl(tryfirst=True)  # before pytest selects tests by `-m`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the parameters of a test with the mark `sample(n)`, all after the first n are for `.ci/full`."""
-    seen: Counter[tuple[object, str]] = Counter()
+    """Put each test into one tier: `full` after the first n of a `sample(n)`, and `full` rather than `gate`."""
+    counts: Counter[tuple[object, str]] = Counter()
     for item in items:
-        mark = item.get_closest_marker("sample")
-        if mark is None:
-            continue
-        of = (item.parent, getattr(item, "originalname", item.name))
-        seen[of] += 1
-        if seen[of] > mark.args[0]:
-            item.add_marker("full")
+        sample = item.get_closest_marker("sample")
+        if sample is not None:
+            test = (item.parent, getattr(item, "originalname", item.name))
+            counts[test] += 1
+            if counts[test] > sample.args[0]:
+                item.add_marker("full")
+        if item.get_closest_marker("full") is not None:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "gate"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,10 +18,10 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here drives a browser."""
+    """Every test here drives Chromium, which only `.ci/full` installs."""
     for item in items:
         if item.path.parent == HERE:
-            item.add_marker("browser")
+            item.add_marker("full")
 
 
 @pytest.fixture(scope="session")

@@ -62,7 +62,7 @@ def test_an_interrupted_publish_is_seen_by_nobody_and_done_again(
         assert list(registry.wrong(entry)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("event", "name"), [("open", "journal.jsonl"), ("os.rename", ".got")])
 def test_an_interrupted_get_leaves_nothing(event: str, name: str, run: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_games_stick_to_their_servers(tmp_path: Path) -> None:
         assert min(servers.requests()) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_the_run_at_three_servers_is_that_of_one_server(tmp_path: Path) -> None:
     with fleet(3, latency=(0.001, 0.004)) as servers, fleet(1) as alone:
         three = played(spec(tmp_path / "three", servers.base_urls, 48), tmp_path / "three" / "results")
@@ -42,7 +42,7 @@ def test_the_run_at_three_servers_is_that_of_one_server(tmp_path: Path) -> None:
         assert table(three.path, name) == table(one.path, name)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_one_that_goes_away_and_comes_back_costs_no_game(tmp_path: Path) -> None:
     with fleet(3, latency=(0.01, 0.03)) as servers:
         spec(tmp_path, servers.base_urls, 120)

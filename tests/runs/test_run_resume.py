@@ -95,7 +95,7 @@ def test_a_regrouped_run_is_counted_anew_and_says_so(tmp_path: Path) -> None:
     assert f"run {first.run_id}: intervals are counted anew, by group_by=question" in again.notes
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize("moment", [17, *(pytest.param(moment, marks=pytest.mark.full) for moment in (3, 34))])
 def test_a_killed_run_goes_on_and_asks_only_what_was_in_flight_again(tmp_path: Path, moment: int) -> None:
     with serving(latency=[0.01, 0.05]) as server:

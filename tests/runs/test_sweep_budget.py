@@ -67,7 +67,7 @@ def test_a_run_that_the_budget_of_another_process_counts_is_left_alone(tmp_path:
         assert f"run {locked} is in use by process {process.pid} " in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> None:
     with providing(latency=0.05) as provider:
         sweep(tmp_path, provider, budget={"usd": 1.0})
@@ -107,7 +107,7 @@ def test_a_sweep_may_have_more_points_than_a_process_may_open_files(tmp_path: Pa
 
 
 @pytest.mark.full
-@pytest.mark.slow
+@pytest.mark.gate
 def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None:
     with providing(latency=0.1) as provider:
         runs = sweep(tmp_path, provider, seeds=4, rollouts={"concurrency": 1})

@@ -52,7 +52,7 @@ def happened(servers: Fleet, what: str) -> list[list[str]]:
     return [[name for event, name in one["events"] if event == what] for one in servers.ask("/adapters")]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_the_end(tmp_path: Path) -> None:
     with fleet(2, "vllm") as servers:
         spec(tmp_path, servers.base_urls)
@@ -72,7 +72,7 @@ def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_
         assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) -> None:
     with fleet(2, "vllm") as servers:
         spec(tmp_path, servers.base_urls)
@@ -87,7 +87,7 @@ def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) 
         assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Path) -> None:
     with fleet(2, "vllm", latency=(0.05, 0.1)) as servers:
         spec(tmp_path, servers.base_urls)
@@ -102,7 +102,7 @@ def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Pat
         assert [len(set(one)) for one in happened(servers, "loaded")] == [3, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_server_that_loads_no_adapters_is_told_of_with_what_to_do(tmp_path: Path) -> None:
     with fleet(1, "vllm", runtime_lora=False) as servers:
         spec(tmp_path, servers.base_urls)

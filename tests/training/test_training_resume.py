@@ -21,7 +21,7 @@ from tests.support.servers.chat_client import serving
 from tests.support.training import TRAIN, at_provider, datasets_of, malt, stages_of, trained, training_spec
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "changes",
     [{}, pytest.param(malt(rollouts={"concurrency": 3}), marks=pytest.mark.full)],

@@ -31,7 +31,7 @@ def listed(view: View, state: dict[str, Any]) -> list[str]:
     return [one for piece in pieces for one in piece["columns"]["id"]]
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_view_follows_a_run_through_its_kill_and_its_resume(tmp_path: Path) -> None:
     with serving(latency=0.05) as server:
         spec_file(tmp_path, server.base_url, size=40, rollouts={"concurrency": 4})

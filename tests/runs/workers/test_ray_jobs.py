@@ -23,7 +23,7 @@ from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
 
 pytestmark = [
-    pytest.mark.ray,
+    pytest.mark.full,
     pytest.mark.skipif(ray_nodes.missing_dashboard() is not None, reason=ray_nodes.missing_dashboard() or ""),
 ]
 
