@@ -24,7 +24,7 @@ ORDER = (
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
 HOMES = {
-    "aiohttp": {"runner.models.providers.openai", "runner.models.providers.openai_http"},
+    "aiohttp": {"runner.models.providers.client_errors", "runner.models.providers.openai_http"},
     "cryptography": {"runner.registry.signing"},
     "datasets": {"runner.spec.datasets.reader"},
     "duckdb": {
@@ -46,7 +46,8 @@ HOMES = {
     },
     "genai_prices": {"runner.models.prices"},
     "httpx2": {
-        "runner.models.providers.openai",
+        "runner.models.providers.client_errors",
+        "runner.models.providers.http_model",
         "runner.models.providers.openai_http",
         "runner.registry.transports.http.session",
         "runner.registry.transports.http.tokens",
@@ -124,7 +125,7 @@ HOMES = {
         "runner.models.providers.lenient_json",
         "runner.models.providers.openai_batch",
         "runner.models.providers.openai_body",
-        "runner.models.providers.openai_wire",
+        "runner.models.providers.answer_reader",
         "runner.models.journal_records",
         "runner.pages.figures.figure",
         "runner.pages.packing",

@@ -48,7 +48,8 @@ class ToConnect:
 
 def _openai(to: ToConnect) -> Provider:
     from runner.models.providers.adapters import Adapter, AdapterAt
-    from runner.models.providers.openai import OpenAiModel, close_client, make_client
+    from runner.models.providers.http_model import close_client
+    from runner.models.providers.openai import OpenAiModel, make_client
 
     settings, servers = to.settings, to.servers
     places, connections = servers.places(settings), servers.concurrency
@@ -132,7 +133,8 @@ async def unload_adapter(settings: ModelSettings, group: str) -> None:
 @asynccontextmanager
 async def _adapter_client(settings: ModelSettings, group: str, path: str) -> AsyncIterator[tuple[AdapterAt, Client]]:
     from runner.models.providers.adapters import Adapter, AdapterAt
-    from runner.models.providers.openai import close_client, make_client
+    from runner.models.providers.http_model import close_client
+    from runner.models.providers.openai import make_client
 
     client = make_client(settings, group, connections=1)
     try:

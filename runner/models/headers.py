@@ -74,6 +74,30 @@ def headers_of(settings: ModelSettings, group: str) -> dict[str, str]:
     return found
 
 
+def key_of(settings: ModelSettings, group: str) -> str:
+    """Return a group's key, which is a secret from now on; `none` if it sends no key.
+
+    Raises:
+        ProviderRefusal: the environment holds no key.
+    """
+    variable = settings.key_variable
+    if variable is None:
+        return "none"
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ProviderRefusal(
+            f"models.{group}: the environment variable {variable} holds no key; set it, or name another with "
+            f"models.{group}.api_key_env"
+        )
+    remember(key)
+    if not (key.isascii() and key.isprintable()):
+        raise ProviderRefusal(
+            f"models.{group}: the environment variable {variable} holds a character that no key has: a line's end, one "
+            "that is not seen, or one that is not ASCII; set it again"
+        )
+    return key
+
+
 def _problem(value: str) -> str | None:
     if not value:
         return "holds nothing"

@@ -30,7 +30,7 @@ from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.plausible_usage import checked_usage
 from runner.models.prices import ListedPrice, list_version, price_of
-from runner.models.providers.openai_wire import read_completion
+from runner.models.providers.answer_reader import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
 from runner.runs.finished.problems import troubles_of

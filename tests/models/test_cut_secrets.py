@@ -10,7 +10,8 @@ import pytest
 from runner.base.errors import TransientError
 from runner.base.redaction import Redactor
 from runner.models.interface import Request
-from runner.models.providers.openai import OpenAiModel, map_client_error, without_secret_cause
+from runner.models.providers.client_errors import map_client_error, without_secret_cause
+from runner.models.providers.openai import OpenAiModel
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 
 KEY = "sk-Half/of+it-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -13,9 +13,9 @@ from runner.base.redaction import REMOVED, current_redactor
 from runner.base.storage.log_lines import decode, encode
 from runner.models.interface import Choice, Completion, Request
 from runner.models.journal_records import CallRecord, RequestRecord, parse_record
+from runner.models.providers.answer_reader import read_completion
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
 from runner.models.providers.openai_http import without_secrets
-from runner.models.providers.openai_wire import read_completion
 from tests.models.test_batch_results import results
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 

@@ -11,7 +11,7 @@ from runner.documents.dataclass_schema import from_plain
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_span
 from runner.models.interface import Completion, Request
 from runner.models.logprobs import has_logprobs, logprobs_of_span
-from runner.models.providers.openai_wire import read_completion
+from runner.models.providers.answer_reader import read_completion
 from tests.support.bodies import THOUGHT, openai_body, tokens_of, vllm_body
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 

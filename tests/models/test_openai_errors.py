@@ -18,7 +18,7 @@ from runner.base.errors import (
     RefusedError,
     TransientError,
 )
-from runner.models.providers.openai import map_client_error
+from runner.models.providers.client_errors import map_client_error
 from runner.models.providers.openai_errors import duration, retry_after
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import answered, ask, settings

@@ -12,7 +12,8 @@ import openai
 import pytest
 
 from runner.base.errors import NipRunError
-from runner.models.providers.openai import close_client, make_client
+from runner.models.providers.http_model import close_client
+from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from runner.runs.execution.process import log_to
 from tests.support.openai_calls import answered, ask, settings

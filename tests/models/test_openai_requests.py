@@ -10,7 +10,9 @@ import pytest
 
 from runner.base.errors import ProviderRefusal, TransientError
 from runner.models.interface import Request
-from runner.models.providers.openai import CLIENT_ERRORS, OpenAiModel, close_client, make_client, map_client_error
+from runner.models.providers.client_errors import map_client_error
+from runner.models.providers.http_model import close_client
+from runner.models.providers.openai import CLIENT_ERRORS, OpenAiModel, make_client
 from runner.models.settings import ModelSettings
 from tests.support.openai_calls import CHAT, SAMPLE, ask, settings
 from tests.support.servers.chat_client import serving

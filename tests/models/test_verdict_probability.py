@@ -12,7 +12,7 @@ from runner.game.protocols.answer_parser import DecisionFormat, verdict_fork
 from runner.models import logprobs
 from runner.models.interface import Request
 from runner.models.logprobs import PAccept, p_accept
-from runner.models.providers.openai_wire import read_completion
+from runner.models.providers.answer_reader import read_completion
 from tests.support.bodies import openai_body
 from tests.support.openai_calls import CHAT, SAMPLE, settings
 

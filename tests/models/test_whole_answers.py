@@ -20,9 +20,9 @@ from runner.models.interface import Choice, Completion, Request, SampleKey, Usag
 from runner.models.journal_index import open_index
 from runner.models.journal_records import CallRecord, RequestRecord, parse_record
 from runner.models.layers.cache import Cache, asked_fields
+from runner.models.providers.answer_reader import read_completion
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_http import without_secrets
-from runner.models.providers.openai_wire import read_completion
 from runner.runs.finished.selection import ReplayOf
 from tests.models.test_batch_results import REQUEST as BATCHED
 from tests.models.test_batch_results import batched, name_of

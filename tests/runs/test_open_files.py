@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from runner.base.errors import RunError
-from runner.models.providers.openai import map_client_error
+from runner.models.providers.client_errors import map_client_error
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment

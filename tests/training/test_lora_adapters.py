@@ -12,7 +12,8 @@ import yaml
 from runner.base.async_runner import run_sync
 from runner.base.errors import RunError
 from runner.models.providers.adapters import Adapter, AdapterAt
-from runner.models.providers.openai import close_client, make_client
+from runner.models.providers.http_model import close_client
+from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import ended, nip_run, nip_run_here, started, started_silent, until

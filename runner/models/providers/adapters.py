@@ -16,14 +16,8 @@ from typing import Any, TypeVar
 from runner.base.errors import NipRunError, RunError
 from runner.base.redaction import redacted
 from runner.base.text import escape_controls
-from runner.models.providers.openai import (
-    CLIENT_ERRORS,
-    Client,
-    map_client_error,
-    said_by,
-    within,
-    without_secret_cause,
-)
+from runner.models.providers.client_errors import map_client_error, status_and_message, within, without_secret_cause
+from runner.models.providers.openai import CLIENT_ERRORS, Client
 from runner.models.settings import ModelSettings
 
 T = TypeVar("T")
@@ -118,7 +112,7 @@ class AdapterAt:
         try:
             return await within(self.settings, call)
         except (*CLIENT_ERRORS, AttributeError, TypeError) as error:
-            status, said = said_by(error)
+            status, said = status_and_message(error)
             if status in (400, 404, 409, 422):
                 raise _Refused(status, escape_controls(redacted(said))[:500]) from None
             raise map_client_error(error, self.settings, self.group) from without_secret_cause(error)

@@ -9,10 +9,10 @@ from runner.base.errors import NipRunError, TransientError
 from runner.base.redaction import current_redactor
 from runner.models.answers import part_of
 from runner.models.interface import Completion, Request
+from runner.models.providers.answer_reader import read_completion
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json, written
 from runner.models.providers.openai_errors import classified, cut_at_limit
 from runner.models.providers.openai_http import MAX_ANSWER_BYTES, without_secrets
-from runner.models.providers.openai_wire import read_completion
 from runner.models.settings import ModelSettings
 
 

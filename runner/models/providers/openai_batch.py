@@ -30,16 +30,15 @@ from runner.models.fine_tuning_api import SETTLING_LISTINGS
 from runner.models.interface import Completion, Request
 from runner.models.journal_records import BatchRecord
 from runner.models.providers.batch_results import BatchResults
-from runner.models.providers.openai import (
-    CLIENT_ERRORS,
-    close_client,
+from runner.models.providers.client_errors import (
     is_not_found,
     is_unreadable,
-    make_client,
     map_client_error,
     within,
     without_secret_cause,
 )
+from runner.models.providers.http_model import close_client
+from runner.models.providers.openai import CLIENT_ERRORS, make_client
 from runner.models.providers.openai_body import chat_completions_body
 from runner.models.providers.openai_http import FILE, USUAL_FILE_BYTES
 from runner.models.providers.paid_objects import list_all, may_have_worked, with_id

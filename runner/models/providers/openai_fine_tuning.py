@@ -9,15 +9,9 @@ from typing import Any, TypeVar
 from runner.base.async_runner import run_sync
 from runner.base.errors import TransientError
 from runner.models.fine_tuning_api import ApiCallError
-from runner.models.providers.openai import (
-    CLIENT_ERRORS,
-    Client,
-    close_client,
-    make_client,
-    map_client_error,
-    within,
-    without_secret_cause,
-)
+from runner.models.providers.client_errors import map_client_error, within, without_secret_cause
+from runner.models.providers.http_model import close_client
+from runner.models.providers.openai import CLIENT_ERRORS, Client, make_client
 from runner.models.providers.openai_errors import error_detail
 from runner.models.providers.paid_objects import list_all, may_have_worked, with_id
 from runner.models.settings import ModelSettings
