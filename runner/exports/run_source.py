@@ -13,11 +13,12 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.protocol import Decision, stance_word
-from runner.models.interface import Request, SampleKey
+from runner.models.interface import SampleKey
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.results.manifest import AgentRow, Manifest, Status
 from runner.rollouts.plan import Plan
+from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.spec.paired_design import exchanged
@@ -60,7 +61,7 @@ class ExportedGame:
     """A rollout, what was asked in it, and who played it."""
 
     rollout: Rollout
-    requests: Sequence[Request]
+    requests: Sequence[AnsweredRequest]
     cast: Mapping[str, AgentRow]
     """The agents by seat, each with the model that played there in this game."""
     judged: str | None = None
@@ -325,7 +326,7 @@ class RunSource:
         judged = None if self.manifest.rejudge_of is None else self.plan.spec.protocol.verifier_name
         began = started_ms(self.manifest)
         with closing(Reconstructor(self.folder, self.plan)) as found:
-            for rollouts, requests in found.with_requests():
+            for rollouts, requests in found.with_answered():
                 times = {request.sample: found.created_ms(request.sample) for request in requests}
                 created = {sample: time for sample, time in times.items() if time and time >= began - CLOCK_SKEW_MS}
                 for rollout in rollouts:

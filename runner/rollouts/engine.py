@@ -7,41 +7,28 @@ begins a game that has the same rounds behind it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from runner.base.async_runner import cancel_all
-from runner.base.errors import (
-    BudgetExhausted,
-    ContentFilterError,
-    ContextExceededError,
-    GenerationError,
-    MalformedError,
-    NipRunError,
-    ProviderRefusal,
-    RefusedError,
-    ServerUnreachable,
-    TooManyUnusable,
-    TransientError,
-)
-from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, Round, episode_rewards, play
+from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal, ServerUnreachable, TooManyUnusable
+from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.rounds import PendingTurn, Reply, Round
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import Complete, Completion, Request
-from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.rollouts.agents.agent import Agent
-from runner.rollouts.confidence import confidence_of
+from runner.rollouts.game_script import GAME_FAILURES, TURN_FAILURES, GameParts, GameScript, calls_of, play_game
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.job import Job
+from runner.rollouts.judging import judge_debates
+from runner.rollouts.plan import Plan
 from runner.rollouts.plan_order import InOrder
-from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
+from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop_switch import Stopped, StopSwitch
 
 T = TypeVar("T")
-
-Game = Generator[PendingTurn, Mapping[str, Reply], FinishedGame]
 
 AHEAD = 4
 """How many times the concurrency a game may be ahead of the slowest unfinished one."""
@@ -56,24 +43,6 @@ UNREACHABLE_SECONDS = 30.0
 
 STOPS_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
 """What keeps all games from going on, where calls in flight may still come in."""
-
-FAILURES: tuple[tuple[type[NipRunError], Outcome], ...] = (
-    (ContentFilterError, Outcome.REFUSED),
-    (RefusedError, Outcome.REFUSED),
-    (GenerationError, Outcome.INVALID_RESPONSE),
-    (ContextExceededError, Outcome.CONTEXT_EXCEEDED),
-    (TransientError, Outcome.TRANSPORT_FAILED),
-    (MalformedError, Outcome.TRANSPORT_FAILED),
-)
-"""What ends one game and not the run, and the outcome it is.
-
-A request that the server cannot read was not refused by a model or a policy: as `refused` it would count as a wrong
-verdict, and its run would rank. It failed in transport: no verdict, no place, and the same command asks again.
-"""
-
-
-_LETS_OTHERS_FINISH = (*(kind for kind, _ in FAILURES), Stopped, BudgetExhausted)
-"""What ends one speaker's turn and not the answers that the others have paid for."""
 
 
 @dataclass
@@ -93,6 +62,8 @@ class Engine:
     """The shape of the trees that are played; None: single games."""
     branch: Callable[[Job, int], Job] = lambda job, _: job
     """One branch of a tree as a job of its own."""
+    script: Callable[[GameParts, Sequence[Round]], GameScript] = play_game
+    """The games: how each goes on after the rounds that were played of it."""
     siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
     """The numbers of the other plays of a job's datapoint in which an agent opens as it does in this one."""
     sharing: frozenset[str] = frozenset()
@@ -107,6 +78,16 @@ class Engine:
     exhausted: BudgetExhausted | None = None
     _refused_at: float | None = None
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, complete: Complete, **options: Any) -> Self:
+        """Return an engine for the games of a plan, or for the debates that are judged instead."""
+        script = play_game if plan.debates is None else judge_debates(plan)
+        swapped = plan.agents(swapped=True) if plan.seats else {}
+        return cls(
+            plan.spec.protocol, plan.agents(), complete, swapped=swapped, shape=plan.shape, branch=plan.branch,
+            script=script, **options,
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         self.stop.wakes(self._moved)
@@ -180,20 +161,21 @@ class Engine:
 
     async def play(self, job: Job) -> list[Rollout]:
         """Play one game to its end, whatever that is; or one tree, whose branches come in order."""
-        return sorted(await self._branches(job, self._game(job, ()), 0), key=lambda rollout: rollout.job.repeat)
+        return sorted(await self._branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
-    def _game(self, job: Job, rounds: Sequence[Round]) -> Game:
-        point = job.datapoint
-        return play(self.protocol, seed=job.seed, label=point.label, prover_stance=job.prover_stance, rounds=rounds)
+    def _parts(self, job: Job) -> GameParts:
+        return GameParts(self.protocol, self.swapped if job.swapped else self.agents, job, self.failed_calls)
 
-    async def _branches(self, job: Job, game: Game, start: int) -> list[Rollout]:
-        """Play a game on to its end, and every branch that leaves it in round `start` or later."""
+    async def _branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
+        """Play a game on after these rounds, and every branch that leaves it in round `start` or later."""
+        parts = self._parts(job)
+        script = self.script(parts, rounds)
         others: list[asyncio.Task[list[Rollout]]] = []
         unfinished: BaseException | None = None
         rollouts = []
         try:
             try:
-                rollouts.append(await self._line(job, game, start, others))
+                rollouts.append(await self._line(parts, script, start, others))
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
             await _all_unless_fatal(others)
@@ -201,7 +183,7 @@ class Engine:
             await self._let_come_in(others, error)
             raise
         finally:
-            game.close()
+            script.close()
             await cancel_all(others)
         for task in others:
             rollouts.extend(task.result())
@@ -212,55 +194,31 @@ class Engine:
     def _fork(self, job: Job, turn: PendingTurn) -> Iterator[asyncio.Task[list[Rollout]]]:
         """Begin a branch for each further answer to a step."""
         for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
-            branch = self.branch(job, repeat)
-            yield asyncio.create_task(self._branches(branch, self._game(branch, tuple(turn.rounds)), turn.round + 1))
+            yield asyncio.create_task(self._branches(self.branch(job, repeat), tuple(turn.rounds), turn.round + 1))
 
-    async def _line(self, job: Job, game: Game, start: int, others: list[asyncio.Task[list[Rollout]]]) -> Rollout:
-        """Play one game to its end; tasks that play the branches off it are added to `others`."""
-        calls: list[Call] = []
-        rounds: Sequence[Round] = ()
-        decision, error = int(Decision.NONE), None
-        try:
-            turn = next(game)
-            while True:
-                rounds = turn.rounds
-                if turn.round >= start:
-                    others.extend(self._fork(job, turn))
-                turn = game.send(await self._replies(job, turn, calls))
-        except StopIteration as end:
-            rounds, decision = end.value.rounds, int(end.value.decision)
-            outcome = Outcome.DECIDED if end.value.decided else Outcome.NO_DECISION
-        except tuple(kind for kind, _ in FAILURES) as failure:
-            outcome = next(name for kind, name in FAILURES if isinstance(failure, kind))
-            error = f"{type(failure).__name__}: {failure}"
-        return self._rollout(job, calls, rounds, decision=decision, outcome=outcome, error=error)
-
-    def _rollout(
-        self,
-        job: Job,
-        calls: list[Call],
-        rounds: Sequence[Round],
-        *,
-        decision: int,
-        outcome: Outcome,
-        error: str | None,
+    async def _line(
+        self, parts: GameParts, script: GameScript, start: int, others: list[asyncio.Task[list[Rollout]]]
     ) -> Rollout:
-        self.ended(job)
-        calls.extend(self.failed_calls(job))
-        # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
-        names = self.protocol.agent_names
-        calls.sort(key=lambda call: (call.round, names.index(call.agent), call.vote, call.attempt, call.error is None))
-        rewards = episode_rewards(self.protocol, rounds, is_labelled=job.datapoint.label is not None)
-        stance = self.protocol.shared_stance(job.prover_stance)
-        stated, logprob, note = confidence_of(self.agents[self.protocol.verifier_name], rounds, calls, decision)
-        return Rollout(
-            job, tuple(rounds), decision, outcome, stance, rewards, calls, error,
-            confidence_stated=stated, confidence_logprob=logprob, confidence_note=note,
-            votes=(rounds[-1].votes if rounds else ()) or None,
-        )  # fmt: skip
+        """Play one game to its end; tasks that play the branches off it are added to `others`."""
+        try:
+            turn = next(script)
+            while True:
+                if turn.round >= start:
+                    others.extend(self._fork(parts.job, turn))
+                try:
+                    replies = await self._replies(parts, turn)
+                except GAME_FAILURES as failure:
+                    turn = script.throw(failure)
+                else:
+                    turn = script.send(replies)
+        except StopIteration as end:
+            self.ended(parts.job)
+            rollout: Rollout = end.value
+            return rollout
 
-    async def _replies(self, job: Job, turn: PendingTurn, calls: list[Call]) -> dict[str, Reply]:
-        observation, agents = job.observation(turn.round, turn.rounds), self.swapped if job.swapped else self.agents
+    async def _replies(self, parts: GameParts, turn: PendingTurn) -> dict[str, Reply]:
+        job, agents = parts.job, parts.agents
+        observation = job.observation(turn.round, turn.rounds)
         opening = not any(played.raw for played in turn.rounds)
 
         def siblings(agent: str) -> Sequence[int]:
@@ -275,7 +233,7 @@ class Engine:
                 samples = (request.sample._replace(repeat=repeat) for repeat in siblings(request.sample.agent))
                 request = replace(request, siblings=tuple(samples))
             completion = await self.complete(request)
-            calls.extend(_calls(request, completion, agents[request.sample.agent]))
+            parts.calls.extend(calls_of(request.sample, completion, agents[request.sample.agent]))
             return completion
 
         if len(turn.speakers) == 1:
@@ -300,36 +258,6 @@ class Engine:
             await cancel_all(tasks)
 
 
-def _calls(request: Request, completion: Completion, agent: Agent) -> Iterator[Call]:
-    """One row for each answer; the tokens of the call stand with the first."""
-    sample, usage, told = request.sample, completion.usage, has_logprobs(completion)
-    is_estimated = usage.estimated and agent.model_settings.traits.metered
-    for index, choice in enumerate(completion.choices):
-        first = index == 0
-        reads = agent.is_verifier and agent.hyper_params.verdict.reads_logprobs
-        looks = (told or reads) and choice.text is not None
-        verdict = agent.verdict_span(choice.text or "", sample.round) if looks else None
-        fork = agent.verdict_fork(choice.text or "") if verdict is not None and reads else None
-        yield Call(
-            sample.round,
-            sample.agent,
-            sample.attempt,
-            completion.model,
-            choice.finish_reason,
-            choice.text,
-            latency_ms=completion.latency_ms,
-            error=choice.refusal,
-            reasoning=choice.reasoning,
-            verdict_logprobs=logprobs_of_span(completion, index, verdict) if verdict is not None and told else None,
-            p_accept=p_accept(completion, index, fork) if verdict is not None and reads else None,
-            paid=not completion.from_cache,
-            vote=sample.vote,
-            usage_estimated=is_estimated and first,
-            origin=completion.origin,
-            **(usage_fields(usage) if first else {}),
-        )
-
-
 async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
     """Wait for all speakers of a round, or all branches; only what stops the whole run stops the wait.
 
@@ -341,7 +269,7 @@ async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
         finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
         for task in finished:
             failure = task.exception()
-            if failure is not None and not isinstance(failure, _LETS_OTHERS_FINISH):
+            if failure is not None and not isinstance(failure, TURN_FAILURES):
                 raise failure
 
 

@@ -11,7 +11,7 @@ from runner.models.costs import answer_limit
 from runner.models.interface import Usage, estimated_prompt_tokens
 from runner.models.prices import Pricing, budget_price
 from runner.rollouts.agents.agent import Agent, Observation
-from runner.rollouts.judging import asked_in, judged_prompts
+from runner.rollouts.judging import judged_prompts, judged_rounds
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
 
@@ -105,7 +105,7 @@ def answer_bytes(plan: Plan) -> int:
 
 def _judging_bytes(plan: Plan) -> int:
     words = plan.spec.experiment.agents[plan.spec.protocol.verifier_name].max_response_words
-    calls = sum(len(asked_in(plan, job)) for job in plan.jobs()) * plan.spec.experiment.votes
+    calls = sum(len(judged_rounds(plan, job)) for job in plan.jobs()) * plan.spec.experiment.votes
     return int(calls * words * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
 
 

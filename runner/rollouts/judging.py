@@ -1,27 +1,30 @@
-"""Debates into verdicts: the judge alone is asked, about what another run's agents have said."""
+"""Debates that are judged again: the judge alone is asked, about what the agents of another run said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from runner.base.errors import ContextExceededError, GenerationError, RefusedError
 from runner.game.protocols.protocol import Decision
-from runner.game.protocols.rounds import PendingTurn, Reply, Round
+from runner.game.protocols.rounds import PendingTurn, Reply, Round, play
 from runner.models.interface import estimated_prompt_tokens
 from runner.rollouts.confidence import confidence_of
-from runner.rollouts.engine import FAILURES, Engine
+from runner.rollouts.game_script import GAME_FAILURES, GameParts, GameScript, outcome_of
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debate, verdict_rounds
-from runner.rollouts.rollout import Call, Outcome, Rollout, RoundVerdict
+from runner.rollouts.rollout import Outcome, RoundVerdict
 
 _NO_VERDICT = (GenerationError, RefusedError, ContextExceededError)
-"""Failures of a verdict on the way, after which the debate goes on to its end all the same."""
+"""Failures of a verdict on the way, after which the debate goes on to its end all the same.
+
+Only a failure of transport is one of the whole game: the next process asks again.
+"""
 
 
-def asked_in(plan: Plan, job: Job) -> list[int]:
-    """The rounds in which a job's judge is asked, the last one last."""
+def judged_rounds(plan: Plan, job: Job) -> list[int]:
+    """Return the rounds in which a job's judge is asked, the last one last."""
     debate, rejudge = plan.debate(job), plan.spec.experiment.rejudge
     end = len(debate.rounds)
     if rejudge is None or rejudge.verdict == "last":
@@ -29,77 +32,82 @@ def asked_in(plan: Plan, job: Job) -> list[int]:
     return [*(i for i in verdict_rounds(plan.spec.protocol, job.seed, end) if i < end), end]
 
 
-@dataclass
-class JudgingEngine(Engine):
-    """Judges debates with one agent over one way to ask models."""
+def judge_debates(plan: Plan) -> Callable[[GameParts, Sequence[Round]], GameScript]:
+    """Return the script that judges the debates of a plan."""
+    return lambda parts, _: _judge(plan, parts)
 
-    plan: Plan | None = None
 
-    async def play(self, job: Job) -> list[Rollout]:
-        """Judge one debate, whatever comes of it."""
-        assert self.plan is not None
-        debate = self.plan.debate(job)
-        *before, end = asked_in(self.plan, job)
-        calls: list[Call] = []
-        verdicts: list[RoundVerdict] = []
-        rounds = list(debate.rounds)
-        decision, error = int(Decision.NONE), None
-        try:
-            for round_ in before:
-                verdict, rounds[round_] = await self._verdict(job, debate, round_, calls)
-                verdicts.append(verdict)
-            reply = await self._reply(job, debate, end, calls)
-            rounds = self._with_verdict(job, debate, rounds, reply)
-            decision = int(reply.decision)
-            outcome = Outcome.NO_DECISION if decision == Decision.NONE else Outcome.DECIDED
-        except tuple(kind for kind, _ in FAILURES) as failure:
-            outcome = next(name for kind, name in FAILURES if isinstance(failure, kind))
-            error = f"{type(failure).__name__}: {failure}"
-        rollout = self._rollout(job, calls, rounds, decision=decision, outcome=outcome, error=error)
-        if self.plan.spec.experiment.rejudge is not None and self.plan.spec.experiment.rejudge.verdict == "each":
-            sure = (rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
-            last = RoundVerdict(end, decision, tuple(rollout.votes or ()), error, *sure)
-            rollout = rollout.with_verdicts([*verdicts, last])
-        return [rollout]
+def _judge(plan: Plan, parts: GameParts) -> GameScript:
+    debate = plan.debate(parts.job)
+    judge = parts.protocol.verifier_name
+    *earlier, end = judged_rounds(plan, parts.job)
+    verdicts: list[RoundVerdict] = []
+    rounds = list(debate.rounds)
+    decision, error = int(Decision.NONE), None
+    try:
+        for round_ in earlier:
+            try:
+                replies = yield _turn(parts, debate, round_)
+            except _NO_VERDICT as failure:
+                verdicts.append(RoundVerdict(round_, int(Decision.NONE), error=f"{type(failure).__name__}: {failure}"))
+            else:
+                verdicts.append(_verdict(parts, debate, round_, replies[judge]))
+                rounds[round_] = _judged_round(debate.rounds[round_], judge, replies[judge])
+        reply = (yield _turn(parts, debate, end))[judge]
+        rounds = _rounds_with_verdict(parts, debate, rounds, reply)
+        decision = int(reply.decision)
+        outcome = Outcome.NO_DECISION if decision == Decision.NONE else Outcome.DECIDED
+    except GAME_FAILURES as failure:
+        outcome = outcome_of(failure)
+        error = f"{type(failure).__name__}: {failure}"
+    rollout = parts.rollout(rounds, decision=decision, outcome=outcome, error=error)
+    if plan.spec.experiment.rejudge is not None and plan.spec.experiment.rejudge.verdict == "each":
+        confidence = (rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
+        last = RoundVerdict(end, decision, tuple(rollout.votes or ()), error, *confidence)
+        rollout = rollout.with_verdicts([*verdicts, last])
+    return rollout
 
-    async def _reply(self, job: Job, debate: Debate, round_: int, calls: list[Call]) -> Reply:
-        judge = self.protocol.verifier_name
-        channels = self.protocol.can_be_active(round_)[judge]
-        replies = await self._replies(job, PendingTurn(round_, {judge: channels}, debate.rounds[:round_]), calls)
-        return replies[judge]
 
-    async def _verdict(self, job: Job, debate: Debate, round_: int, calls: list[Call]) -> tuple[RoundVerdict, Round]:
-        """A verdict on the way, and its round with what was asked for it.
+def _turn(parts: GameParts, debate: Debate, round_: int) -> PendingTurn:
+    judge = parts.protocol.verifier_name
+    channels = parts.protocol.can_be_active(round_)[judge]
+    return PendingTurn(round_, {judge: channels}, debate.rounds[:round_])
 
-        Only a failure of transport is one of the whole: the next process asks again.
-        """
-        judge, played = self.protocol.verifier_name, debate.rounds[round_]
-        try:
-            reply = await self._reply(job, debate, round_, calls)
-        except _NO_VERDICT as failure:
-            return RoundVerdict(round_, int(Decision.NONE), error=f"{type(failure).__name__}: {failure}"), played
-        given = Round({judge: reply.raw}, calls={judge: reply.calls}, votes=reply.votes)
-        sure = confidence_of(self.agents[judge], [*debate.rounds[:round_], given], calls, reply.decision)
-        asked = replace(
-            played, asked=frozenset({judge}), calls={judge: reply.calls}, cut={judge: reply.cut},
-            retry_counts={judge: reply.retry_count}, token_limits={judge: reply.token_limit},
-        )  # fmt: skip
-        return RoundVerdict(round_, int(reply.decision), reply.votes, None, *sure), asked
 
-    def _with_verdict(self, job: Job, debate: Debate, rounds: Sequence[Round], reply: Reply) -> list[Round]:
-        """The rounds of a debate with that of the verdict."""
-        game = self._game(job, rounds)
-        turn = next(game)
-        replies: Mapping[str, Reply] = {**debate.beside, self.protocol.verifier_name: reply}
-        names = [name for name in self.protocol.agent_names if name in replies]
-        try:
-            game.send({name: replies[name] for name in names})
-        except StopIteration as end:
-            played: Sequence[Round] = end.value.rounds
-        else:
-            game.close()
-            played = turn.rounds
-        return [*played[:-1], replace(played[-1], asked=frozenset({self.protocol.verifier_name}))]
+def _verdict(parts: GameParts, debate: Debate, round_: int, reply: Reply) -> RoundVerdict:
+    """Return a verdict on the way."""
+    judge = parts.protocol.verifier_name
+    given = Round({judge: reply.raw}, calls={judge: reply.calls}, votes=reply.votes)
+    rounds = [*debate.rounds[:round_], given]
+    confidence = confidence_of(parts.agents[judge], rounds, parts.calls, reply.decision)
+    return RoundVerdict(round_, int(reply.decision), reply.votes, None, *confidence)
+
+
+def _judged_round(played: Round, judge: str, reply: Reply) -> Round:
+    """Return a round of the debate with what was asked for a verdict on the way."""
+    return replace(
+        played, asked=frozenset({judge}), calls={judge: reply.calls}, cut={judge: reply.cut},
+        retry_counts={judge: reply.retry_count}, token_limits={judge: reply.token_limit},
+    )  # fmt: skip
+
+
+def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Round], reply: Reply) -> list[Round]:
+    """Return the rounds of a debate with that of the verdict."""
+    protocol, job = parts.protocol, parts.job
+    game = play(
+        protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance, rounds=rounds
+    )  # fmt: skip
+    turn = next(game)
+    replies: Mapping[str, Reply] = {**debate.beside, protocol.verifier_name: reply}
+    names = [name for name in protocol.agent_names if name in replies]
+    try:
+        game.send({name: replies[name] for name in names})
+    except StopIteration as end:
+        played: Sequence[Round] = end.value.rounds
+    else:
+        game.close()
+        played = turn.rounds
+    return [*played[:-1], replace(played[-1], asked=frozenset({protocol.verifier_name}))]
 
 
 def judged_prompts(plan: Plan) -> Iterator[int]:
@@ -107,5 +115,5 @@ def judged_prompts(plan: Plan) -> Iterator[int]:
     judge = plan.agents()[plan.spec.protocol.verifier_name]
     for job in plan.jobs():
         debate = plan.debate(job)
-        for round_ in asked_in(plan, job):
+        for round_ in judged_rounds(plan, job):
             yield estimated_prompt_tokens(judge.prompt(job.observation(round_, debate.rounds[:round_])))

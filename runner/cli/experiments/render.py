@@ -16,7 +16,7 @@ from runner.models.request_body import request_body
 from runner.registry.components.lookup import finder_of
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.job import Job
-from runner.rollouts.judging import asked_in
+from runner.rollouts.judging import judged_rounds
 from runner.rollouts.plan import Plan
 from runner.rollouts.round_prompts import undecided_rounds
 from runner.rollouts.template_check import check_templates
@@ -85,7 +85,7 @@ def _job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool
 
 def _judged_round(plan: Plan, agent: str, asked: int | None, job: Job) -> int:
     """The round in which a judge of another run's debates is asked."""
-    judge, rounds = plan.spec.protocol.verifier_name, asked_in(plan, job)
+    judge, rounds = plan.spec.protocol.verifier_name, judged_rounds(plan, job)
     if agent != judge:
         raise UsageError(f"{judge} alone is asked; what {agent} got is in the run whose debates it judges")
     if asked is not None and asked not in rounds:

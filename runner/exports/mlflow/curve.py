@@ -69,8 +69,9 @@ class Curve:
         if self._jobs is None:
             self._jobs = played_jobs(self._folder, self.plan)
         waiting, self._waiting = self._waiting, []
-        for job, rollouts, answered in self._reconstructor.of_jobs(chain(waiting, self._jobs)):
-            times = (self._reconstructor.created_ms(one.request.sample) for one in answered)
+        for job in chain(waiting, self._jobs):
+            rollouts, answered = self._reconstructor.with_answered_of(job)
+            times = (self._reconstructor.created_ms(one.sample) for one in answered)
             began = started_ms(manifest) - CLOCK_SKEW_MS
             ended = max((round(time) for time in times if time and time >= began), default=None)
             if not self._add(rollouts, ended, is_over=manifest.status == Status.DONE):

@@ -109,7 +109,8 @@ class JournalReading:
     def _play(self, deadline: float, *, is_end: bool) -> bool:
         """Take in the games that may be finished by now; whether there was time for all of them."""
         jobs = sorted(self._likely(is_end=is_end), key=lambda job: job.index)
-        for tried, (job, rollouts, answered) in enumerate(self._reconstructor.of_jobs(jobs), 1):
+        for tried, job in enumerate(jobs, 1):
+            rollouts, answered = self._reconstructor.with_answered_of(job)
             del self._touched[job.index]
             for game in job_games(self._reconstructor, rollouts, answered, has_rows=self._has_rows):
                 self._list(game)

@@ -28,8 +28,9 @@ from runner.game.protocols.protocol import Decision
 from runner.pages.packing import PIECE_BYTES, Packing, Text, Texts, by_length
 from runner.pages.site import Keep
 from runner.results.folder import RunFolder
+from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
-from runner.runs.finished.reconstruction import AnsweredRequest, Reconstructor, played_plan
+from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.rollout_details import RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats
 from runner.spec.datasets.loader import Dataset

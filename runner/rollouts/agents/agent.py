@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own
 from runner.game.protocols.answer_parser import Fork, Parsed, parse_answer, verdict_fork, verdict_span
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
-from runner.models.interface import Choice, Complete, Request, ResponseHint, SampleKey
+from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.rollouts.agents.arguments import check_name, protocol_of_spec
@@ -225,11 +225,9 @@ class Agent:
             CallError, ProviderRefusal: no answer came; see `runner.models`.
         """
         chat = self.prompt(observation) if messages is None else messages
-        decides = self.is_verifier and self.protocol_handler.can_ever_decide(observation.round)
-        votes = self.hyper_params.votes if decides else 1
         return await voted(
             lambda vote: self._respond(observation, complete, chat, vote),
-            votes,
+            self.votes_in(observation.round),
             must_decide=self.only_judges,
             together=together,
         )
@@ -237,15 +235,33 @@ class Agent:
     async def _respond(
         self, observation: Observation, complete: Complete, messages: Sequence[ChatMessage], vote: int
     ) -> Reply:
+        reading = self.read_answers(observation, vote)
+        request = self.request(observation, messages, next(reading))
+        while True:
+            completion = await complete(request)
+            try:
+                request = replace(request, sample=reading.send(completion))
+            except StopIteration as end:
+                reply: Reply = end.value
+                return reply
+
+    def request(self, observation: Observation, messages: Sequence[ChatMessage], sample: SampleKey) -> Request:
+        """Return the request for an answer at an observation, whose prompt is `messages`."""
         channels = self.protocol_handler.can_be_active(observation.round)[self.agent_name]
-        wanted = self._wanted(observation, channels)
+        return Request(self.model_group, messages, sample, observation.seed, self._wanted(observation, channels))
+
+    def read_answers(self, observation: Observation, vote: int = 0) -> Generator[SampleKey, Completion, Reply]:
+        """Read answers until one can be used: yields the sample to ask for, is sent its completion, returns the reply.
+
+        Raises:
+            GenerationError, RunError: see `respond`.
+        """
         retry = self.hyper_params.retry
         bad = 0
         calls = 0
         while True:
             at = (observation.datapoint, observation.repeat, observation.round)
-            sample = SampleKey(*at, self.agent_name, calls, vote)
-            completion = await complete(Request(self.model_group, messages, sample, observation.seed, wanted))
+            completion = yield SampleKey(*at, self.agent_name, calls, vote)
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:
@@ -258,6 +274,11 @@ class Agent:
                     assert choice.text is not None
                     cut = choice.finish_reason == "length"
                     return Reply(choice.text, parsed.messages, parsed.decision, bad, cut, calls, cut)
+
+    def votes_in(self, round_: int) -> int:
+        """Return how many answers are asked for in a round: several votes for a verdict, else one."""
+        decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_)
+        return self.hyper_params.votes if decides else 1
 
     def why_unusable(self, choice: Choice, round_: int) -> str | None:
         """Why an answer of a round is asked for again; None where it can be used."""

@@ -39,14 +39,24 @@ async def voted(
     without a decision is an undecided vote. The others are asked at once.
     """
     first = await ask(0)
-    if votes == 1 or (first.decision == Decision.NONE and not must_decide):
+    if is_final(first, votes, must_decide=must_decide):
         return first
     others = [asyncio.create_task(ask(vote)) for vote in range(1, votes)]
     try:
         await together(others)
     finally:
         await cancel_all(others)
-    replies = [first, *[task.result() for task in others]]  # of several failures the first by vote, whatever came first
+    # Of several failures the first by vote is raised, whichever came first.
+    return combine_votes([first, *[task.result() for task in others]])
+
+
+def is_final(first: Reply, votes: int, *, must_decide: bool) -> bool:
+    """Whether the first of several votes is the reply, so that no other is asked for."""
+    return votes == 1 or (first.decision == Decision.NONE and not must_decide)
+
+
+def combine_votes(replies: Sequence[Reply]) -> Reply:
+    """Return the reply of the first vote of the majority, with every vote's decision."""
     decision = majority([reply.decision for reply in replies])
     taken = next(reply for reply in replies if reply.decision == decision)
     return replace(

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from runner.base.async_runner import one_after_another, run_sync
-from runner.base.errors import NipRunError, RunDirectoryError, RunError, UsageError
+from runner.base.errors import RunDirectoryError, RunError, UsageError
 from runner.base.storage.log_lines import JournalReader
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join
-from runner.models.interface import Complete, Completion, Request, SampleKey
+from runner.models.interface import Request, SampleKey
 from runner.models.journal_index import FollowedIndex, open_index
-from runner.models.journal_records import CallRecord, EndedRecord, FailureRecord, RequestRecord
+from runner.models.journal_records import CallRecord, FailureRecord, RequestRecord
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
-from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import failed_call
 from runner.rollouts.job import Job
-from runner.rollouts.judging import JudgingEngine
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debates
+from runner.rollouts.recorded_games import AnsweredRequest, NotRecordedError, RecordedGames
 from runner.rollouts.rollout import Call, Rollout
 from runner.spec.datasets.loader import Dataset
 from runner.spec.loader import load_saved
-
-AT_ONCE = 16
-"""Games that are played before the first of them is told: to start and end a loop costs as much as a short game."""
-
-
-class AnsweredRequest(NamedTuple):
-    """A request as the engine made it again, and what the journal has of the one that was answered."""
-
-    request: Request
-    asked: RequestRecord
-
-
-class _NotRecorded(NipRunError):
-    """The journal lacks an answer that a game needs: the game was not finished."""
 
 
 def saved_plan(folder: RunFolder, given: Dataset | None = None) -> Plan:
@@ -93,14 +76,6 @@ def read_debates(path: Path) -> Debates:
         raise RunError(f"{path} cannot be read as debates; were they edited?") from error
 
 
-def engine_of(plan: Plan, complete: Complete, **options: Any) -> Engine:
-    """What plays a plan's games, or has the debates judged that it has instead."""
-    options["swapped"] = plan.agents(swapped=True) if plan.seats else {}
-    if plan.debates is None:
-        return Engine(plan.spec.protocol, plan.agents(), complete, branch=plan.branch, shape=plan.shape, **options)
-    return JudgingEngine(plan.spec.protocol, plan.agents(), complete, plan=plan, **options)
-
-
 def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
     """The games that a run's tables have or are to have: of one that has stopped since it was decided, no further ones.
 
@@ -141,7 +116,7 @@ def rollout_named(folder: RunFolder, plan: Plan, name: str) -> Rollout:
 
 
 class Reconstructor:
-    """Plays games from one run's journal.
+    """Rebuilds the games of one run from its journal.
 
     Of the attempts that failed it knows too (see `failures`); the rollouts have them only `with_failures`.
     """
@@ -153,70 +128,41 @@ class Reconstructor:
         if followed is None and not folder.journal.is_file():
             raise RunError(f"{folder.path} holds no journal")
         self.plan, self._folder = plan, folder
-        self._asked: list[AnsweredRequest] = []
         self._reader: JournalReader | FollowedIndex
         if followed is None:
             self._reader, self._recorded = open_index(folder.journal, folder.manifest().identity)
         else:
             self._reader, self._recorded = followed, followed.index
-        self._engine = engine_of(plan, self._complete, **({"failed_calls": self._failed} if with_failures else {}))
-
-    async def _complete(self, request: Request) -> Completion:
-        record = self._recorded.get(request.sample)
-        if record is None:
-            raise _NotRecorded
-        self._asked.append(AnsweredRequest(request, record.asked))
-        if isinstance(record, EndedRecord):
-            raise record.as_error()
-        return record.completion
+        self._games = RecordedGames(plan, self._recorded.get, self._failed if with_failures else lambda _: ())
 
     def of_job(self, job: Job) -> list[Rollout]:
-        """One game again, or all branches of one tree; nothing where the journal does not hold all of it."""
-        return run_sync(lambda: self._of_job(job))
+        """Return one game, or all branches of one tree; nothing if the journal does not hold all of it."""
+        return self.with_answered_of(job)[0]
 
-    def of_jobs(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Rollout], list[AnsweredRequest]]]:
-        """Some games again, each as `of_job` gives it, with what was answered in it."""
-        with one_after_another() as to_end:
-            for job in jobs:
-                self._asked = []
-                yield job, to_end(self._of_job(job)), self._asked
+    def with_answered_of(self, job: Job) -> tuple[list[Rollout], list[AnsweredRequest]]:
+        """Return the same, with the requests that were answered in it, also of a game that is not finished."""
+        self._games.answered = answered = list[AnsweredRequest]()
+        try:
+            return self._games.rollouts(job), answered
+        except NotRecordedError:
+            return [], answered
 
     def by_job(self) -> Iterator[list[Rollout]]:
         """The rollouts of every finished game or tree, in the order of the plan."""
-        for rollouts, _ in self.with_requests():
+        for rollouts, _ in self.with_answered():
             yield rollouts
 
-    def with_requests(self) -> Iterator[tuple[list[Rollout], list[Request]]]:
-        """The same, each with the requests that were answered in it."""
-        for rollouts, answered in self.with_answered():
-            yield rollouts, [one.request for one in answered]
-
     def with_answered(self) -> Iterator[tuple[list[Rollout], list[AnsweredRequest]]]:
-        """The same, with what the journal has of each request, too."""
-        jobs = played_jobs(self._folder, self.plan)
-        with one_after_another() as to_end:
-            while some := list(islice(jobs, AT_ONCE)):
-                found: list[tuple[list[Rollout], list[AnsweredRequest]]] = []
-                to_end(self._add_jobs(some, found))
-                yield from found
-
-    async def _add_jobs(self, jobs: Iterable[Job], found: list[tuple[list[Rollout], list[AnsweredRequest]]]) -> None:
-        """Play games into `found`: a loop's end makes the `repr` of what its coroutine returned, which may be long."""
-        for job in jobs:
-            self._asked = []
-            if rollouts := await self._of_job(job):
-                found.append((rollouts, self._asked))
+        """The same, each with the requests that were answered in it."""
+        for job in played_jobs(self._folder, self.plan):
+            rollouts, answered = self.with_answered_of(job)
+            if rollouts:
+                yield rollouts, answered
 
     def rollouts(self) -> Iterator[Rollout]:
         """Every finished rollout, in the order of the plan."""
         for rollouts in self.by_job():
             yield from rollouts
-
-    async def _of_job(self, job: Job) -> list[Rollout]:
-        try:
-            return await self._engine.play(job)
-        except _NotRecorded:
-            return []
 
     def failures(self, job: Job) -> Sequence[FailureRecord]:
         """The failed attempts of a game, in the order in which they failed."""
@@ -237,11 +183,9 @@ class Reconstructor:
 
     def requests(self) -> Iterator[Request]:
         """Every request that the journal holds the end of, of unfinished games too, in the order of the plan."""
-        with one_after_another() as to_end:
-            for job in self.plan.jobs():
-                self._asked = []
-                to_end(self._of_job(job))
-                yield from (one.request for one in self._asked)
+        for job in self.plan.jobs():
+            _, answered = self.with_answered_of(job)
+            yield from (one.request for one in answered)
 
     def from_cache(self, request: Request) -> bool:
         """Whether the run had the answer to this request from its cache."""

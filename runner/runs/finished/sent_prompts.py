@@ -17,8 +17,9 @@ from runner.models.request_body import request_body
 from runner.models.settings import ModelSettings
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.plan import Plan
+from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import Rollout
-from runner.runs.finished.reconstruction import AnsweredRequest, Reconstructor
+from runner.runs.finished.reconstruction import Reconstructor
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answe
         RunError: the folder's files do not give what was sent.
     """
     chats: dict[SampleKey, Sequence[ChatMessage]] = {}
-    for request, asked in answered:
+    for request in answered:
         if request.sample.attempt == request.sample.vote == 0:
-            chats[request.sample] = _checked(plan.spec.experiment.models[request.group], request, asked)
+            chats[request.sample] = _checked(request.agent.model_settings, request, request.asked)
     if plan.shape is None:
         of_job = {(sample.round, sample.agent): chat for sample, chat in chats.items()}
         return [of_job for _ in rollouts]
@@ -85,7 +86,9 @@ def _of_branch(plan: Plan, rollout: Rollout, chats: Mapping[SampleKey, Sequence[
     return found
 
 
-def _checked(settings: ModelSettings, request: Request, asked: RequestRecord) -> Sequence[ChatMessage]:
+def _checked(
+    settings: ModelSettings, request: Request | AnsweredRequest, asked: RequestRecord
+) -> Sequence[ChatMessage]:
     """A request's chat as it was sent."""
     sent = settings.sent_messages(request.messages)
     # Before format 2 a journal had the hash of the messages as they are before the wire.

@@ -42,7 +42,6 @@ from runner.runs.execution.sinks import RecordSinks
 from runner.runs.execution.spending import run_costs, spending, used_models
 from runner.runs.execution.wiring import Wired, Wiring
 from runner.runs.finished.problems import keep_troubles
-from runner.runs.finished.reconstruction import engine_of
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.session.disk_space import check_room
@@ -195,7 +194,7 @@ class Session:
 
     def _engine(self, wired: Wired) -> Engine:
         plan = self.plan
-        return engine_of(
+        return Engine.of_plan(
             plan,
             wired.complete,
             failed_calls=wired.failed_calls,

@@ -26,7 +26,6 @@ from runner.runs.execution.game_outputs import MadeGame, WorkersMaker, fine_tune
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.execution.wiring import labels_for_toys, parameters_hash, replayed_run
-from runner.runs.finished.reconstruction import engine_of
 from runner.runs.workers import messages
 from runner.runs.workers.link import Link
 from runner.runs.workers.prefetched_permits import PermitsAhead
@@ -158,7 +157,7 @@ class _Begun:
             events=self._events,
             charge=self._costs.extra_charge,
         )
-        return engine_of(
+        return Engine.of_plan(
             plan,
             journaled.complete,
             failed_calls=failed_calls.take,

@@ -1,0 +1,136 @@
+"""One game as a generator without I/O: it yields turns, is sent the replies to them, and returns the rollout.
+
+The engine answers the turns by asking models, `runner.rollouts.recorded_games` from records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runner.base.errors import (
+    BudgetExhausted,
+    ContentFilterError,
+    ContextExceededError,
+    GenerationError,
+    MalformedError,
+    NipRunError,
+    RefusedError,
+    TransientError,
+)
+from runner.game.protocols.protocol import Decision, Protocol
+from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewards, play
+from runner.models.interface import Completion, SampleKey
+from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
+from runner.rollouts.agents.agent import Agent
+from runner.rollouts.confidence import confidence_of
+from runner.rollouts.job import Job
+from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
+from runner.rollouts.stop_switch import Stopped
+
+GameScript = Generator[PendingTurn, Mapping[str, Reply], Rollout]
+"""A game: yields who must speak, is sent the replies, or has a failure thrown in that keeps them from coming."""
+
+_OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
+    (ContentFilterError, Outcome.REFUSED),
+    (RefusedError, Outcome.REFUSED),
+    (GenerationError, Outcome.INVALID_RESPONSE),
+    (ContextExceededError, Outcome.CONTEXT_EXCEEDED),
+    (TransientError, Outcome.TRANSPORT_FAILED),
+    (MalformedError, Outcome.TRANSPORT_FAILED),
+)
+
+GAME_FAILURES = tuple(kind for kind, _ in _OUTCOMES)
+"""Errors that end one game and not the run.
+
+A request that the server cannot read was not refused by a model or a policy: as `refused` it would count as a wrong
+verdict, and its run would rank. It failed in transport: no verdict, no rank, and the same command asks again.
+"""
+
+TURN_FAILURES = (*GAME_FAILURES, Stopped, BudgetExhausted)
+"""Errors that end one speaker's turn and not the answers that the other speakers have paid for."""
+
+
+def outcome_of(failure: BaseException) -> Outcome:
+    """Return the outcome of a game that one of `GAME_FAILURES` ended."""
+    return next(outcome for kind, outcome in _OUTCOMES if isinstance(failure, kind))
+
+
+@dataclass(frozen=True)
+class GameParts:
+    """The parts of one game that do not change while it is played, and the calls that are made for it."""
+
+    protocol: Protocol
+    agents: Mapping[str, Agent]
+    job: Job
+    failed_calls: Callable[[Job], Sequence[Call]]
+    """The failed attempts, which the rollout lists, too."""
+    calls: list[Call] = field(default_factory=list)
+    """The calls so far; whoever answers the turns adds them."""
+
+    def rollout(self, rounds: Sequence[Round], *, decision: int, outcome: Outcome, error: str | None) -> Rollout:
+        """Build the record of the game, which is over."""
+        protocol, job = self.protocol, self.job
+        # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
+        names, calls = protocol.agent_names, [*self.calls, *self.failed_calls(job)]
+        calls.sort(key=lambda call: (call.round, names.index(call.agent), call.vote, call.attempt, call.error is None))
+        rewards = episode_rewards(protocol, rounds, is_labelled=job.datapoint.label is not None)
+        stance = protocol.shared_stance(job.prover_stance)
+        stated, logprob, note = confidence_of(self.agents[protocol.verifier_name], rounds, calls, decision)
+        return Rollout(
+            job, tuple(rounds), decision, outcome, stance, rewards, calls, error,
+            confidence_stated=stated, confidence_logprob=logprob, confidence_note=note,
+            votes=(rounds[-1].votes if rounds else ()) or None,
+        )  # fmt: skip
+
+
+def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
+    """Play one game; `rounds` continues one that was begun."""
+    job = parts.job
+    label = job.datapoint.label
+    game = play(parts.protocol, seed=job.seed, label=label, prover_stance=job.prover_stance, rounds=rounds)
+    decision, error = int(Decision.NONE), None
+    try:
+        turn = next(game)
+        while True:
+            rounds = turn.rounds
+            turn = game.send((yield turn))
+    except StopIteration as end:
+        rounds, decision = end.value.rounds, int(end.value.decision)
+        outcome = Outcome.DECIDED if end.value.decided else Outcome.NO_DECISION
+    except GAME_FAILURES as failure:
+        outcome = outcome_of(failure)
+        error = f"{type(failure).__name__}: {failure}"
+    finally:
+        game.close()
+    return parts.rollout(rounds, decision=decision, outcome=outcome, error=error)
+
+
+def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterator[Call]:
+    """Return one call for each answer of a completion; the tokens stand with the first."""
+    usage, with_logprobs = completion.usage, has_logprobs(completion)
+    is_estimated = usage.estimated and agent.model_settings.traits.metered
+    reads = agent.is_verifier and agent.hyper_params.verdict.reads_logprobs
+    for index, choice in enumerate(completion.choices):
+        is_first = index == 0
+        looks = (with_logprobs or reads) and choice.text is not None
+        verdict = agent.verdict_span(choice.text or "", sample.round) if looks else None
+        fork = agent.verdict_fork(choice.text or "") if verdict is not None and reads else None
+        yield Call(
+            sample.round,
+            sample.agent,
+            sample.attempt,
+            completion.model,
+            choice.finish_reason,
+            choice.text,
+            latency_ms=completion.latency_ms,
+            error=choice.refusal,
+            reasoning=choice.reasoning,
+            verdict_logprobs=logprobs_of_span(completion, index, verdict) if verdict and with_logprobs else None,
+            p_accept=p_accept(completion, index, fork) if verdict is not None and reads else None,
+            paid=not completion.from_cache,
+            vote=sample.vote,
+            usage_estimated=is_estimated and is_first,
+            origin=completion.origin,
+            **(usage_fields(usage) if is_first else {}),
+        )

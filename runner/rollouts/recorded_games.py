@@ -1,0 +1,143 @@
+"""Rollouts rebuilt from recorded answers: synchronous, offline, and without asking or rendering anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TypeVar
+
+from runner.base.errors import NipRunError
+from runner.game.prompts.chat import ChatMessage
+from runner.game.protocols.rounds import PendingTurn, Reply, Round
+from runner.models.interface import Request, SampleKey
+from runner.models.journal_records import CallRecord, EndedRecord, RequestRecord
+from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.agents.votes import combine_votes, is_final
+from runner.rollouts.game_script import GAME_FAILURES, GameParts, calls_of, play_game
+from runner.rollouts.job import Job
+from runner.rollouts.judging import judge_debates
+from runner.rollouts.plan import Plan
+from runner.rollouts.rollout import Call, Rollout
+
+Key = TypeVar("Key")
+
+
+class NotRecordedError(NipRunError):
+    """A game needs an answer that is not recorded: it was not finished."""
+
+
+@dataclass(frozen=True)
+class AnsweredRequest:
+    """A request whose answer is recorded. Its messages are rendered when they are read."""
+
+    sample: SampleKey
+    asked: RequestRecord
+    """What the journal has of the request."""
+    agent: Agent
+    observation: Observation
+
+    @cached_property
+    def messages(self) -> Sequence[ChatMessage]:
+        """The chat as the templates give it, before it goes over the wire."""
+        return self.agent.prompt(self.observation)
+
+    @property
+    def request(self) -> Request:
+        """The request as the run made it."""
+        return self.agent.request(self.observation, self.messages, self.sample)
+
+
+@dataclass
+class RecordedGames:
+    """The games of a plan, rebuilt from their recorded answers."""
+
+    plan: Plan
+    recorded: Callable[[SampleKey], CallRecord | EndedRecord | None]
+    failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
+    answered: list[AnsweredRequest] = field(default_factory=list)
+    """The requests of the games rebuilt so far, in the order in which a game makes them; the caller clears it."""
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self._agents = {False: plan.agents(), True: plan.agents(swapped=True) if plan.seats else {}}
+        self._script = play_game if plan.debates is None else judge_debates(plan)
+
+    def rollouts(self, job: Job) -> list[Rollout]:
+        """Return the rollout of a game, or all branches of a tree in order.
+
+        Raises:
+            NotRecordedError: an answer is missing.
+        """
+        return sorted(self._branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
+
+    def _branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
+        plan, found = self.plan, list[Rollout]()
+        parts = GameParts(plan.spec.protocol, self._agents[bool(job.swapped)], job, self.failed_calls)
+        script = self._script(parts, rounds)
+        try:
+            turn = next(script)
+            while True:
+                if plan.shape is not None and turn.round >= start:
+                    for repeat in plan.shape.siblings(job.repeat, turn.round):
+                        found += self._branches(plan.branch(job, repeat), tuple(turn.rounds), turn.round + 1)
+                try:
+                    replies = self._replies(parts, turn)
+                except GAME_FAILURES as failure:
+                    turn = script.throw(failure)
+                else:
+                    turn = script.send(replies)
+        except StopIteration as end:
+            return [end.value, *found]
+        finally:
+            script.close()
+
+    def _replies(self, parts: GameParts, turn: PendingTurn) -> Mapping[str, Reply]:
+        rounds = tuple(turn.rounds)  # the game appends to its list, and requests are rendered later
+        observation = parts.job.observation(turn.round, rounds)
+        speakers = [name for name in parts.protocol.agent_names if name in turn.speakers]
+        return _all_or_first_failure(
+            {name: partial(self._reply, parts, parts.agents[name], observation) for name in speakers}
+        )
+
+    def _reply(self, parts: GameParts, agent: Agent, observation: Observation) -> Reply:
+        votes = agent.votes_in(observation.round)
+        first = self._vote(parts, agent, observation, 0)
+        if is_final(first, votes, must_decide=agent.only_judges):
+            return first
+        others = _all_or_first_failure(
+            {vote: partial(self._vote, parts, agent, observation, vote) for vote in range(1, votes)}
+        )
+        return combine_votes([first, *others.values()])
+
+    def _vote(self, parts: GameParts, agent: Agent, observation: Observation, vote: int) -> Reply:
+        reading = agent.read_answers(observation, vote)
+        sample = next(reading)
+        while True:
+            record = self.recorded(sample)
+            if record is None:
+                raise NotRecordedError
+            self.answered.append(AnsweredRequest(sample, record.asked, agent, observation))
+            if isinstance(record, EndedRecord):
+                raise record.as_error()
+            parts.calls.extend(calls_of(sample, record.completion, agent))
+            try:
+                sample = reading.send(record.completion)
+            except StopIteration as end:
+                reply: Reply = end.value
+                return reply
+
+
+def _all_or_first_failure(asked: Mapping[Key, Callable[[], Reply]]) -> dict[Key, Reply]:
+    """Return all replies; if some failed, raise the first failure once the others were read, as they were paid for."""
+    replies: dict[Key, Reply] = {}
+    failure: NipRunError | None = None
+    for key, read in asked.items():
+        try:
+            replies[key] = read()
+        except GAME_FAILURES as error:
+            if failure is None:
+                failure = error
+    if failure is not None:
+        raise failure
+    return replies
