@@ -1,7 +1,8 @@
 """Makes what stands in the documentation and is not written by hand: `python docs/make.py`, in a checkout.
 
-`spec-reference.md`: every key, from the schema. `terminal.svg`: commands and what they print, from a real run in a
-temporary folder by the embedded `dummy` provider, whose answers are chosen at random: a picture, and no measurement.
+`spec-reference.md`: every key, from the schema. The tables of `metrics.md`: from the table of metrics. `terminal.svg`:
+commands and what they print, from a real run in a temporary folder by the embedded `dummy` provider, whose answers are
+chosen at random: a picture, and no measurement.
 """
 
 from __future__ import annotations
@@ -73,6 +74,52 @@ def _kind(schema: dict[str, Any], node: dict[str, Any]) -> str:
     return " or ".join(dict.fromkeys(words))
 
 
+def with_metric_tables(page: str) -> str:
+    """Return a page with its tables of metrics, each between two comments, made again from the table of metrics."""
+    return re.sub(
+        r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)",
+        lambda match: match[1] + "\n".join(metric_table(match[2])) + "\n" + match[3],
+        page,
+        flags=re.DOTALL,
+    )
+
+
+def metric_table(group: str) -> Iterator[str]:
+    """Yield the rows of one of the tables: `verdicts`, `blocks`, `agents`, `forecasts` or `calls`."""
+    from runner.results.metric_table import METRICS
+
+    yield "| metric | of | is | better | compared |"
+    yield "| --- | --- | --- | --- | --- |"
+    named: set[str] = set()
+    for metric in METRICS.values():
+        if metric.base_name in named or metric_group(metric) != group:
+            continue
+        named.add(metric.base_name)
+        is_said = metric.unit in ("", "share", "difference of shares") or metric.unit in metric.description
+        unit = "" if is_said else f" ({metric.unit})"
+        cells = (
+            f"`{metric.base_name}`" + (f" ({metric.symbol})" if metric.symbol else ""),
+            metric.over,
+            metric.description + unit,
+            {1: "larger", -1: "smaller", 0: ""}[metric.better],
+            "yes" if metric.is_compared else "",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def metric_group(metric: Any) -> str:
+    """Return the table of the documentation that has a metric."""
+    from runner.results.metric_table import Source
+
+    if metric.source in (Source.BLOCKS, Source.PLAYERS, Source.SEATS):
+        return "blocks"
+    if metric.source in (Source.FORECASTS, Source.LOGPROBS):
+        return "forecasts"
+    if metric.source is Source.CALLS:
+        return "calls"
+    return "agents" if metric.needs_calls or metric.source is Source.AGENTS else "verdicts"
+
+
 def in_terminal(command: str, folder: str) -> str:
     """What a command writes to a terminal of `WIDTH` columns."""
     parent, child = pty.openpty()
@@ -117,6 +164,8 @@ def main() -> None:
     from runner.spec.schemas import experiment_schema
 
     (DOCS / "spec-reference.md").write_text(reference(experiment_schema()), "utf-8")
+    metrics = DOCS / "metrics.md"
+    metrics.write_text(with_metric_tables(metrics.read_text("utf-8")), "utf-8")
     (DOCS / "terminal.svg").write_text(picture(), "utf-8")
 
 

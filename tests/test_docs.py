@@ -14,10 +14,11 @@ import yaml
 from runner.cli.commands import COMMANDS
 from runner.game.prompts.templates import VARIABLES
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions
+from runner.results.metric_table import METRICS
 from runner.results.notes import NOTE_COLUMNS
 from runner.results.tables import COLUMNS
 from runner.spec.schemas import experiment_schema
-from tests.support.documentation import SHOWN, reference
+from tests.support.documentation import SHOWN, reference, with_metric_tables
 from tests.support.paths import ROOT
 from tests.support.processes import python
 from tests.test_structure import ORDER
@@ -120,6 +121,12 @@ def test_every_link_of_a_page_leads_to_a_file(name: str) -> None:
 
 def test_the_reference_is_what_the_schema_says() -> None:
     assert reference(experiment_schema()) == PAGES["spec-reference.md"], "make it again: python docs/make.py"
+
+
+def test_the_tables_of_the_page_about_metrics_are_those_of_the_table_of_metrics() -> None:
+    assert with_metric_tables(PAGES["metrics.md"]) == PAGES["metrics.md"], "make it again: python docs/make.py"
+    named = set(re.findall(r"^\| `(\w+)`", PAGES["metrics.md"], re.MULTILINE))
+    assert {metric.base_name for metric in METRICS.values()} <= named
 
 
 def test_the_picture_shows_commands() -> None:

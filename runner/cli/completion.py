@@ -119,6 +119,10 @@ def _values(option: argparse.Action, before: Sequence[str], word: str) -> Iterab
         return map(str, option.choices)
     if option.metavar == "RUN":
         return _runs(before)
+    if option.dest == "metric":
+        from runner.results.metric_table import option_names
+
+        return option_names(())
     return _files(word, None if option.metavar == "FILE" else ()) if option.metavar in ("FILE", "DIR") else ()
 
 

@@ -738,7 +738,7 @@ _TABLE = (
             show=Show.COMPARISON,
         )
         for name, description, unit in (
-            (CALLS, "calls of a game, failed attempts included", "calls"),
+            (CALLS, "answered calls of a game", "calls"),
             (TOKENS, "prompt and answer tokens of a game", "tokens"),
             (COST, "cost of a game, at the prices of the run's start", "US dollars"),
         )

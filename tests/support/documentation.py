@@ -11,4 +11,5 @@ from tests.support.paths import ROOT
 _MAKE = runpy.run_path(str(ROOT / "docs" / "make.py"), run_name="make")
 
 reference: Callable[[dict[str, Any]], str] = _MAKE["reference"]
+with_metric_tables: Callable[[str], str] = _MAKE["with_metric_tables"]
 SHOWN: tuple[str, ...] = _MAKE["COMMANDS"]

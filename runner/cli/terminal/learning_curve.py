@@ -9,6 +9,7 @@ from typing import Any
 from runner.base.text import in_one_line, with_interval
 from runner.cli.terminal.output import calls_and_cost, can_print, columns_of_output, say
 from runner.cli.terminal.wrapping import wrapped
+from runner.results.metric_table import RANKING_METRIC
 from runner.training.summary import became_words, left_out_words, test_name
 
 WIDEST = 100
@@ -73,7 +74,7 @@ def curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         f"n {one['n']}" + ("" if one["clusters"] == one["n"] else f", {one['clusters']} clusters") for _, one in tests
     ]
     same = len(set(counts)) == 1
-    head = f"accuracy, {counts[0]}" if same else "accuracy"
+    head = f"{RANKING_METRIC}, {counts[0]}" if same else RANKING_METRIC
     wide = max(map(len, (*names, "models")))
     after = max(len(head), max(map(len, numbers)) + (0 if same else 2 + max(map(len, counts))))
     bar = min(columns_of_output() or WIDEST, WIDEST) - wide - after - 4

@@ -100,7 +100,7 @@ def _show_summary(result: FinishedRun) -> None:
     others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
     heading(_title(result))
     for name, shown in (
-        ("accuracy", value + (" (95% interval)" if "[" in value else _why_none(accuracy))),
+        (RANKING_METRIC, value + (" (95% interval)" if "[" in value else _why_none(accuracy))),
         *judging_rows(result.metrics),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
         ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),

@@ -14,6 +14,7 @@ from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import known, listed
 from runner.pages.charts.scales import Scale, Tick, extent
 from runner.pages.charts.styles import PAGE, Look
+from runner.results.metric_table import RANKING_METRIC
 
 Stretch = Sequence[tuple[float, ChartEstimate]]
 """Points without a gap between them."""
@@ -39,7 +40,7 @@ def curve(
     title: str,
     look: Look = PAGE,
     x: str = "iteration",
-    y: str = "accuracy",
+    y: str = RANKING_METRIC,
     domain: tuple[float, float] | None = None,
     note: str = "",
     key: str = "",

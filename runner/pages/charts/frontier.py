@@ -15,6 +15,7 @@ from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import fitted, known, listed, money, visible, width_of
 from runner.pages.charts.scales import Scale, extent
 from runner.pages.charts.styles import PAGE, Look
+from runner.results.metric_table import RANKING_METRIC
 
 MOST_NAMES = 24
 """With more systems, those on the frontier alone are named."""
@@ -48,7 +49,7 @@ def frontier(
     title: str,
     look: Look = PAGE,
     x: str = "cost in dollars",
-    y: str = "accuracy",
+    y: str = RANKING_METRIC,
     cost: Callable[[Any], str] = money,
     domain: tuple[float, float] | None = None,
     key: str = "",

@@ -1,0 +1,159 @@
+"""The table of metrics: one entry is enough for every place, and no entry lacks a decision."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.api import compare, run_sweep, sweep_table
+from runner.cli.completion import candidates
+from runner.cli.main import main
+from runner.pages.report.comparison import compares
+from runner.pages.report.run_site import runs_site
+from runner.results.leaderboard.results_folder import Results
+from runner.results.metric_table import METRICS, Metric, Show, Source
+from runner.spec.loader import load_specs
+from tests.support.documentation import with_metric_tables
+from tests.support.modules import FILES, tree
+from tests.support.paths import ROOT
+from tests.support.runs import metric, played
+from tests.support.specs import spec_file
+
+TOY = Metric(
+    name="short_games",
+    description="share of games with at most four rounds",
+    over="all games",
+    source=Source.GAMES,
+    compute=lambda game: game.truth(game.rounds <= 4),
+    is_proportion=True,
+    needs_labels=False,
+    sql="(rounds <= 4)::INT::DOUBLE",
+    show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
+)
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> Metric:
+    monkeypatch.setitem(METRICS, TOY.name, TOY)
+    return TOY
+
+
+def test_a_new_metric_is_one_entry_and_appears_everywhere(toy: Metric, tmp_path: Path) -> None:
+    spec = spec_file(tmp_path, size=6, fine_tune=None, sweep={"protocol.max_message_rounds": [4, 6]})
+    short, long = runs = list(run_sweep(load_specs(spec), tmp_path / "results"))
+    row = metric(short, toy.name)
+    assert (row["value"], row["n"]) == (1.0, 6)
+    results = Results(tmp_path / "results")
+    (found,) = results.board.query(f"SELECT count(*) FROM metrics WHERE metric = '{toy.name}'")[1]
+    assert found == (2,)
+    pair = compare(short, long, metric=toy.name).pairs[0]
+    assert pair.base_value == 1.0
+    assert sweep_table(runs, [toy.name])[0].metrics[toy.name].value == 1.0
+    assert any(toy.name in section.html for section in runs_site([short.folder], lambda *_: None).sections)
+    compared = compares([one.folder for one in runs], lambda *_: None).sections[0].html
+    assert toy.name.replace("_", " ") in compared
+    where = ["--results", str(results.path), "--out", str(tmp_path / "out")]
+    who = ["--organization", "A", "--relationship", "other", "--subject", "verifier"]
+    assert main(["export", short.run_id, "--format", "every-eval-ever", *where, *who]) == 0
+    (record,) = (tmp_path / "out").glob("data/*/*/*/*.json")
+    exported = {one["metric_config"]["metric_id"] for one in json.loads(record.read_text())["evaluation_results"]}
+    assert toy.name in exported
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    assert f"| `{toy.name}` | all games | {toy.description} | larger | yes |" in with_metric_tables(page)
+    assert candidates(["compare", "a", "b", "--metric", "short"]) == [toy.name]
+
+
+def test_a_metric_says_the_same_in_python_and_in_sql(tmp_path: Path) -> None:
+    """What `compare` and sweeps compute from rows of `rollouts` is what `metrics.json` has from the games."""
+    result = played(spec_file(tmp_path, size=12, fine_tune=None), tmp_path / "results")
+    checked = 0
+    for one in METRICS.values():
+        if not one.sql or one.source is Source.CALLS or one.is_balanced or one.kind is not None:
+            continue
+        for agent in ("verifier", "prover") if one.is_per_agent else (None,):
+            sql = one.score_sql().replace("{agent}", agent or "")
+            question = f"SELECT avg({sql}) FROM rollouts WHERE outcome <> 'transport_failed'"
+            ((value,),) = Results.of(result.folder).board.query(question)[1]
+            assert value == pytest.approx(metric(result, one.name, agent)["value"]), one.name
+            checked += 1
+    assert checked >= 15
+
+
+def test_every_metric_has_a_description_a_direction_and_a_decision_on_comparing() -> None:
+    for name, one in METRICS.items():
+        assert one.name == name
+        assert one.description
+        assert one.over, name
+        assert one.better in (-1, 0, 1)
+        assert one.low < one.high, name
+        assert bool(one.sql) or bool(one.not_compared), (
+            f"{name}: runs are compared by `sql`, or `not_compared` says why"
+        )
+        assert (one.compute is None) == (one.source is Source.CALLS), name
+        assert one.method or one.rule.never or one.source is Source.CALLS, f"{name}: how is its interval computed?"
+
+
+def test_the_coverage_of_every_interval_is_measured() -> None:
+    text = (ROOT / "benchmarks" / "coverage.md").read_text("utf-8")
+    measured = set(re.findall(r"\w+", " ".join(re.findall(r"^\| situation (.*)$", text, re.MULTILINE))))
+    for one in METRICS.values():
+        if one.source is Source.CALLS or one.rule.never is not None:  # no interval
+            continue
+        assert (one.coverage_of or one.base_name) in measured, f"{one.name}: measure it in coverage_metrics.py"
+        assert not (one.coverage_of and one.base_name in measured), f"{one.name} is measured itself"
+
+
+ALSO_WORDS = {
+    "calls": "a count and a column heading",
+    "cost": "a column heading",
+    "decided": "an outcome",
+    "decision": "a column of `rollouts`, and a key of arrays",
+    "reward": "a key of arrays and training examples",
+    "tokens": "a limit and a unit",
+}
+"""Names of metrics that are names of something else, too."""
+
+EXCEPTIONS = {
+    "runner.results.metrics": "the names that the original implementation gives its statistics",
+    "runner.cli.arguments_pages": "names of figures; arguments are read without what the figures need",
+    "runner.cli.arguments_registry": "arguments are read without dataclasses",
+    "runner.cli.arguments_results": "arguments are read without dataclasses",
+    "runner.pages.boards.lists": "the columns of a downloaded board",
+    "runner.pages.boards.page": "the columns of a downloaded board",
+    "runner.registry.lineage.session_facts": "a fact of releases",
+    "runner.server.boards.builder": "a fact of releases",
+    "runner.pages.figures.catalog": "a figure has the name of its metric",
+}
+
+
+def test_no_other_module_knows_the_name_of_a_metric() -> None:
+    """But as a key of a row or a record: `accuracy` is a column of the leaderboard and a fact of a release."""
+    names = ({*METRICS} | {one.base_name for one in METRICS.values()}) - ALSO_WORDS.keys()
+    found = set()
+    for name in FILES:
+        if name != "runner.results.metric_table":
+            found |= {(name, text) for text in _texts(tree(name)) if text in names}
+    modules = {module for module, _ in found}
+    unknown = sorted(f"{module}: {text}" for module, text in found if module not in EXCEPTIONS)
+    assert not unknown, "name it by a constant or an attribute of runner.results.metric_table"
+    assert modules == EXCEPTIONS.keys(), "an exception that is none any more"
+
+
+def _texts(module: ast.AST) -> Iterator[str]:
+    """The texts of a module that are not keys of mappings."""
+    keys: set[int] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Subscript):
+            keys |= {id(node.slice)}
+        elif isinstance(node, ast.Dict):
+            keys |= {id(key) for key in node.keys}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            keys |= {id(argument) for argument in node.args[:1]}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in keys:
+            yield node.value
