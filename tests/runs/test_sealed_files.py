@@ -103,16 +103,18 @@ def test_hashes_that_were_emptied_are_damage_and_missing_ones_are_listed_by_veri
 
 def test_rebuilding_the_board_lists_damaged_runs_and_ranks_the_others(finished: RunFolder) -> None:
     folder = finished.path.parents[2]
-    others = [run(load_spec(folder / "spec.yaml", {"seed": seed}), results=folder / "results") for seed in (1, 2)]
+    others = [run(load_spec(folder / "spec.yaml", {"seed": seed}), results=folder / "results") for seed in (1, 2, 3)]
     damage(finished.table("rollouts"))
     others[0].folder.metrics.unlink()
+    others[2].folder.table("rollouts").unlink()
     done = nip_run_here("leaderboard", "--rebuild", cwd=folder)
     assert done.returncode == 1
     assert f"{TABLE} is damaged" in done.stderr
-    assert "holds 2 runs" in done.stdout
+    assert "holds 3 runs" in done.stdout
     listed = {row["run_id"]: row for row in json.loads(nip_run_here("leaderboard", "--json", cwd=folder).stdout)}
     assert set(listed) == {one.run_id for one in others}
-    assert listed[others[0].run_id]["reason"] == "damaged: its metrics are missing; verify it"
+    for missing in (others[0], others[2]):
+        assert listed[missing.run_id]["reason"] == "damaged: its metrics or tables are missing; verify it"
     assert listed[others[1].run_id]["rank"] == 1
 
 

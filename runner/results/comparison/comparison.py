@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted, decimal, with_interval
+from runner.models.settings import NOT_PUBLISHED
 from runner.results.comparison.assertions import Assertion, AssertionResult, check_bound, parse_assertion
 from runner.results.comparison.baselines import baseline_of
 from runner.results.comparison.leader import leader_of
@@ -286,6 +287,7 @@ class _Work:
         elif _is_one_system(base, other):
             pooled = self._pooled(measure, found, stopped=bool(stopped))
             row = _untested(row, f"{ONE_SYSTEM}: {value}; pooled, {measure.name} is {pooled}")
+            notes = (*notes, *_other_addresses(base, other))
         elif stopped and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
         return replace(
@@ -349,6 +351,18 @@ ONE_SYSTEM = "two samples of one system (the same rules, prompts and names of mo
 def _is_one_system(base: System, other: System) -> bool:
     """Whether the runs of both differ in their seeds alone."""
     return base.manifests[0].game_sha256 == other.manifests[0].game_sha256
+
+
+def _other_addresses(base: System, other: System) -> Iterator[str]:
+    """What to say if one system's models were asked at two addresses, at which they may differ."""
+    theirs = other.addresses
+    for group, address in base.addresses.items():
+        if address != theirs.get(group) and NOT_PUBLISHED not in (address, theirs.get(group)):
+            yield (
+                f"models.{group} was asked at two addresses ({address or 'the provider'}, "
+                f"{theirs.get(group) or 'the provider'}): if these serve different models, give the models different "
+                "names and play again"
+            )
 
 
 def _own_ends(system: System, measure: Metric, plain: tuple[float | None, float | None]) -> tuple[Any, Any]:

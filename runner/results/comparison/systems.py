@@ -69,6 +69,13 @@ class System:
         """What the verifiers are asked as."""
         return {row["model"] for row in self.manifests[0].agents if row["role"] == "verifier"}
 
+    @property
+    def addresses(self) -> dict[str, Any]:
+        """The address of each of its agents' model groups, as its first run has it."""
+        models = saved_value(self.runs[0], "models") or {}
+        groups = sorted({row["model_group"] for row in self.manifests[0].agents})
+        return {group: (models.get(group) or {}).get("base_url") for group in groups}
+
     @cached_property
     def columns(self) -> frozenset[str]:
         """The columns of the dataset that the templates use; see `points`."""

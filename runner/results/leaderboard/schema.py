@@ -78,7 +78,7 @@ CASE
     WHEN r.responses_per_step IS NOT NULL THEN 'tree: its samples are not independent games'
     WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
     WHEN m.value IS NULL AND m.reason = 'no labels' THEN 'no labels: the owner of its dataset keeps them'
-    WHEN m.value IS NULL AND r.outcomes::VARCHAR = '{{}}' THEN 'damaged: its metrics are missing; verify it'
+    WHEN m.value IS NULL AND r.outcomes::VARCHAR = '{{}}' THEN 'damaged: its metrics or tables are missing; verify it'
     WHEN m.value IS NULL THEN 'no rollout has a verdict to count'
 END
 """

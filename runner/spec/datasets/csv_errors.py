@@ -55,9 +55,17 @@ def skipped_line(path: Path, width: int) -> Line | None:
 
 
 def unclosed_quote(path: Path) -> Line | None:
-    """Return the first row with a quoted text that is not closed, or None, also if Python cannot read the file."""
+    """Return the first row with a quoted text that is not closed, or None, also if Python cannot read the file.
+
+    A `.tsv` file may have no quoted text: a lone quote is an error only if other fields are whole quoted texts.
+    """
 
     def found(file: TextIOWrapper) -> Line | None:
+        if path.suffix.lower() == ".tsv":
+            plain = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            if not any(len(field) > 1 and field[0] == field[-1] == '"' for row in plain for field in row):
+                return None
+            file.seek(0)
         header_line = file.readline()
         file.seek(0)
         rows = csv.reader(file, delimiter=max(_delimiters(path), key=header_line.count), strict=True)

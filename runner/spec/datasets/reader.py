@@ -172,7 +172,7 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
     options = f"?, all_varchar=true, {csv_options(path)}"
     query = f"SELECT * FROM read_csv({options})"
     try:
-        unclosed = unclosed_quote(path) if path.suffix.lower() == ".csv" else None
+        unclosed = unclosed_quote(path)
         if unclosed is not None:  # unless DuckDB finds that the file quotes by other rules
             sniffed = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
             if sniffed == ("(empty)",):

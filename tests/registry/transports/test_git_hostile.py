@@ -9,7 +9,8 @@ import pytest
 
 from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.documents.releases.reference import parse
-from runner.registry.transports.git.bounded_process import ProcessLimits
+from runner.registry.transports.git.bounded_process import GitFailed, ProcessLimits
+from runner.registry.transports.git.process import GitProcess
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.registry import Registry
 from tests.support import git
@@ -136,3 +137,18 @@ def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_pa
     assert size < 20 << 20
     assert "secret-of-ann" not in str(raised.value)
     assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_a_command_gets_more_time_for_each_transferred_byte(tmp_path: Path) -> None:
+    folder = tmp_path / "registry.git"
+    folder.mkdir()
+    GitProcess(folder, [])("init", "--quiet", "--bare", "--template=", ".")
+    git_process = GitProcess(folder, [], ProcessLimits(seconds=-1, rate=1 << 10))  # the fixed part is used up
+    with pytest.raises(GitFailed, match=r"took more than 0 seconds for 0 bytes"):
+        git_process("rev-parse", "--git-dir")
+    packs = folder / "objects" / "pack"
+    packs.mkdir(parents=True, exist_ok=True)
+    (packs / "tmp_pack_received").write_bytes(bytes(1 << 20))
+    assert git_process("rev-parse", "--git-dir")
+    with pytest.raises(GitFailed, match="took more than"):
+        git_process("rev-parse", "--git-dir", seconds=-1)  # a short question gets no more time

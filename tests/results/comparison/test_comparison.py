@@ -349,3 +349,16 @@ def test_planted_verdicts_are_what_is_read(tmp_path: Path) -> None:
     other = planted(solo_spec(tmp_path, size=4), tmp_path / "results", "two", lambda _, __: True, "seed=8")
     pair = only(compare("one", other, results=tmp_path / "results", metric="undecided_0"))
     assert (pair.base_value, pair.other_value, pair.datapoints) == (0.5, 0.0, 2)
+
+
+def test_equal_names_of_models_at_two_servers_are_pointed_out(tmp_path: Path) -> None:
+    with serving() as first, serving() as second:
+        path = solo_spec(tmp_path, size=4)
+        path.write_text(path.read_text().replace('"provider": "dummy"', '"provider": "openai", "model": "tiny"'))
+        one, again, other = (
+            played(path, tmp_path / "results", f"models.m.base_url={address}", f"seed={seed}")
+            for address, seed in ((first.base_url, 1), (first.base_url, 2), (second.base_url, 3))
+        )
+    places = f"models.m was asked at two addresses ({first.base_url}, {second.base_url})"
+    assert any(note.startswith(places) for note in only(compare(one, other, results=tmp_path / "results")).notes)
+    assert not any("addresses" in note for note in only(compare(one, again, results=tmp_path / "results")).notes)

@@ -105,6 +105,14 @@ def test_a_quote_in_a_csv_file_that_is_not_closed_is_refused_with_its_row(
     assert f"{place}: a quoted text that begins in this row is not closed" in said
 
 
+def test_a_lone_quote_in_a_tsv_file_is_refused_only_among_quoted_texts(tmp_path: Path) -> None:
+    lone = 'id\tlabel\ttext\na\t0\tx\nb\t1\t"open\nc\t0\ty\n'
+    points = load(tmp_path, lone, "d.tsv").datapoints
+    assert [point.columns["text"] for point in points] == ["x", '"open', "y"]
+    said = refusal(tmp_path, f'{lone}d\t1\t"a ""word"" here"\n', "d.tsv")
+    assert "line 3 (row 2): a quoted text that begins in this row is not closed" in said
+
+
 @pytest.mark.parametrize(
     ("row", "text"),
     [

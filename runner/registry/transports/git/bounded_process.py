@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,7 +21,10 @@ class ProcessLimits:
 
     idle_seconds: float = 120.0
     """Without a word of git."""
-    seconds: float = 3_600.0
+    seconds: float = 300.0
+    """The fixed part of the time of a command; each transferred byte adds to it."""
+    rate: int = 8 << 10
+    """Minimum rate of a transfer in bytes a second, in either direction."""
     pack_bytes: int = 16 << 30
     """On the disk; not more than half of what is free there."""
     memory_bytes: int = 4 << 30
@@ -100,8 +103,11 @@ class Feeder:
 class Watch:
     """Reads what a command says, until it ends or has taken more than it may."""
 
-    def __init__(self, process: subprocess.Popen[bytes], bounds: ProcessLimits) -> None:
-        self._process, self._bounds = process, bounds
+    def __init__(
+        self, process: subprocess.Popen[bytes], bounds: ProcessLimits, transferred: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`transferred` counts the bytes for which the command gets additional time."""
+        self._process, self._bounds, self._transferred = process, bounds, transferred
         self._out, self._errors, self._heard = bytearray(), bytearray(), 0
 
     @property
@@ -121,8 +127,9 @@ class Watch:
             pipes.register(self._process.stderr, selectors.EVENT_READ, self._hear_error)
             while pipes.get_map():
                 now = time.monotonic()
-                if now - last > self._bounds.idle_seconds or now - begun > self._bounds.seconds:
-                    raise GitFailed(self._waited(idle=now - last > self._bounds.idle_seconds), self.said())
+                if now - last > self._bounds.idle_seconds:
+                    raise GitFailed(f"nothing came for {self._bounds.idle_seconds:g} seconds", self.said())
+                self._check_rate(now - begun)
                 ended = self._process.poll() is not None
                 ready = pipes.select(0 if ended else min(0.5, self._bounds.idle_seconds, self._bounds.seconds))
                 for key, _ in ready:
@@ -136,10 +143,11 @@ class Watch:
                     break  # what it left behind, such as a connection that is shared, may hold the pipes
         self._process.wait()
 
-    def _waited(self, *, idle: bool) -> str:
-        if idle:
-            return f"nothing came for {self._bounds.idle_seconds:g} seconds"
-        return f"it took more than {self._bounds.seconds:g} seconds"
+    def _check_rate(self, waited: float) -> None:
+        if waited > self._bounds.seconds:  # before that, nothing needs to be counted
+            size = self._transferred()
+            if waited > self._bounds.seconds + size / self._bounds.rate:
+                raise GitFailed(f"it took more than {waited:.0f} seconds for {size:,} bytes", self.said())
 
     def _hear_answer(self, piece: bytes) -> None:
         self._out += piece

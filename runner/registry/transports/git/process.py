@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +119,7 @@ class GitProcess:
         process = self.start(*arguments, disk=disk, takes=feed is not None)
         try:
             feeder = None if feed is None else Feeder(process, feed)
-            watch = Watch(process, bounds)
+            watch = Watch(process, bounds, self._stored_bytes if seconds is None else lambda: 0)
             try:
                 watch.follow()
             finally:
@@ -147,6 +148,14 @@ class GitProcess:
             cwd=self.folder, env=self._environment, start_new_session=True,
             stdin=subprocess.PIPE if takes else subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+
+    def _stored_bytes(self) -> int:
+        """Bytes of all objects here, including those that are being received and those to be pushed."""
+        found = 0
+        for path in self.folder.glob("objects/*/*"):
+            with suppress(FileNotFoundError):  # renamed since it was listed
+                found += path.stat().st_size
+        return found
 
     def _disk(self) -> int:
         return min(self.bounds.pack_bytes, shutil.disk_usage(self.folder).free // 2)
