@@ -90,7 +90,6 @@ HOMES = {
         "runner.rollouts.agents.nested_arrays",
         "runner.rollouts.agents.observations",
         "runner.rollouts.agents.whole_agent",
-        "runner.pages.base85",
         "runner.results.verdict_columns",
         "runner.results.leaderboard.pooled_numbers",
         "runner.statistics.calibration",

@@ -21,7 +21,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from runner.base.text import in_one_line
-from runner.pages.base85 import encoded
 
 _HERE = Path(__file__).parent
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
@@ -139,7 +138,7 @@ def html(
     yield before
     for name, piece in data.items():
         opened = Markup('<script type="application/octet-stream" id="data-{}">').format(name)
-        yield f"{opened}{encoded(piece)}</script>\n".encode()  # no character of it means anything in HTML
+        yield f"{opened}{base64.b64encode(piece).decode()}</script>\n".encode()
     yield after
 
 

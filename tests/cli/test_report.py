@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from base64 import b64decode
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,7 +17,6 @@ import pytest
 from runner.base.redaction import REMOVED
 from runner.base.storage.locks import locked
 from runner.cli.main import main
-from runner.pages.base85 import decoded
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from tests.compatibility.old import opened
@@ -260,7 +260,7 @@ def test_a_key_that_stands_in_the_texts_of_a_run_is_not_reported(words: tuple[st
             page = (tmp_path / "site" / "index.html").read_text()
         else:
             page = (tmp_path / "x.html").read_text()
-            data = [decoded(found) for found in re.findall(r'id="data-[^"]*">([^<]*)<', page)]
+            data = [b64decode(found) for found in re.findall(r'id="data-[^"]*">([^<]*)<', page)]
         return page, "".join(gzip.decompress(piece).decode() for piece in data)
 
     assert all(KEY in text for text in told())

@@ -1,4 +1,4 @@
-"""What a page's script gets: bytes as text that HTML leaves alone, and each text once."""
+"""A page's script gets each text once."""
 
 from __future__ import annotations
 
@@ -6,35 +6,7 @@ import gzip
 import json
 import random
 
-import pytest
-
-from runner.pages.base85 import ALPHABET, decoded, encoded
 from runner.pages.packing import LONG, Texts, by_length, packed, read
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 7, 8, 1000, 4095])
-def test_bytes_come_back_and_take_five_characters_for_four(size: int) -> None:
-    data = random.Random(size).randbytes(size)
-    text = encoded(data)
-    assert decoded(text) == data
-    assert len(text) == size + -(-size // 4)
-
-
-def test_the_extremes_of_a_group_come_back() -> None:
-    data = b"\0\0\0\0\xff\xff\xff\xff\0\0\0\1\xff"
-    assert decoded(encoded(data)) == data
-
-
-def test_no_character_means_anything_in_html_or_a_script() -> None:
-    assert len(set(ALPHABET)) == 85
-    assert not set(ALPHABET) & set("\"&'<>\\`$-\n ")
-
-
-@pytest.mark.parametrize("text", ["é0000", "<0000", ALPHABET[84] * 5])
-def test_what_is_not_base_85_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not base 85"):
-        decoded(text)
-
 
 WORDS = ["", "short", "a" * LONG, "b" * 500, "the same again " * 10, "\0\x1b[31m\u202e" * 30, "ß" * 100]
 

@@ -1,29 +1,7 @@
 // The data of a page: compressed pieces, in the page itself or beside it, read when they are asked for.
 
-const CODES = (() => {
-  const found = new Int16Array(128).fill(-1);
-  let value = 0;
-  for (let code = 33; code < 127; code++) {
-    if ("\"&'<>\\`$-".includes(String.fromCharCode(code)) || value === 85) continue;
-    found[code] = value++;
-  }
-  return found;
-})();
-
 function bytesOf(text) {
-  const missing = (5 - (text.length % 5)) % 5;
-  const bytes = new Uint8Array(((text.length + missing) / 5) * 4);
-  for (let at = 0, to = 0; at < text.length; at += 5, to += 4) {
-    let word = 0;
-    for (let place = 0; place < 5; place++) {
-      word = word * 85 + (at + place < text.length ? CODES[text.charCodeAt(at + place)] : 84);
-    }
-    bytes[to] = word >>> 24;
-    bytes[to + 1] = word >>> 16;
-    bytes[to + 2] = word >>> 8;
-    bytes[to + 3] = word;
-  }
-  return bytes.subarray(0, bytes.length - missing);
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 }
 
 async function unpacked(bytes) {
