@@ -18,7 +18,7 @@ from runner.runs.finished.selection import ReplayOf, WhichRun
 from runner.runs.session.chat_format_lock import as_begun
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import Spec, SpecSource
-from runner.training.any_run import ToRun, name_of, run_all, run_spec
+from runner.training.dispatch import PlannedRun, name_of, run_all, run_spec
 from runner.training.plan import AnyPlan, plan_of
 from runner.training.sweep_budgets import shared_budgets
 from runner.training.trust import check_trust
@@ -174,7 +174,7 @@ def run_sweep(
 
     with shared_budgets([(point.key, point.plan, point.name) for point in points], folder) as budgets:
         runs = [
-            ToRun(
+            PlannedRun(
                 point.plan,
                 point.name,
                 RunOptions(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from runner.models.layers.budget import Budget
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.process import allow_open_files
-from runner.training.any_run import spent
+from runner.training.dispatch import spent
 from runner.training.plan import AnyPlan
 
 

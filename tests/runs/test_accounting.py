@@ -17,7 +17,7 @@ from runner.runs.execution.spending import spending
 from runner.runs.finished.selection import ITS_OWN
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
-from runner.training.any_run import run_spec
+from runner.training.dispatch import run_spec
 from tests.support.servers.batch_client import providing
 from tests.support.specs import spec_file
 

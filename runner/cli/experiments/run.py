@@ -46,7 +46,7 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, WhichRun
 from runner.runs.session.run import RunOptions
 from runner.statistics.intervals import load_intervals
-from runner.training.any_run import ToRun, name_of, run_all
+from runner.training.dispatch import PlannedRun, name_of, run_all
 from runner.training.sweep_budgets import Budgets, shared_budgets
 from runner.training.trust import asked_for, check_trust, is_whole_replay, keys_sent, stranger_prices
 
@@ -139,7 +139,7 @@ class _Runs:
             say()
             show_sweep(sweep_rows(points_of(points, [self._name(point) for point in points]), self.results))
 
-    def _to_run(self, point: SpecPoint, watch: Watch | None, budgets: Budgets) -> ToRun:
+    def _to_run(self, point: SpecPoint, watch: Watch | None, budgets: Budgets) -> PlannedRun:
         name = self._name(point)
         options = RunOptions(
             replay=self._which.replay,
@@ -149,7 +149,7 @@ class _Runs:
             manual_models=_manual_models(self.args.set_model),
             allowed_keys=self._allowed,
         )
-        return ToRun(point.plan, name, options)
+        return PlannedRun(point.plan, name, options)
 
     def _ended(self, display: Display, place: int, result: FinishedRun | Waiting) -> None:
         """Show what a point has come to."""

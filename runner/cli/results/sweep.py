@@ -15,7 +15,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, SweepRow, SweepValue, sweep_rows
 from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.selection import ITS_OWN
-from runner.training.any_run import name_of
+from runner.training.dispatch import name_of
 
 _DROPPED = ("cost", "between seeds", "n")
 """What a narrow terminal does without, the first of it first."""

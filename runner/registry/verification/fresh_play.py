@@ -24,7 +24,7 @@ from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.statistics.differences import Difference
 from runner.statistics.sign_flip import ALPHA
-from runner.training.any_run import run_plan
+from runner.training.dispatch import run_plan
 from runner.training.plan import AnyPlan, plan_of
 
 MARGIN = 0.1

@@ -33,7 +33,7 @@ from runner.runs.finished.selection import ReplayOf, WhichRun
 from runner.runs.session.chat_format_lock import as_begun
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
-from runner.training.any_run import run_plan
+from runner.training.dispatch import run_plan
 from runner.training.plan import plan_of
 from runner.version import __version__
 

@@ -33,7 +33,7 @@ def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun)
 
 
 @dataclass(frozen=True)
-class ToRun:
+class PlannedRun:
     """The run of a plan of either kind, under its name."""
 
     plan: AnyPlan
@@ -41,7 +41,7 @@ class ToRun:
     options: RunOptions
 
 
-def run_all(runs: Sequence[ToRun], results: Results, ended: Callable[[int, FinishedRun | Waiting], None]) -> None:
+def run_all(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun | Waiting], None]) -> None:
     """Run plans: benchmarks side by side, training runs one after another.
 
     `ended` is called with the result of each, and its place among them, in the order of `runs`; or with what a training
@@ -64,11 +64,11 @@ def _from(first: int, ended: Callable[[int, FinishedRun | Waiting], None], place
     ended(first + place, result)
 
 
-def _benchmarks(runs: Sequence[ToRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
+def _benchmarks(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
     run_together([GamesOf(_checked(run, results), run.run_id, run.options) for run in runs], results, ended)
 
 
-def _one(run: ToRun, results: Results, ended: Callable[[FinishedRun | Waiting], None], *, is_only: bool) -> None:
+def _one(run: PlannedRun, results: Results, ended: Callable[[FinishedRun | Waiting], None], *, is_only: bool) -> None:
     try:
         result = run_plan(run.plan, results, run.run_id, run.options)
     except Waiting as error:
@@ -79,9 +79,9 @@ def _one(run: ToRun, results: Results, ended: Callable[[FinishedRun | Waiting], 
         ended(result)
 
 
-def _side_by_side(runs: Sequence[ToRun], results: Results) -> Iterator[list[ToRun]]:
+def _side_by_side(runs: Sequence[PlannedRun], results: Results) -> Iterator[list[PlannedRun]]:
     """Runs that follow each other and can be played at the same time: no training, and none that needs another."""
-    group: list[ToRun] = []
+    group: list[PlannedRun] = []
     for run in runs:
         if group and not all(_may_join(run, other, results) for other in group):
             yield group
@@ -91,7 +91,7 @@ def _side_by_side(runs: Sequence[ToRun], results: Results) -> Iterator[list[ToRu
         yield group
 
 
-def _may_join(run: ToRun, other: ToRun, results: Results) -> bool:
+def _may_join(run: PlannedRun, other: PlannedRun, results: Results) -> bool:
     if isinstance(run.plan, TrainingPlan) or isinstance(other.plan, TrainingPlan) or run.run_id == other.run_id:
         return False
     at_once = [plan.spec.experiment.rollouts.concurrency for plan in (run.plan, other.plan)]
@@ -118,7 +118,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
         NipRunError: see `runner.runs.session.run.run_games` and `runner.training.run.train`.
     """
     if not isinstance(plan, TrainingPlan):
-        return run_games(_checked(ToRun(plan, run_id, options), results), results, run_id, options)
+        return run_games(_checked(PlannedRun(plan, run_id, options), results), results, run_id, options)
     check_trust(plan, options.replay, options.allowed_keys)
     check_engine(plan.spec.experiment.execution, asks=True)
     check_stays(results)
@@ -133,7 +133,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
         return train(plan, results, run_id, options)
 
 
-def _checked(run: ToRun, results: Results) -> Plan:
+def _checked(run: PlannedRun, results: Results) -> Plan:
     """The plan of a benchmark.
 
     Raises:
