@@ -107,7 +107,7 @@ def feed(descriptor: int, size: int, count: int) -> None:
     """Send records, and wait for each to be on disk: a worker without games."""
     from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
     from runner.models.journal_records import CallRecord, RequestRecord
-    from runner.runs.workers.link import SocketLink
+    from runner.runs.workers.channel import SocketChannel
     from runner.runs.workers.writer_proxy import RemoteJournal
 
     body = {"model": "tiny", "choices": [{"message": {"content": "word " * (size // 5)}, "finish_reason": "stop"}]}
@@ -118,7 +118,7 @@ def feed(descriptor: int, size: int, count: int) -> None:
         gone = asyncio.Event()
         journal: list[RemoteJournal] = []
         end = socket.socket(fileno=descriptor)
-        link = await SocketLink.over(end, lambda batch: [journal[0].acked(one) for one in batch], gone.set)
+        link = await SocketChannel.open(end, lambda batch: [journal[0].acknowledge(one) for one in batch], gone.set)
         journal.append(RemoteJournal(link, is_bound=True, is_durable=True))
         numbers = iter(range(count))
 
@@ -147,9 +147,9 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
     from runner.rollouts.plan import Plan
     from runner.runs.execution.accounting import Accounting
     from runner.runs.execution.spending import used_models
-    from runner.runs.workers.link import SocketLink
-    from runner.runs.workers.messages import Acked
-    from runner.runs.workers.writer import OpenGames
+    from runner.runs.workers.channel import SocketChannel
+    from runner.runs.workers.messages import Acknowledged
+    from runner.runs.workers.open_games import OpenGames
     from runner.spec.loader import load_spec
 
     async def take(here: Path) -> tuple[float, float]:
@@ -159,7 +159,7 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
         gone = [asyncio.Event() for _ in range(feeders)]
         tasks: set[asyncio.Task[None]] = set()
         begin: list[tuple[float, float]] = []
-        links: list[SocketLink] = []
+        links: list[SocketChannel] = []
         processes = []
 
         def received(number: int, batch: Sequence[Any]) -> None:
@@ -168,7 +168,7 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
 
             async def write() -> None:
                 await written.append(batch, lambda _: None)
-                links[number].send(Acked([append.number for append in batch]))
+                links[number].send(Acknowledged([append.number for append in batch]))
 
             task = asyncio.create_task(write())
             tasks.add(task)
@@ -180,7 +180,7 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
             processes.append(started(words, theirs.fileno()))
             theirs.close()
             links.append(
-                await SocketLink.over(ours, lambda batch, number=number: received(number, batch), gone[number].set)
+                await SocketChannel.open(ours, lambda batch, number=number: received(number, batch), gone[number].set)
             )
         for one in gone:
             await one.wait()

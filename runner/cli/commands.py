@@ -56,7 +56,7 @@ COMMANDS: Mapping[str, Command] = {
         "plan spec.yaml --detect 0.1 --against RUN --json", "plan spec.yaml --workers 4 --like pilot",
     ),
     "run": Command(
-        "play a spec; `nip-run SPEC` is short for it", play.run, "runner.cli.experiments.run_ahead",
+        "play a spec; `nip-run SPEC` is short for it", play.run, "runner.cli.experiments.run",
         "spec.yaml", "spec.yaml dataset.limit=10 budget.usd=1", "spec.yaml --replay RUN", "spec.yaml --shard 3/8",
     ),
     "merge": Command(

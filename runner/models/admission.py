@@ -11,7 +11,6 @@ from runner.models.layers.budget import Budget, within_budget
 from runner.models.layers.limits import GroupLimit, within_limits
 from runner.models.retry_policy import Retry
 from runner.models.shared_servers import Servers, server_of
-from runner.models.usage_totals import UsageTotals
 
 Learn = Callable[[Mapping[str, str]], None]
 """Is told the headers of an answer."""
@@ -54,13 +53,6 @@ class OwnAdmission:
         limits, costs = self._limits[server], self._costs
         limited = within_limits(complete, self._gate, limits, lambda request: costs.worst_case(request).tokens)
         return limited if self._budget is None else within_budget(limited, self._budget, costs)
-
-    def has_room(self, group: str, server: str | None, most: UsageTotals, ahead: int) -> bool:
-        """Whether a call may be let through before it is to be made: nobody waits, and there is budget for so many."""
-        limit = self._limits[server].get(group)
-        all_of_them = UsageTotals(most.usd * ahead, most.tokens * ahead, most.completions * ahead)
-        fits = self._budget is None or self._budget.has_room(all_of_them)
-        return fits and limit is not None and limit.has_room and self._gate.has_room
 
     def learns(self, group: str, server: str | None) -> Learn | None:
         limit = self._limits[server].get(group)

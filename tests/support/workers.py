@@ -18,12 +18,11 @@ def workers_of(pid: int) -> list[int]:
 def is_running(pid: int, parent: int | None = None) -> bool:
     """Whether a worker has not ended, and is a child of this process; one that waits to be reaped has ended."""
     try:
-        stat, words, name = (Path(f"/proc/{pid}/{file}").read_bytes() for file in ("stat", "cmdline", "comm"))
+        stat, words = (Path(f"/proc/{pid}/{file}").read_bytes() for file in ("stat", "cmdline"))
     except OSError:  # it has ended meanwhile
         return False
     state, its_parent = stat.rpartition(b")")[2].split()[:2]
-    is_worker = b"runner.runs.workers" in words or name.startswith(b"nip-run worker")
-    return state != b"Z" and is_worker and parent in (None, int(its_parent))
+    return state != b"Z" and b"runner.runs.workers" in words and parent in (None, int(its_parent))
 
 
 def facts_in_journal(run: Path) -> list[str]:

@@ -61,10 +61,6 @@ class Budget:
         """Count what an earlier process spent."""
         self.spent += amount
 
-    def has_room(self, amount: UsageTotals) -> bool:
-        """Whether this much fits beside all that is set aside."""
-        return self._refused is None and self._exceeded(amount) is None
-
     def _exceeded(self, amount: UsageTotals) -> str | None:
         total = self.spent + self._reserved + amount
         for name in ("usd", "tokens", "completions"):

@@ -22,8 +22,6 @@ from runner.base.errors import TransientError
 from runner.models.interface import Complete, Completion, Request
 
 START_SHARE = 4
-SPARE_SHARE = 8
-"""This part of the places is left to calls that are to be made now, by those that may be made soon."""
 SHRINK = 0.8
 BACKOFF_COOLDOWN_SECONDS = 15.0
 EWMA_WEIGHT = 1 / 32
@@ -62,11 +60,6 @@ class FairSemaphore:
             if place.done() and not place.cancelled():
                 self.leave()
             raise
-
-    @property
-    def has_room(self) -> bool:
-        """Whether nobody waits, and places are left over for those who come."""
-        return not self._waiting and self._free > self._size // SPARE_SHARE
 
     def leave(self) -> None:
         """Give the place to the first who waits in the next group."""
@@ -148,13 +141,6 @@ class GroupLimit:
                 if bucket is None or bucket.per_minute != int(text):
                     self._buckets[kind] = LeakyBucket(float(text), self._clock)
                     log.info("%s: the server allows %s %s a minute", self.group, text, kind)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a call that is not to be made yet may take a place: no rate counts it, and it is in nobody's way."""
-        most = int(self.limit) - int(self.limit) // SPARE_SHARE
-        is_open = not self._buckets and self._clock() >= self._not_before
-        return is_open and not self._waiting and self._in_flight < most
 
     async def enter(self, tokens: Callable[[], int] = lambda: 0) -> int:
         """Wait for a place and for the rates; the tokens that were counted of what the call may use.

@@ -46,7 +46,7 @@ def engine_kept(executions: Iterable[Execution]) -> Iterator[None]:
     if all(execution.engine != "ray" for execution in executions):
         yield
         return
-    from runner.runs.workers.cluster.connection import kept
+    from runner.runs.workers.cluster.connection import shared_connection
 
-    with kept():
+    with shared_connection():
         yield

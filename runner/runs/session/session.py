@@ -160,12 +160,12 @@ class Session:
             check_room(self.plan, self.folder)
         workers = self._workers()
         if workers is not None:
-            from runner.runs.workers.writer_setup import leasing  # most runs need none
+            from runner.runs.workers.writer_setup import scheduler_of  # most runs need none
 
             self._cores = min(workers, cores_here())
             makes = self._on_rollout is None and not needs_rollouts(self.plan)
-            async with leasing(self._wiring, workers, makes=makes) as (leases, journal):
-                await self._play_all(leases, journal.check_there, lambda: journal.records)
+            async with scheduler_of(self._wiring, workers, makes_outputs=makes) as (scheduler, journal):
+                await self._play_all(scheduler, journal.check_there, lambda: journal.records)
             return
         async with self._wiring.opened() as wired:
 

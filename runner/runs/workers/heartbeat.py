@@ -1,8 +1,7 @@
-"""Workers of which nothing is heard: one that hangs is ended, so that others play its games.
+"""The watch over silent workers: a worker that hangs is killed, so that others play its games.
 
-A worker says that it lives as often as it is looked at here. What counts is how often nothing was heard in a row, and
-not what the clock says: a writer that was stopped itself, or slept with its machine, reads what waits for it before it
-looks again.
+A worker sends a message at least as often as it is checked here. The silent checks in a row count, not the time: a
+writer that was stopped itself, or was asleep with its machine, reads the waiting messages before it checks again.
 """
 
 from __future__ import annotations
@@ -14,45 +13,45 @@ from runner.base.text import counted
 from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
-MOST = 12
-"""So often in a row nothing is heard of a worker that hangs: longer than it is busy with the longest prompts."""
+SILENT_CHECKS = 12
+"""Silent checks in a row until a worker is killed: longer than the longest prompts keep it busy."""
 
-MOST_WHEN_STOPPING = 3
-"""And where the run is to stop, and a person waits for that."""
+SILENT_CHECKS_WHEN_STOPPING = 3
+"""The same while the run is stopping and a person waits for it."""
 
 
 class HeartbeatMonitor:
-    """Looks after the workers of a run that have games."""
+    """Checks the workers that have games."""
 
     def __init__(
         self,
-        places: Sequence[WorkerSlot],
-        held: WriterState,
+        slots: Sequence[WorkerSlot],
+        state: WriterState,
         fail: Callable[[Exception], None],
         every: float = ALIVE_SECONDS,
     ) -> None:
-        """`fail` is told what goes wrong here: whoever hears a note may raise."""
-        self._places, self._held, self._fail, self._every = places, held, fail, every
+        """`fail` is called with an error that ends the watch, such as one of a callback that gets a note."""
+        self._slots, self._state, self._fail, self._every = slots, state, fail, every
 
     async def watch(self) -> None:
-        """Look at all of them again and again, until cancelled."""
+        """Check all workers at each interval, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._every)
-                for place in self._places:
-                    self._look(place)
-        except Exception as error:  # noqa: BLE001 - the run must hear of it, whatever it is
+                for slot in self._slots:
+                    self._check(slot)
+        except Exception as error:  # noqa: BLE001 - the run must end with it, whatever it is
             self._fail(error)
 
-    def _look(self, place: WorkerSlot) -> None:
-        worker = place.worker
-        if worker is None or not place.leases:
-            place.silent = 0
+    def _check(self, slot: WorkerSlot) -> None:
+        worker = slot.worker
+        if worker is None or not slot.leases:
+            slot.silent = 0
             return
-        place.silent += 1
-        if place.silent < (MOST_WHEN_STOPPING if self._held.stop.stopping else MOST):
+        slot.silent += 1
+        if slot.silent < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.stopping else SILENT_CHECKS):
             return
-        how = f"said nothing for {place.silent * self._every:.0f} s, as one that hangs or was stopped, and was killed"
-        place.silent = 0
-        self._held.notes.note(f"a worker process {how}, with {counted(len(place.leases), 'game')} to play again")
-        worker.kill(how)
+        reason = f"sent nothing for {slot.silent * self._every:.0f} s, so it hangs or was stopped, and was killed"
+        slot.silent = 0
+        self._state.notes.note(f"a worker process {reason}, with {counted(len(slot.leases), 'game')} to play again")
+        worker.kill(reason)

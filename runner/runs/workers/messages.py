@@ -1,15 +1,15 @@
-"""What the writer of a run and its workers tell each other, as plain values; how they travel is the link's.
+"""The protocol between the writer of a run and its workers: one typed message per line of this conversation.
 
-A worker is told to start, and says that it is ready. It is leased games, each with the records that the journal has of
-it already, and gives back a finished game, or what it ended with instead. What it wants to be in the journal it sends,
-and goes on once that is acknowledged as being on disk. It asks for a permit for each call that counts: the writer holds
-the budget, the limits and the places, and is told how the call ended.
+The writer sends `Start`; the worker answers `WorkerReady`, or `CannotStart`. The writer leases games, each with the
+records that the journal has of it, and the worker reports each as `GameFinished`, `GamePlayed` or `Unfinished`. A
+worker sends records to append, and continues when the writer acknowledges that they are on disk. It asks for a permit
+before each call that counts, because the writer holds budget and limits, and reports how the call ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runner.base.storage.log_lines import Unnumbered
@@ -22,55 +22,49 @@ from runner.runs.execution.game_outputs import MadeGame
 from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.workers.remote_errors import RemoteError
 
-FACTS = tuple(field.name for field in fields(Rollout) if field.name != "job")
-"""What a rollout is besides its job, which the writer has."""
-
 Record = dict[str, Any]
 """A record of the journal, as its line has it."""
 
 ALIVE_SECONDS = 5.0
-"""So often a worker says that it lives, whatever else it says."""
+"""The interval at which a worker says that it is alive."""
 
 
-# What a worker is told
+# From the writer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a worker plays: the first that it is told."""
+    """Everything a worker needs to know about the run: the first message."""
 
     plan: Plan
     run_id: str
     is_bound: bool
     """Whether the journal is bound to its run; see `runner.base.storage.log_lines`."""
     is_durable: bool
-    """Whether an answer costs something, and a game goes on once it is on disk."""
-    budgeted: bool
-    makes: bool
-    """Whether a worker makes of its games what the files of the run get, and does not tell the games themselves."""
+    """Whether answers cost something, so that a game continues only when its answer is on disk."""
+    is_budgeted: bool
+    makes_outputs: bool
+    """Whether workers turn games into rows and numbers, instead of sending whole rollouts."""
     answered: frozenset[str]
     """The model groups that a server has answered before."""
     concurrency: int
     """The most calls that all workers together have in flight."""
     adapters: Mapping[str, str]
     """Models that are LoRA adapters, each with the path that servers load it from."""
-    is_far: bool
-    """Whether the way to the writer is long, so that a worker takes permits ahead."""
     journal: str | None = None
-    """The journal's number, which the cache stores with each answer."""
+    """The number of the journal, which the cache stores with each answer."""
 
 
 class Lease(NamedTuple):
-    """A game to play: its job without the datapoint, which the worker has, and what the journal has of it."""
+    """A game to play, with what the journal has of it."""
 
-    job: Sequence[Any]
-    datapoint: str
+    job: Job
     records: Sequence[Record]
     at_once: int
-    """How many games the worker plays at the same time; what it is leased beyond them waits there."""
+    """How many games the worker plays at the same time; others that it is leased wait there."""
 
 
-class Acked(NamedTuple):
+class Acknowledged(NamedTuple):
     """These records are on disk."""
 
     numbers: Sequence[int]
@@ -90,32 +84,32 @@ class Denied(NamedTuple):
 
 
 class StopRequest(NamedTuple):
-    """Ask for nothing new."""
+    """Send no new calls."""
 
 
 class GroupsAnswered(NamedTuple):
-    """These model groups have been answered, by some worker."""
+    """Some worker has got answers from these model groups."""
 
     groups: frozenset[str]
 
 
 class Drain(NamedTuple):
-    """All games are over: say what remains to be said."""
+    """All games are over: report what remains, and end."""
 
 
-# What a worker says
+# From a worker
 
 
 class WorkerReady(NamedTuple):
-    """It takes games."""
+    """The worker takes games."""
 
 
 class Alive(NamedTuple):
-    """It is there, and its loop goes round: servers may take as long as they like."""
+    """The worker's loop is running, however long its servers take."""
 
 
 class CannotStart(NamedTuple):
-    """It could not connect; so will no other."""
+    """The worker cannot connect, and no other worker could."""
 
     failure: RemoteError
 
@@ -124,52 +118,29 @@ class Append(NamedTuple):
     """Records for the journal."""
 
     number: int | None
-    """By which they are acknowledged; None: nobody waits for that."""
+    """The number to acknowledge; None: nobody waits for these records."""
     groups: Sequence[Sequence[Unnumbered]]
-    """Of each group all records, or none."""
+    """Records that are written together or not at all, group by group."""
     samples: Sequence[tuple[Any, ...]]
     """The sample of each record, over all groups."""
     failures: Sequence[str] = ()
-    """What failed attempts said that are among them."""
-    size: int = 0
-    """About how many bytes it is."""
+    """The errors of the failed attempts among these records."""
 
 
 class Ask(NamedTuple):
-    """A call to a model, which may cost so much."""
+    """A request for a permit to call a model."""
 
     number: int
     group: str
     server: str | None
-    """One of several that the group is at; None: its only one."""
+    """One of the group's servers; None: its only one."""
     sample: SampleKey
     most: UsageTotals
-
-
-class AskAhead(NamedTuple):
-    """Calls that are to be made soon, and none of which is known yet: what each may cost at most."""
-
-    numbers: Sequence[int]
-    group: str
-    server: str | None
-    most: UsageTotals
-
-
-class Used(NamedTuple):
-    """A permit that was granted ahead is used for this call."""
-
-    number: int
-    sample: SampleKey
-
-
-class Unused(NamedTuple):
-    """Permits that were granted ahead are given back."""
-
-    numbers: Sequence[int]
+    """The most that the call can cost."""
 
 
 class Ended(NamedTuple):
-    """A call that was granted has ended: with an answer that a budget counts as so much, or with a failure."""
+    """A granted call has ended: with an answer that costs so much, or with a failure."""
 
     number: int
     charge: UsageTotals | None
@@ -177,84 +148,79 @@ class Ended(NamedTuple):
 
 
 class GaveUp(NamedTuple):
-    """A call that was asked for, or granted, is waited for no more."""
+    """Nobody waits any more for a call that was requested or granted."""
 
     number: int
 
 
 class CallRefused(NamedTuple):
-    """The provider has refused a call, of which there is no record."""
+    """The provider has refused a call, which therefore has no record."""
 
     sample: SampleKey
 
 
 class GameFinished(NamedTuple):
-    """A game is over: what the files of the run get of it."""
+    """A game is over: its rows and numbers."""
 
     place: int
-    """Of the game, in the order of the plan."""
+    """The index of the game's job."""
     game: MadeGame
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it is."""
-        return self.game.size
 
 
 class GamePlayed(NamedTuple):
-    """A game is over: of each rollout the place in its tree, and its facts."""
+    """A game is over: its rollouts."""
 
     place: int
-    """Of the game, in the order of the plan."""
-    rollouts: Sequence[tuple[int, Sequence[Any]]]
+    """The index of the game's job."""
+    rollouts: Sequence[Rollout]
 
 
 class Unfinished(NamedTuple):
     """A game was not played to its end."""
 
     place: int
-    """Of the game, in the order of the plan."""
+    """The index of the game's job."""
     failure: RemoteError
 
 
 class TemplateRendered(NamedTuple):
-    """The text of a template, which the writer needs for fine-tune files and so need not make again."""
+    """The text of a template, which the writer then need not render again for fine-tune files."""
 
     key: tuple[Any, ...]
     text: str
 
 
 class AnswersCounted(NamedTuple):
-    """Answers that games got, of one model group."""
+    """Counts of the answers that games got from one model group."""
 
     group: str
     from_cache: bool
     answers: UsageTotals
     repeats: int
     new_answers: AnswerCounts
-    """New answers of models so far, of all groups."""
+    """Counts of new answers from all groups."""
 
 
 class ServerDown(NamedTuple):
-    """What the worker sees of a server: it does not answer, as the message says; with None it does again."""
+    """A server does not answer, as the message says; None: it answers again."""
 
     server: str
     message: str | None
 
 
 class Unlike(NamedTuple):
-    """Other servers of a group took so many more calls, to the last of which this one had said so."""
+    """A server refuses calls that the other servers of its group have accepted `calls` times since."""
 
     group: str
     server: str
     calls: int
-    said: str
+    message: str
 
 
 class Noted(NamedTuple):
-    """What was noticed, and about what, of which it is said once."""
+    """A note for the run. Only the first note about each subject counts."""
 
-    about: str
+    subject: str
     line: str
 
 
@@ -266,8 +232,8 @@ class Logged(NamedTuple):
     line: str
 
 
-class Learned(NamedTuple):
-    """What a server says of its rates."""
+class RatesLearned(NamedTuple):
+    """What the headers of an answer say about the server's rate limits."""
 
     group: str
     server: str | None
@@ -275,29 +241,6 @@ class Learned(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """Nothing remains; or what stops the run now that all games are over."""
+    """Nothing remains, except for a failure that only shows when all games are over."""
 
     failure: RemoteError | None
-
-
-_JOB = tuple(field.name for field in fields(Job) if field.name != "datapoint")
-
-
-def job_fields(job: Job) -> list[Any]:
-    """A job without its datapoint."""
-    return [getattr(job, name) for name in _JOB]
-
-
-def job_of(values: Sequence[Any], datapoint: Any) -> Job:
-    """The job that `job_fields` told."""
-    return Job(datapoint=datapoint, **dict(zip(_JOB, values, strict=True)))
-
-
-def facts_of(rollout: Rollout) -> list[Any]:
-    """A rollout without its job."""
-    return [getattr(rollout, name) for name in FACTS]
-
-
-def rollout_of(job: Job, facts: Sequence[Any]) -> Rollout:
-    """The rollout that `facts_of` told."""
-    return Rollout(job, **dict(zip(FACTS, facts, strict=True)))

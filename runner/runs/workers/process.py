@@ -1,4 +1,4 @@
-"""A worker's process, over the socket that it was started with: it ends with the writer, whatever becomes of that."""
+"""The main function of a worker process, which ends with its writer."""
 
 from __future__ import annotations
 
@@ -8,32 +8,26 @@ import os
 import socket
 
 from runner.runs.execution.process import relaxed_gc
-from runner.runs.workers.link import SocketLink
-from runner.runs.workers.shared_memory import Arena
-from runner.runs.workers.worker import Playing
+from runner.runs.workers.channel import SocketChannel
+from runner.runs.workers.worker import Worker
 
 
-def main(descriptor: int, memory: int | None) -> None:
-    """Play what the writer leases, until it lets go; `memory` is what is shared with it."""
-    gc.freeze()  # of what is imported nothing is garbage, and it is looked through no more
-    gc.enable()
-    arena = None
-    if memory is not None:
-        arena = Arena(memory)
-        os.close(memory)
+def main(descriptor: int) -> None:
+    """Play what the writer leases over this socket, until either side closes it."""
+    gc.freeze()  # imported modules are not garbage: collections skip them
     with relaxed_gc():
-        asyncio.run(_play(socket.socket(fileno=descriptor), arena))
+        asyncio.run(_play(socket.socket(fileno=descriptor)))
 
 
-async def _play(end: socket.socket, arena: Arena | None) -> None:
-    playing = Playing()
-    link = await SocketLink.over(end, playing.receive, _alone, outgoing=arena)
-    playing.connected(link)
-    await playing.left.wait()
-    link.close()
-    await asyncio.sleep(1.0)  # `_alone` comes first, once all is sent
+async def _play(end: socket.socket) -> None:
+    worker = Worker()
+    channel = await SocketChannel.open(end, worker.receive, _exit)
+    worker.connect(channel)
+    await worker.finished.wait()
+    channel.close()
+    await asyncio.Event().wait()  # until the channel has sent everything and `_exit` is called
 
 
-def _alone() -> None:
-    """The writer is gone, or has all: nothing that is here is of use to anybody any more."""
+def _exit() -> None:
+    """End at once: the writer is gone, or has everything."""
     os._exit(0)

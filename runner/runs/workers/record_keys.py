@@ -1,4 +1,4 @@
-"""Which game a record of the journal belongs to, so that it can be sent along with it."""
+"""The game that a record of the journal belongs to, so that a game can be leased with its records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Game = tuple[object, ...]
 
 
 def game_of_sample(plan: Plan, datapoint: str, repeat: int) -> Game:
-    """The game, or the tree, that a sample is of; where games share calls, all games of its datapoint."""
+    """Return the key of the game or tree of a sample or, if games share calls, of all games of its datapoint."""
     if plan.shares_between_games:
         return (datapoint,)
     variants = len(plan.variants)
@@ -18,5 +18,5 @@ def game_of_sample(plan: Plan, datapoint: str, repeat: int) -> Game:
 
 
 def game_of_job(plan: Plan, job: Job) -> Game:
-    """The same of a job."""
+    """Return the key of the game of a job."""
     return game_of_sample(plan, job.datapoint.id, job.number)

@@ -1,10 +1,10 @@
-"""The writer of a run that workers play: leases games, writes what comes back, and goes on where a worker dies."""
+"""The writer of a run that workers play: leases games, collects results, and replaces workers that die."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -13,27 +13,25 @@ from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal
 from runner.rollouts.engine import REFUSED_SECONDS, STOPS_ALL, UNREACHABLE_SECONDS
 from runner.rollouts.job import Job
 from runner.rollouts.plan_order import InOrder
-from runner.rollouts.rollout import Rollout
 from runner.rollouts.stop_switch import Stopped
 from runner.runs.workers import messages
+from runner.runs.workers.frames import Pickled
 from runner.runs.workers.heartbeat import HeartbeatMonitor
-from runner.runs.workers.leases import LeaseBook, Leased
-from runner.runs.workers.lost_workers import LostWorkers, count_lost
-from runner.runs.workers.message_codec import Packed
-from runner.runs.workers.messages import job_fields, rollout_of
-from runner.runs.workers.notifications import WorkerNotifications
-from runner.runs.workers.permits import Asking
+from runner.runs.workers.leases import LeaseBook
+from runner.runs.workers.permits import WorkerCalls
 from runner.runs.workers.pool import WorkerHandle, WorkerPool
+from runner.runs.workers.worker_deaths import WorkerDeaths, count_lost
+from runner.runs.workers.worker_events import WorkerEvents
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 DRAIN_SECONDS = 10.0
 
-SOON_SECONDS = 15.0
-"""A worker that begins has its share of the games kept for it so long; one that a cluster has no room for has not."""
+START_SECONDS = 15.0
+"""How long a share of the games is reserved for a worker that starts. Without room in a cluster it takes longer."""
 
 DRAWN_AT_ONCE = 16
-"""A worker plays no more games at once where no call waits for a server: more of them leave the processor's cache. They
-end together, so that it has as many there that come next.
+"""The most games that a worker plays at once if no call waits for a server, because more of them leave the processor's
+cache. They end together, so that as many others wait in the worker.
 """
 
 log = logging.getLogger("nip_run.workers")
@@ -42,76 +40,75 @@ log = logging.getLogger("nip_run.workers")
 class GameScheduler:
     """Has workers play jobs, as `Engine.play_all` plays them."""
 
-    def __init__(self, held: WriterState, crew: WorkerPool, workers: int) -> None:
-        self._held, self._crew = held, crew
-        self._places = [WorkerSlot(number) for number in range(workers)]
+    def __init__(self, state: WriterState, pool: WorkerPool, workers: int) -> None:
+        self._state, self._pool = state, pool
+        self._slots = [WorkerSlot(number) for number in range(workers)]
         self._moved = asyncio.Event()
-        held.stop.wakes(self._moved)
+        state.stop.wakes(self._moved)
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False
-        self._deaths = LostWorkers(workers)
-        self._news = WorkerNotifications(held, self._places)
+        self._deaths = WorkerDeaths(workers)
+        self._events = WorkerEvents(state, self._slots)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
         self._actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.WorkerReady: self._ready,
             messages.Alive: lambda *_: None,
             messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
-            messages.GameFinished: self._made,
-            messages.GamePlayed: self._played,
+            messages.GameFinished: lambda slot, message: self._finish(slot, message.place, message.game),
+            messages.GamePlayed: lambda slot, message: self._finish(slot, message.place, message.rollouts),
             messages.Unfinished: self._unfinished,
             messages.Drained: self._drained,
-            **self._news.actions,
+            **self._events.actions,
         }
 
     async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
-        """Play every job, `concurrency` at once; its rollouts go to `results` when its turn comes.
+        """Play every job, `concurrency` at once, and put its rollouts into `results`.
 
         Raises:
-            NipRunError, MemoryError: see `Engine.play_all`.
-            RunError: workers die again and again, or each that plays one game.
+            NipRunError, MemoryError: See `Engine.play_all`.
+            RunError: Workers die again and again, or each worker that plays one game.
         """
-        held, places = self._held, self._places
+        state, slots = self._state, self._slots
         self._results = results
         self._concurrency = concurrency
-        self._book = LeaseBook(jobs, results.has_room, len(places), by_datapoint=held.plan.shares_between_games)
-        is_whole = False
-        watching = asyncio.create_task(HeartbeatMonitor(places, held, self._fail).watch())
+        self._book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.shares_between_games)
+        is_complete = False
+        monitor = asyncio.create_task(HeartbeatMonitor(slots, state, self._fail).watch())
         try:
-            held.stop.check()
-            start = Packed(held.start)
-            for place in places:
-                self._begin(self._start(place, start))
+            state.stop.check()
+            start = Pickled(state.start)
+            for slot in slots:
+                self._create_task(self._start(slot, start))
             del start  # which may be large
-            await self._until_over()
+            await self._lease_until_over()
             await self._drain()
-            is_whole = True
+            is_complete = True
         except STOPS_ALL as error:
-            await self._let_come_in(error)
+            await self._wait_for_calls(error)
             raise
         finally:
             self._is_over = True
-            watching.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)  # of workers that come and go: short, and whole
-            await asyncio.gather(*(self._end(place, at_once=not is_whole) for place in places))
+            monitor.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)  # starts and deaths, which are short
+            await asyncio.gather(*(self._end(slot, at_once=not is_complete) for slot in slots))
 
-    # Playing
+    # Leasing
 
-    async def _until_over(self) -> None:
-        """Lease until all games are played, or none is to begin any more and none is being played.
+    async def _lease_until_over(self) -> None:
+        """Lease until all games are played, or until no game may start and none is being played.
 
         Raises:
-            Stopped, BudgetExhausted: not all were played; or what `_fail` was told.
+            Stopped, BudgetExhausted: Not all games were played.
         """
         while True:
             self._moved.clear()
             self._raise_failure()
-            self._held.accounting.check_unusable()
-            self._news.tell_stop()
+            self._state.accounting.check_unusable()
+            self._events.send_stop()
             self._lease()
-            is_done = self._book.is_empty or self._begins_nothing
-            if is_done and not any(place.leases for place in self._places):
+            if (self._book.is_empty or self._is_stopping) and not self._has_leases():
                 break
             await self._moved.wait()
         if self._exhausted is not None:
@@ -120,117 +117,107 @@ class GameScheduler:
             raise Stopped
 
     @property
-    def _begins_nothing(self) -> bool:
-        return self._exhausted is not None or self._held.stop.stopping
+    def _is_stopping(self) -> bool:
+        """Whether no game may start any more."""
+        return self._exhausted is not None or self._state.stop.stopping
+
+    def _has_leases(self) -> bool:
+        return any(slot.leases for slot in self._slots)
 
     def _lease(self) -> None:
-        """Give games to all who have room for them."""
+        """Lease games to all workers that have room for them."""
         try:
-            self._held.check_budget()
+            self._state.check_budget()
         except BudgetExhausted as error:
             self._exhausted = error
         now = asyncio.get_running_loop().time()
-        expected = sum(place.is_ready or now < place.waited_until for place in self._places)
+        expected = sum(slot.is_ready or now < slot.waited_until for slot in self._slots)
         at_once, ahead = -(-self._concurrency // max(expected, 1)), 0
-        if not self._held.start.is_durable:
+        if not self._state.start.is_durable:
             at_once = ahead = min(at_once, DRAWN_AT_ONCE)
-        given = True
-        while given and not self._begins_nothing:
-            # The least busy first, one game each time, so that all have the same to do.
-            ready = sorted((place for place in self._places if place.is_ready), key=lambda one: len(one.leases))
-            given = sum(self._lease_to(place, at_once, ahead) for place in ready) > 0
+        leased = True
+        while leased and not self._is_stopping:
+            # One game each in every round, the least busy first, so that all have the same number of games.
+            ready = sorted((slot for slot in self._slots if slot.is_ready), key=lambda slot: len(slot.leases))
+            leased = sum(self._lease_to(slot, at_once, ahead) for slot in ready) > 0
 
-    def _lease_to(self, place: WorkerSlot, at_once: int, ahead: int) -> bool:
-        if place.plays_alone or len(place.leases) >= at_once + ahead:
+    def _lease_to(self, slot: WorkerSlot, at_once: int, ahead: int) -> bool:
+        if slot.plays_alone or len(slot.leases) >= at_once + ahead:
             return False
-        if self._book.has_suspects(place.number):
-            if place.leases:
-                return False  # it takes one once it has nothing else
-            leased = self._book.suspect_for(place.number)
-            place.plays_alone = True
+        if self._book.has_suspects(slot.number):
+            if slot.leases:
+                return False  # it takes a suspect once it has nothing else
+            leased = self._book.suspect_for(slot.number)
+            slot.plays_alone = True
         else:
-            leased = self._book.next_for(place.number)
+            leased = self._book.next_for(slot.number)
         if leased is None:
             return False
-        place.leases[leased.job.index] = leased
-        job = leased.job
-        records = self._held.written.of(leased, place.known)
-        place.send(messages.Lease(job_fields(job), job.datapoint.id, records, at_once))
+        slot.leases[leased.job.index] = leased
+        slot.send(messages.Lease(leased.job, self._state.open_games.records_for(leased, slot.known), at_once))
         return True
 
-    async def _let_come_in(self, error: NipRunError) -> None:
-        """Ask nothing new, and wait for what is in flight: it may be answered, and billed."""
-        self._held.stop.stop_all()
-        self._news.tell_stop()
+    async def _wait_for_calls(self, error: NipRunError) -> None:
+        """Wait for the calls in flight, which may be answered and billed, and send no new ones."""
+        self._state.stop.stop_all()
+        self._events.send_stop()
         seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
-        await self._moved_until(lambda: not any(place.leases for place in self._places), seconds)
+        await self._wait_until(lambda: not self._has_leases(), seconds)
 
-    async def _moved_until(self, is_done: Callable[[], bool], seconds: float) -> None:
-        """Wait until something is so, or for this time."""
+    async def _wait_until(self, is_done: Callable[[], bool], seconds: float) -> None:
+        """Wait until `is_done`, or for this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not is_done():
                     self._moved.clear()
                     await self._moved.wait()
 
-    # What workers say
+    # Messages of workers
 
-    def _receive(self, place: WorkerSlot, batch: Sequence[Any]) -> None:
-        place.silent = 0
+    def _receive(self, slot: WorkerSlot, batch: Sequence[Any]) -> None:
+        slot.silent = 0
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
-            if appends and not self._held.start.is_durable:
-                self._held.written.append_now(appends)
+            if appends and not self._state.start.is_durable:
+                self._state.open_games.append_now(appends)
             elif appends:
-                task = asyncio.create_task(self._append(place, place.worker, appends))
-                place.appends.add(task)
-                task.add_done_callback(place.appends.discard)
+                task = asyncio.create_task(self._append(slot, slot.worker, appends))
+                slot.appends.add(task)
+                task.add_done_callback(slot.appends.discard)
             for message in batch:
                 if not isinstance(message, messages.Append):
-                    self._actions[type(message)](place, message)
+                    self._actions[type(message)](slot, message)
         except BaseException as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
         self._moved.set()
 
-    async def _append(self, place: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
-        asking = place.asking
+    async def _append(self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
+        calls = slot.calls
         try:
-            await self._held.written.append(appends, partial(self._held.permits.settled, asking))
+            await self._state.open_games.append(appends, partial(self._state.permits.settle, calls))
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
         if worker is not None:
-            worker.send(messages.Acked([append.number for append in appends if append.number is not None]))
+            worker.send(messages.Acknowledged([append.number for append in appends if append.number is not None]))
 
-    def _ready(self, place: WorkerSlot, _: messages.WorkerReady) -> None:
-        place.is_ready = True
-        self._news.greet(place)
+    def _ready(self, slot: WorkerSlot, _: messages.WorkerReady) -> None:
+        slot.is_ready = True
+        self._events.greet(slot)
 
-    def _made(self, place: WorkerSlot, message: messages.GameFinished) -> None:
-        self._over(place, message.place)
-        self._results.put(message.place, message.game)
+    def _finish(self, slot: WorkerSlot, index: int, outcome: Any) -> None:
+        leased = slot.leases.pop(index)
+        slot.plays_alone = False
+        self._deaths.reset()
+        self._state.open_games.close(leased)
+        self._results.put(index, outcome)
 
-    def _played(self, place: WorkerSlot, message: messages.GamePlayed) -> None:
-        leased = self._over(place, message.place)
-        self._results.put(message.place, [self._rollout(leased.job, *told) for told in message.rollouts])
-
-    def _over(self, place: WorkerSlot, index: int) -> Leased:
-        """A game was played to its end."""
-        leased = place.leases.pop(index)
-        place.plays_alone = False
-        self._deaths.forget()
-        self._held.written.over(leased)
-        return leased
-
-    def _rollout(self, job: Job, repeat: int, facts: Sequence[Any]) -> Rollout:
-        return rollout_of(job if repeat == job.repeat else self._held.plan.branch(job, repeat), facts)
-
-    def _unfinished(self, place: WorkerSlot, message: messages.Unfinished) -> None:
-        place.leases.pop(message.place)
-        place.plays_alone = False
+    def _unfinished(self, slot: WorkerSlot, message: messages.Unfinished) -> None:
+        slot.leases.pop(message.place)
+        slot.plays_alone = False
         error = message.failure.error()
         if isinstance(error, BudgetExhausted):
-            # Games that were begun may still fit what is reserved for others now; new ones may not.
+            # Games in progress may still fit into what is reserved for others now; new ones may not.
             self._exhausted = error
         elif isinstance(error, Stopped):
             self._was_stopped = True
@@ -238,7 +225,7 @@ class GameScheduler:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Keep what stops the run; the first counts, and one that stops all before what follows from that."""
+        """Stop the run with this error, unless an earlier one stops it already."""
         if self._failure is None:
             self._failure = error
         self._moved.set()
@@ -247,79 +234,79 @@ class GameScheduler:
         if self._failure is not None:
             raise self._failure
 
-    # Workers come and go
+    # Starts and deaths of workers
 
-    def _begin(self, work: Any) -> None:
+    def _create_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _start(self, place: WorkerSlot, start: Packed) -> None:
-        place.asking = Asking(place.send)
+    async def _start(self, slot: WorkerSlot, start: Pickled) -> None:
+        slot.calls = WorkerCalls(slot.send)
         loop = asyncio.get_running_loop()
-        place.waited_until = loop.time() + SOON_SECONDS
-        loop.call_later(SOON_SECONDS, self._moved.set)
+        slot.waited_until = loop.time() + START_SECONDS
+        loop.call_later(START_SECONDS, self._moved.set)
         try:
-            place.worker = await self._crew.start(partial(self._receive, place), partial(self._died, place))
-            place.worker.send(start)
+            slot.worker = await self._pool.start(partial(self._receive, slot), partial(self._exited, slot))
+            slot.worker.send(start)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 
-    def _died(self, place: WorkerSlot, how: str) -> None:
-        if not self._is_over and not place.is_drained:
-            self._begin(self._bury(place, how))
+    def _exited(self, slot: WorkerSlot, reason: str) -> None:
+        if not self._is_over and not slot.is_drained:
+            self._create_task(self._replace(slot, reason))
         self._moved.set()
 
-    async def _bury(self, place: WorkerSlot, how: str) -> None:
-        """Count what a worker left in flight, give its games to others, and start a new one."""
-        was_ready, place.is_ready, place.worker = place.is_ready, False, None
-        log.warning("a worker process %s, with %d games", how, len(place.leases))
-        held = self._held
+    async def _replace(self, slot: WorkerSlot, reason: str) -> None:
+        """Count what a dead worker left in flight, give its games to others, and start a new worker."""
+        was_ready, slot.is_ready, slot.worker = slot.is_ready, False, None
+        log.warning("a worker process %s, with %d games", reason, len(slot.leases))
+        state = self._state
         try:
-            held.permits.died(place.asking, how)
-            await held.permits.all_over(place.asking)
-            await asyncio.gather(*place.appends)
-            await count_lost(held, place, how)
-            self._news.died(place)
-            self._deaths.count(place, how, was_ready=was_ready)
+            state.permits.release(slot.calls, reason)
+            await state.permits.wait(slot.calls)
+            await asyncio.gather(*slot.appends)
+            await count_lost(state, slot, reason)
+            self._events.remove(slot)
+            self._deaths.count(slot, reason, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
-        for leased in place.leases.values():
+        for leased in slot.leases.values():
             self._book.give_back(leased)
-        self._book.leave(place.number)
-        place.leases.clear()
-        place.plays_alone = False
-        place.known.clear()
+        self._book.free(slot.number)
+        slot.leases.clear()
+        slot.plays_alone = False
+        slot.known.clear()
         self._moved.set()
-        if not (self._is_over or self._book.is_empty or self._begins_nothing):
-            await self._start(place, Packed(held.start))
+        if not (self._is_over or self._book.is_empty or self._is_stopping):
+            await self._start(slot, Pickled(state.start))
 
     async def _drain(self) -> None:
-        """Have all workers say what remains to be said.
+        """Wait until all workers have reported what remains.
 
         Raises:
-            ProviderRefusal: all that a model group answered, to any of them, were refusals.
+            ProviderRefusal: A model group refused every call of every worker.
         """
-        for place in self._places:
-            if place.is_ready:
-                place.send(messages.Drain())
-            place.is_drained = not place.is_ready
-        await self._moved_until(
-            lambda: all(place.is_drained or place.worker is None for place in self._places), DRAIN_SECONDS
+        for slot in self._slots:
+            if slot.is_ready:
+                slot.send(messages.Drain())
+            slot.is_drained = not slot.is_ready
+        await self._wait_until(
+            lambda: all(slot.is_drained or slot.worker is None for slot in self._slots), DRAIN_SECONDS
         )
         self._raise_failure()
 
-    def _drained(self, place: WorkerSlot, message: messages.Drained) -> None:
-        place.is_drained = True
+    def _drained(self, slot: WorkerSlot, message: messages.Drained) -> None:
+        slot.is_drained = True
         if message.failure is not None:
             self._fail(message.failure.error())
 
-    async def _end(self, place: WorkerSlot, *, at_once: bool) -> None:
-        """Let go of a worker, and of the calls that it has in flight: their slots stay, for the next process."""
-        self._held.permits.died(place.asking, "was let go of")
-        await self._held.permits.all_over(place.asking)
-        worker, place.worker, place.is_ready = place.worker, None, False
+    async def _end(self, slot: WorkerSlot, *, at_once: bool) -> None:
+        """End a worker. Its calls in flight keep their slots, so that the next process counts them."""
+        self._state.permits.release(slot.calls, "was ended")
+        await self._state.permits.wait(slot.calls)
+        worker, slot.worker, slot.is_ready = slot.worker, None, False
         if worker is not None:
             await worker.end(at_once=at_once)
-        await asyncio.gather(*place.appends, return_exceptions=True)
+        await asyncio.gather(*slot.appends, return_exceptions=True)

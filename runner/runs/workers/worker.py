@@ -1,4 +1,4 @@
-"""A worker: plays the games that it is leased, with agents, providers and connections of its own."""
+"""A worker: plays the games that it is leased, with its own agents, providers and connections."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from runner.models.shared_servers import Servers
 from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls, failed_call
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Call, Rollout
+from runner.rollouts.rollout import Call
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import MadeGame, WorkersMaker, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.execution.wiring import labels_for_toys, parameters_hash, replayed_run
 from runner.runs.workers import messages
-from runner.runs.workers.link import Link
-from runner.runs.workers.prefetched_permits import PermitsAhead
+from runner.runs.workers.channel import Channel
 from runner.runs.workers.record_keys import game_of_job
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.writer_proxy import (
@@ -39,92 +38,89 @@ from runner.runs.workers.writer_proxy import (
     RemoteNotes,
     RemotePermits,
 )
-from runner.spec.datasets.datapoint import Datapoint
 
 
-class Playing:
-    """What a worker does with the messages that it gets; `left` is set once there is nothing more to do."""
+class Worker:
+    """A worker, in a local process or in a Ray actor; `finished` is set once it has reported everything."""
 
     def __init__(self) -> None:
-        self.left = asyncio.Event()
-        self._link: Link | None = None
-        self._begun: _Begun | None = None
+        self.finished = asyncio.Event()
+        self._channel: Channel | None = None
+        self._player: _Player | None = None
 
-    def connected(self, link: Link) -> None:
-        """The way to the writer is there."""
-        self._link = link
+    def connect(self, channel: Channel) -> None:
+        """Use this channel to the writer."""
+        self._channel = channel
 
     def receive(self, batch: Sequence[Any]) -> None:
-        """Act on messages of the writer."""
-        assert self._link is not None
+        """Handle messages of the writer."""
+        assert self._channel is not None
         for message in batch:
-            if self._begun is not None:
-                self._begun.receive(message)
+            if self._player is not None:
+                self._player.receive(message)
             elif isinstance(message, messages.Start):
-                self._start(message, self._link)
+                self._start(message, self._channel)
 
-    def _start(self, start: messages.Start, link: Link) -> None:
+    def _start(self, start: messages.Start, channel: Channel) -> None:
         try:
-            self._begun = _Begun(start, link, self.left)
+            self._player = _Player(start, channel, self.finished)
         except (NipRunError, MemoryError, OSError) as error:
-            link.send(messages.CannotStart(RemoteError.of(error)))
+            channel.send(messages.CannotStart(RemoteError.of(error)))
         else:
-            link.send(messages.WorkerReady())
+            channel.send(messages.WorkerReady())
 
 
-class _Begun:
-    """A worker that knows what is played."""
+class _Player:
+    """Plays the games of one run."""
 
-    def __init__(self, start: messages.Start, link: Link, left: asyncio.Event) -> None:
+    def __init__(self, start: messages.Start, channel: Channel, finished: asyncio.Event) -> None:
         """Raises as `connect`."""
-        self._plan, self._link, self._left = start.plan, link, left
-        logging.getLogger("nip_run").addHandler(RemoteLog(link))
+        plan = start.plan
+        self._plan, self._channel, self._finished = plan, channel, finished
+        logging.getLogger("nip_run").addHandler(RemoteLog(channel))
         logging.getLogger("nip_run").setLevel(logging.INFO)
-        plan = self._plan
-        self._points: Mapping[str, Datapoint] = {point.id: point for point in plan.spec.dataset.datapoints}
         self._waiting: deque[Job] = deque()
-        """Games that are leased, and not begun."""
+        """Games that are leased and not started."""
         self._at_once = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = StopSwitch()
         self._costs = costs = run_costs(plan)
         self._answered = set(start.answered)
         self._records = LeasedRecords(plan)
-        self._journal = RemoteJournal(link, is_bound=start.is_bound, is_durable=start.is_durable)
-        self._ahead = PermitsAhead(link, costs, budgeted=start.budgeted) if start.is_far else None
-        self._permits = self._ahead or RemotePermits(link, costs, budgeted=start.budgeted)
+        self._journal = RemoteJournal(channel, is_bound=start.is_bound, is_durable=start.is_durable)
+        self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal)
         failed_calls = FailedCalls(self._earlier)
         self._events = RemoteEvents(
-            link, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, link), self._cache,
-            start.budgeted, AnswerJudge(plan),
+            channel, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, channel), self._cache,
+            start.is_budgeted, AnswerJudge(plan),
         )  # fmt: skip
-        self._maker = WorkersMaker(plan, start.run_id, costs) if start.makes else None
+        self._maker = WorkersMaker(plan, start.run_id, costs) if start.makes_outputs else None
         if fine_tune_of(plan) is not None and self._maker is None:
-            plan.spec.prompts.rendered.tell = self._rendered
+            plan.spec.prompts.rendered.tell = self._send_rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._servers.adapters = start.adapters
         self._connection = self._connected()
         self._engine = self._engine_of(failed_calls)
-        self._alive = asyncio.create_task(self._say_alive())
+        self._alive = asyncio.create_task(self._send_alive())
         self._actions: Mapping[type, Callable[[Any], None]] = {
             messages.Lease: self._lease,
-            messages.Acked: self._journal.acked,
-            messages.Granted: lambda message: self._permits.answered(message.number, None),
-            messages.Denied: lambda message: self._permits.answered(message.number, message.failure),
-            messages.StopRequest: self._told_to_stop,
+            messages.Acknowledged: self._journal.acknowledge,
+            messages.Granted: self._permits.grant,
+            messages.Denied: self._permits.deny,
+            messages.StopRequest: lambda _: self._stop.stop(),
             messages.GroupsAnswered: lambda message: self._answered.update(message.groups),
             messages.Drain: self._drain,
         }
 
     def receive(self, message: Any) -> None:
-        """Act on a message of the writer."""
+        """Handle a message of the writer."""
         self._actions[type(message)](message)
 
-    async def _say_alive(self) -> None:
+    async def _send_alive(self) -> None:
         while True:
             await asyncio.sleep(messages.ALIVE_SECONDS)
-            self._link.send(messages.Alive())
+            self._channel.send(messages.Alive())
 
     def _connected(self) -> Connection:
         plan = self._plan
@@ -172,17 +168,17 @@ class _Begun:
         failed = self._records.failures(job)
         return [failed_call(record, groups[self._plan.group_of(record.sample)].name) for record in failed]
 
-    def _rendered(self, key: tuple[Any, ...], text: str) -> None:
-        self._link.send(messages.TemplateRendered(key, text))
+    def _send_rendered(self, key: tuple[Any, ...], text: str) -> None:
+        self._channel.send(messages.TemplateRendered(key, text))
 
     def _lease(self, lease: messages.Lease) -> None:
-        self._waiting.append(messages.job_of(lease.job, self._points[lease.datapoint]))
+        self._waiting.append(lease.job)
         self._records.add(lease.records)
         self._at_once = lease.at_once
-        self._begin_waiting()
+        self._start_waiting()
 
-    def _begin_waiting(self) -> None:
-        """Begin games as far as there is room for them, in the order in which they were leased."""
+    def _start_waiting(self) -> None:
+        """Start games while there is room for them, in the order in which they were leased."""
         while self._waiting and len(self._tasks) < self._at_once:
             task = asyncio.create_task(self._play(self._waiting.popleft()))
             self._tasks.add(task)
@@ -190,40 +186,27 @@ class _Begun:
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._begin_waiting()
-
-    def _told_to_stop(self, _: messages.StopRequest) -> None:
-        self._stop.stop()
-        if self._ahead is not None:
-            self._ahead.end()
+        self._start_waiting()
 
     async def _play(self, job: Job) -> None:
+        report: Any
         try:
-            try:
-                rollouts = await self._engine.play(job)
-            finally:
-                if self._ahead is not None and len(self._tasks) == 1:
-                    self._ahead.give_back()  # before the last game is told to be over: the run may be
+            rollouts = await self._engine.play(job)
+            made = None if self._maker is None else self._maker.made(rollouts)
         except Exception as error:  # noqa: BLE001 - the writer knows what each means for the run
-            self._journal.tell()
-            self._link.send(messages.Unfinished(job.index, RemoteError.of(error)))
+            report = messages.Unfinished(job.index, RemoteError.of(error))
         else:
-            self._journal.tell()
-            self._link.send(self._told(job, rollouts))
+            report = (
+                messages.GamePlayed(job.index, rollouts)
+                if made is None
+                else messages.GameFinished(job.index, MadeGame(made))
+            )
         finally:
             self._records.drop(game_of_job(self._plan, job))
-
-    def _told(self, job: Job, rollouts: Sequence[Rollout]) -> messages.GameFinished | messages.GamePlayed:
-        made = None if self._maker is None else self._maker.made(rollouts)
-        if made is not None:
-            return messages.GameFinished(job.index, MadeGame(made))
-        return messages.GamePlayed(
-            job.index, [(rollout.job.repeat, messages.facts_of(rollout)) for rollout in rollouts]
-        )
+        self._journal.flush()
+        self._channel.send(report)
 
     def _drain(self, _: messages.Drain) -> None:
-        if self._ahead is not None:
-            self._ahead.end()
         task = asyncio.create_task(self._end())
         self._tasks.add(task)  # which keeps it alive
 
@@ -233,14 +216,14 @@ class _Begun:
             self._connection.check_answered()
         except NipRunError as error:
             failure = RemoteError.of(error)
-        self._events.tell_counts()
-        self._journal.tell()
+        self._events.send_counts()
+        self._journal.flush()
         self._alive.cancel()
-        self._link.send(messages.Drained(failure))
+        self._channel.send(messages.Drained(failure))
         await cancel_all(self._tasks - {asyncio.current_task()})
-        with suppress(Exception):  # all is said; what a connection does at its end matters to nobody
+        with suppress(Exception):  # everything is reported; errors of closing connections matter to nobody
             await self._connection.close()
             await self._servers.close()
         if self._cache is not None:
             self._cache.close()
-        self._left.set()
+        self._finished.set()

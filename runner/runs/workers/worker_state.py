@@ -1,4 +1,4 @@
-"""What the writer of a run knows of each worker, and holds itself."""
+"""The state of the writer of a run, and of each of its workers."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.workers import messages
 from runner.runs.workers.leases import Leased
-from runner.runs.workers.permits import Asking, Permits
+from runner.runs.workers.open_games import OpenGames
+from runner.runs.workers.permits import Permits, WorkerCalls
 from runner.runs.workers.pool import WorkerHandle
-from runner.runs.workers.writer import OpenGames
 
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """One of the places for workers, and the worker that is there now."""
+    """One of the run's slots for workers, and the worker that is in it now."""
 
     number: int
     worker: WorkerHandle | None = None
     is_ready: bool = False
     waited_until: float = 0.0
-    """Until when a worker that begins is counted as one that plays, by the loop's clock."""
+    """Until when a worker that is starting counts as one that plays, by the loop's clock."""
     silent: int = 0
-    """How often it was looked at since something was heard of its worker."""
+    """How many checks in a row have found no new message of the worker."""
     is_drained: bool = False
     leases: dict[int, Leased] = field(default_factory=dict)
     plays_alone: bool = False
     known: set[str] = field(default_factory=set)
-    """The datapoints whose records the worker has, where games share calls."""
-    asking: Asking = field(default_factory=lambda: Asking(lambda _: None))
+    """The datapoints whose records the worker has, if games share calls."""
+    calls: WorkerCalls = field(default_factory=lambda: WorkerCalls(lambda _: None))
     appends: set[asyncio.Task[None]] = field(default_factory=set)
 
     def send(self, message: Any) -> None:
-        """Tell the worker that is there; nobody, where none is."""
+        """Send a message to the worker, if there is one."""
         if self.worker is not None:
             self.worker.send(message)
 
 
 @dataclass(frozen=True)
 class WriterState:
-    """What the writer of a run holds, and no worker."""
+    """What only the writer of a run holds."""
 
     plan: Plan
     start: messages.Start
     journal: Journal
-    written: OpenGames
+    open_games: OpenGames
     permits: Permits
     accounting: Accounting
     notes: ServerNotes

@@ -1,9 +1,8 @@
-"""The parts of workers on a cluster that need no cluster: frames, a worker's seat, words, what a spec may say."""
+"""The parts of workers on a cluster that need no cluster: the actor's channel, messages, what a spec may say."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 
 from runner.base.errors import ProviderRefusal, SpecError
 from runner.runs.workers import messages
-from runner.runs.workers.cluster.actor_link import ActorLink
-from runner.runs.workers.cluster.errors import how_it_ended, located, wrong_node
-from runner.runs.workers.cluster.frames import PIECE_BYTES, FrameReader, Outgoing
+from runner.runs.workers.cluster.actor_channel import PIECE_BYTES, ActorChannel
+from runner.runs.workers.cluster.errors import describe_death, find_node_problem, with_node
+from runner.runs.workers.frames import FrameReader, Outbox
 from runner.runs.workers.remote_errors import RemoteError
 from runner.spec.loader import load_spec
 from runner.version import __version__
@@ -21,51 +20,29 @@ from tests.support.limits import steps
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.specs import spec_file
 
-# What travels
 
-
-def test_messages_of_any_size_come_out_as_they_went_in_by_pieces_that_ray_sends_along() -> None:
-    rng, out, into = random.Random(1), Outgoing(), FrameReader()
-    sent, got, pieces = [], [], []
-    for number in range(40):
-        message = messages.Noted(str(number), "x" * rng.choice([0, 10, PIECE_BYTES - 1, PIECE_BYTES, 3 * PIECE_BYTES]))
-        sent.append(message)
-        out.add(message)
-        if number % 7 == 0:
-            pieces += out.pieces(rng.randint(1, 4))
-    while out:
-        pieces += out.pieces(rng.randint(1, 4))
-    assert max(map(len, pieces)) <= PIECE_BYTES
-    while pieces:
-        now, pieces = pieces[:3], pieces[3:]
-        got += [message for batch in into.batches(now) for message in batch]
-    assert got == sent
-    assert out.pieces(1) == []
-
-
-def test_a_seat_answers_each_question_once_in_order_whatever_the_order_they_come_in() -> None:
-    def told(*said: Any) -> list[bytes]:
-        out = Outgoing()
-        for one in said:
-            out.add(one)
-        return out.pieces(64)
+def test_an_actor_answers_each_call_once_in_order_whatever_the_order_they_arrive_in() -> None:
+    def frame(message: Any) -> list[bytes]:
+        outbox = Outbox()
+        outbox.add(message)
+        return [bytes(outbox.take())]
 
     async def ask() -> list[Any]:
-        seat, into = ActorLink(), FrameReader()
-        second = asyncio.create_task(seat.exchange(1, told(messages.StopRequest())))
-        third = asyncio.create_task(seat.exchange(2, []))
+        channel, reader = ActorChannel(), FrameReader()
+        second = asyncio.create_task(channel.exchange(1, frame(messages.StopRequest())))
+        third = asyncio.create_task(channel.exchange(2, []))
         await steps(20)
         assert [second.done(), third.done()] == [False, False]  # the first has not come yet
-        first = asyncio.create_task(seat.exchange(0, told(messages.StopRequest())))
+        first = asyncio.create_task(channel.exchange(0, frame(messages.StopRequest())))
         assert list(await asyncio.gather(first, second)) == [b"", b""]  # each is answered when the next one comes
-        seat.send(messages.WorkerReady())
-        seat.send(messages.Noted("a", "x" * 2 * PIECE_BYTES))
-        answers = [await third, await seat.exchange(3, []), await seat.exchange(4, [])]
-        fifth = asyncio.create_task(seat.exchange(5, []))
+        channel.send(messages.WorkerReady())
+        channel.send(messages.Noted("a", "x" * 2 * PIECE_BYTES))
+        answers = [await third, await channel.exchange(3, []), await channel.exchange(4, [])]
+        fifth = asyncio.create_task(channel.exchange(5, []))
         await steps(20)
         assert not fifth.done()
         fifth.cancel()
-        return [message for answer in answers for batch in into.batches([answer]) for message in batch]
+        return [message for answer in answers for batch in reader.feed(answer) for message in batch]
 
     ready, noted = asyncio.run(ask())
     assert ready == messages.WorkerReady()
@@ -107,23 +84,23 @@ class ActorUnavailableError(Exception):
     ids=["process", "node", "link", "raised"],
 )  # fmt: skip
 def test_how_an_actor_ended_is_said_in_a_line(error: Exception, words: str) -> None:
-    assert how_it_ended(error, "on node 10.0.0.3 (pid 29)") == f"on node 10.0.0.3 (pid 29) is gone: {words}"
+    assert describe_death(error, "on node 10.0.0.3 (pid 29)") == f"on node 10.0.0.3 (pid 29) is gone: {words}"
 
 
 def test_a_node_without_nip_run_or_with_another_version_is_told_by_name() -> None:
     said = {"node": "10.0.0.3", "pid": 7, "version": __version__, "missing": ""}
-    assert wrong_node(said) is None
-    missing = wrong_node({**said, "version": None, "missing": "No module named 'runner'"})
+    assert find_node_problem(said) is None
+    missing = find_node_problem({**said, "version": None, "missing": "No module named 'runner'"})
     assert missing is not None
     assert f"install nip-run[ray]=={__version__}" in missing
-    other = wrong_node({**said, "version": "0.1.0"})
+    other = find_node_problem({**said, "version": "0.1.0"})
     assert other is not None
     assert f"node 10.0.0.3 of the Ray cluster has nip-run 0.1.0, and this command is {__version__}" in other
 
 
 def test_what_a_worker_cannot_start_with_says_where_and_stays_what_it_is() -> None:
     failure = RemoteError.of(ProviderRefusal("no key in MY_KEY", changes={"models.m.api_key_env": None}))
-    error = located(failure, "on node 10.0.0.3 (pid 7)").error()
+    error = with_node(failure, "on node 10.0.0.3 (pid 7)").error()
     assert isinstance(error, ProviderRefusal)
     assert str(error).startswith("no key in MY_KEY (on node 10.0.0.3 (pid 7) of the Ray cluster")
     assert error.changes == {"models.m.api_key_env": None}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +26,9 @@ from runner.runs.execution.accounting import CountedRollout
 from runner.runs.execution.game_outputs import GameOutput, MadeElsewhere, MadeGame
 from runner.runs.workers import messages
 from runner.runs.workers.leases import ALONE, SUSPECT, LeaseBook, Leased
-from runner.runs.workers.lost_workers import AT_ONCE_IN_A_ROW, IN_A_ROW, LostWorkers
-from runner.runs.workers.message_codec import packed, unpacked
 from runner.runs.workers.record_keys import game_of_job, game_of_sample
 from runner.runs.workers.remote_errors import RemoteError
+from runner.runs.workers.worker_deaths import AT_ONCE_IN_A_ROW, IN_A_ROW, WorkerDeaths
 from runner.runs.workers.worker_state import WorkerSlot
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.loader import load_spec
@@ -42,6 +43,10 @@ def job(index: int, name: str = "") -> Job:
     return Job(index, f"r{index}", point, 0, 0)
 
 
+def unpickled(message: Any) -> Any:
+    return pickle.loads(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
 NOT_OF_WORDS = (errors.SpecError, errors.QuestionError, errors.MergeError)
 """Those that no worker has."""
 
@@ -50,8 +55,7 @@ NOT_OF_WORDS = (errors.SpecError, errors.QuestionError, errors.MergeError)
 def test_every_error_comes_out_of_another_process_as_it_went_in(kind: type[NipRunError]) -> None:
     error = kind("the words")
     error.add_note("a note")
-    (back,) = unpacked(packed([RemoteError.of(error)]))
-    again = back.error()
+    again = unpickled(RemoteError.of(error)).error()
     assert type(again) is kind
     assert again.lines() == error.lines()
     assert vars(again) == vars(error)
@@ -59,16 +63,16 @@ def test_every_error_comes_out_of_another_process_as_it_went_in(kind: type[NipRu
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")])
 def test_what_the_system_refused_is_told_apart_in_another_process_too(error: BaseException) -> None:
-    again = unpacked(packed([RemoteError.of(error)]))[0].error()
+    again = unpickled(RemoteError.of(error)).error()
     assert (type(again), again.args) == (type(error), error.args)
 
 
 def test_a_refusal_keeps_what_it_says_to_change_and_what_one_call_would_be() -> None:
     error = ProviderRefusal("no", of_one_call=MalformedError("bad", status=400), changes={"models.m.model": None})
-    again = unpacked(packed([RemoteError.of(error)]))[0].error()
+    again = unpickled(RemoteError.of(error)).error()
     assert dict(again.changes) == {"models.m.model": None}
     assert (str(again.of_one_call), again.of_one_call.status) == ("bad", 400)
-    again = unpacked(packed([RemoteError.of(ProviderRefusal("no"))]))[0].error()
+    again = unpickled(RemoteError.of(ProviderRefusal("no"))).error()
     assert dict(again.changes) == {}
 
 
@@ -77,7 +81,7 @@ def test_an_error_that_is_not_known_is_told_with_where_it_came_from() -> None:
     try:
         nothing["missing"]
     except KeyError as error:
-        again = unpacked(packed([RemoteError.of(error)]))[0].error()
+        again = unpickled(RemoteError.of(error)).error()
     assert str(again) == "KeyError: 'missing'"
     assert "test_parts.py" in again.__notes__[0]
 
@@ -91,14 +95,9 @@ def test_a_finished_game_comes_back_equal(tmp_path: Path) -> None:
     reconstructor = Reconstructor(folder, saved_plan(folder))
     rollouts = list(reconstructor.rollouts())
     reconstructor.close()
-    sent = [messages.GamePlayed(one.job.index, [(0, messages.facts_of(one))]) for one in rollouts]
-    back = unpacked(packed(sent))
-    assert [messages.rollout_of(one.job, told.rollouts[0][1]) for one, told in zip(rollouts, back, strict=True)] == (
-        rollouts
-    )
-    assert [messages.job_of(messages.job_fields(one.job), one.job.datapoint) for one in rollouts] == [
-        one.job for one in rollouts
-    ]
+    sent = [messages.GamePlayed(rollout.job.index, [rollout]) for rollout in rollouts]
+    assert len(sent) == 3
+    assert unpickled(sent) == sent
 
 
 @pytest.mark.parametrize(
@@ -221,13 +220,13 @@ def test_all_games_of_a_datapoint_go_to_one_place_where_they_share_calls() -> No
 
 
 def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name() -> None:
-    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), LostWorkers(2)
+    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), WorkerDeaths(2)
     first, second = book.next_for(0), book.next_for(0)
     assert first is not None
     assert second is not None
     for _ in range(SUSPECT):
         deaths.count(WorkerSlot(0, leases={0: first}), "was killed by SIGSEGV", was_ready=True)
-        deaths.forget()
+        deaths.reset()
     book.give_back(first)
     book.give_back(second)
     assert book.next_for(0) is second
@@ -245,7 +244,7 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     [(False, AT_ONCE_IN_A_ROW, "before they took a game"), (True, IN_A_ROW, "no game was finished")],
 )
 def test_workers_that_die_again_and_again_end_the_run(was_ready: bool, most: int, words: str) -> None:
-    deaths = LostWorkers(2)
+    deaths = WorkerDeaths(2)
     for _ in range(most - 1):
         deaths.count(WorkerSlot(0), "ended with exit code 1: no memory", was_ready=was_ready)
     with pytest.raises(RunError, match=f"{words}.*no memory"):

@@ -18,7 +18,7 @@ import pytest
 from runner.runs.workers import messages
 from runner.runs.workers.cluster import connection
 from runner.runs.workers.cluster.connection import connected
-from runner.runs.workers.cluster.pool import RayCrew
+from runner.runs.workers.cluster.pool import RayPool
 from runner.spec.experiment import Execution
 from tests.support import ray_nodes
 from tests.support.processes import command, ended, environment, nip_run, until
@@ -188,12 +188,12 @@ def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(shor
 
     async def wait(address: str) -> None:
         async with connected(Execution(engine="ray", workers=2, address=address)):
-            crew = RayCrew(2, told=0.5, patience=2.0)
+            pool = RayPool(2, notice=0.5, patience=2.0)
 
             def receive(batch: Sequence[Any]) -> None:
                 heard.extend(batch)
 
-            worker = await crew.start(receive, heard.append)
+            worker = await pool.start(receive, heard.append)
             late = time.monotonic() + 30
             while not any(isinstance(one, messages.CannotStart) for one in heard):
                 assert time.monotonic() < late, heard

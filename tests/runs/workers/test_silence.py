@@ -18,8 +18,8 @@ from typing import Any, cast
 import pytest
 
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.workers.heartbeat import MOST, MOST_WHEN_STOPPING, HeartbeatMonitor
-from runner.runs.workers.link import SocketLink
+from runner.runs.workers.channel import SocketChannel
+from runner.runs.workers.heartbeat import SILENT_CHECKS, SILENT_CHECKS_WHEN_STOPPING, HeartbeatMonitor
 from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 from tests.support import ray_nodes
@@ -34,12 +34,13 @@ TWO = "execution.processes=2"
 EVERY = 0.02
 
 _SAYS = """
-import pickle, socket, sys, time
-from runner.runs.workers.link import framed
+import socket, sys, time
+from runner.runs.workers.frames import Outbox
 end = socket.socket(fileno=int(sys.argv[1]))
 while True:
-    data = pickle.dumps(["alive"])
-    end.sendall(b"".join(framed(data)))
+    outbox = Outbox()
+    outbox.add("alive")
+    end.sendall(outbox.take())
     time.sleep(float(sys.argv[2]))
 """
 
@@ -63,7 +64,7 @@ class Worker:
             self._place.silent = 0
             heard.set()
 
-        await SocketLink.over(self._end, hear, lambda: None)
+        await SocketChannel.open(self._end, hear, lambda: None)
         await asyncio.wait_for(heard.wait(), HANG_SECONDS)
 
     def kill(self, how: str) -> None:
@@ -121,33 +122,33 @@ def _stopped(process: subprocess.Popen[Any]) -> None:
 async def _hang(worker: Worker, stop: StopSwitch, places: _Places) -> None:
     del stop
     _stopped(worker.process)
-    await places.looked_at(1.5 * MOST)
+    await places.looked_at(1.5 * SILENT_CHECKS)
 
 
 async def _stop_and_hang(worker: Worker, stop: StopSwitch, places: _Places) -> None:
     stop.stop()
     _stopped(worker.process)
-    await places.looked_at((MOST_WHEN_STOPPING + MOST) / 2)
+    await places.looked_at((SILENT_CHECKS_WHEN_STOPPING + SILENT_CHECKS) / 2)
 
 
 async def _stand_still(worker: Worker, stop: StopSwitch, places: _Places) -> None:
     """As a writer that was stopped: it runs, and then does not for a while, and again."""
     del worker, stop, places
     for _ in range(3):
-        time.sleep(2 * MOST * EVERY)  # noqa: ASYNC251 - nothing of this process goes on
+        time.sleep(2 * SILENT_CHECKS * EVERY)  # noqa: ASYNC251 - nothing of this process goes on
         await asyncio.sleep(EVERY / 2)
 
 
 def test_a_worker_of_which_nothing_is_heard_is_killed_and_that_is_said() -> None:
     (how,), (note,) = watched(_hang)
-    assert "said nothing for" in how
+    assert "sent nothing for" in how
     assert how in note
     assert "2 games to play again" in note
 
 
 def test_a_person_who_stops_the_run_waits_less_for_it() -> None:
     (how,), _ = watched(_stop_and_hang)
-    assert "said nothing for" in how
+    assert "sent nothing for" in how
 
 
 def test_a_worker_without_games_is_left_alone() -> None:
@@ -172,13 +173,13 @@ def test_a_run_goes_on_without_a_worker_that_hangs(tmp_path: Path) -> None:
         os.kill(hung, signal.SIGSTOP)
         code, _, err = ended(process)
         assert code == 0, err
-        assert "a worker process said nothing for 60 s, as one that hangs or was stopped, and was killed" in err
+        assert "a worker process sent nothing for 60 s, so it hangs or was stopped, and was killed" in err
         assert not is_running(hung)
         assert not is_running(other)
         run = only_run(tmp_path / "results")
         lost = [record["charged"][2] for record in journal_records(run) if record["kind"] == "lost"]
         assert server.requests - 2 * needed <= sum(lost) <= 8
-    assert "said nothing for 60 s" in (run / "run.log").read_text()
+    assert "sent nothing for 60 s" in (run / "run.log").read_text()
     assert derived_files(run) == derived_files(whole.path)
     assert facts_in_journal(run) == facts_in_journal(whole.path)
 
@@ -196,7 +197,7 @@ def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> Non
         os.kill(hung, signal.SIGSTOP)
         code, _, err = ended(process)
         assert code == 0, err
-        assert re.search(r"said nothing for 60 s, as one that hangs or was stopped, and was killed: \d+ calls? w", err)
+        assert re.search(r"sent nothing for 60 s, so it hangs or was stopped, and was killed: \d+ calls? w", err)
         until(lambda: not (ray_nodes.actors() or ray_nodes.raylets()))
     run = only_run(tmp_path / "results")
     assert derived_files(run) == derived_files(whole.path)
@@ -214,7 +215,7 @@ def test_the_first_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         code, _, err = ended(process)
         assert code == 130, err
-        assert f"said nothing for {MOST_WHEN_STOPPING * ALIVE_SECONDS:.0f} s" in err
+        assert f"sent nothing for {SILENT_CHECKS_WHEN_STOPPING * ALIVE_SECONDS:.0f} s" in err
         assert not any(map(is_running, workers))
         assert "was killed" in err
         result = played(path, tmp_path / "results", TWO)
@@ -223,13 +224,13 @@ def test_the_first_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_call_that_takes_longer_than_a_worker_may_be_silent_is_waited_for(tmp_path: Path) -> None:
-    with serving(latency=(MOST + 2) * ALIVE_SECONDS) as server:
+    with serving(latency=(SILENT_CHECKS + 2) * ALIVE_SECONDS) as server:
         spec_file(tmp_path, server.base_url, size=4, protocol={"max_message_rounds": 1}, models={"m": {"timeout": 200}})
         process = started("spec.yaml", TWO, cwd=tmp_path)
         until(lambda: server.requests >= 4 or process.poll() is not None)
         asked = server.requests
         code, _, err = ended(process)
         assert code == 0, err
-        assert "said nothing" not in err
+        assert "sent nothing" not in err
         assert max(server.stats()["bodies"].values()) == 1
         assert asked == 4

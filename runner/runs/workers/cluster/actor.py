@@ -1,4 +1,4 @@
-"""The class of the actors. Ray carries it to nodes by value, so that it runs where nip-run is missing too."""
+"""The class of the actors. Ray sends it to nodes by value, so that it also runs on a node without nip-run."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from typing import Any
 
 
 def worker_class() -> type[Any]:
-    """The class, which is within this function so that Ray does not look it up in a module of the node's own."""
+    """Return the class. It is local to this function so that Ray does not import it from a module of the node."""
 
     class NipRunWorker:
         def __init__(self) -> None:
-            self._seat: Any = None
+            self._channel: Any = None
 
-        async def hello(self) -> dict[str, Any]:
-            """Where this is, and the version of nip-run there; None, and why, where it cannot be imported."""
+        async def describe(self) -> dict[str, Any]:
+            """Return the node, the process and its version of nip-run; None, with the error, if it is missing."""
             import os
 
             import ray
 
-            said = {"node": ray.util.get_node_ip_address(), "pid": os.getpid(), "version": None, "missing": ""}
+            info = {"node": ray.util.get_node_ip_address(), "pid": os.getpid(), "version": None, "missing": ""}
             try:
                 from runner.version import __version__
             except ImportError as error:
-                return {**said, "missing": str(error)}
-            return {**said, "version": __version__}
+                return {**info, "missing": str(error)}
+            return {**info, "version": __version__}
 
         async def exchange(self, number: int, *pieces: bytes) -> bytes:
-            if self._seat is None:
+            if self._channel is None:
                 import gc
 
-                from runner.runs.workers.cluster.actor_link import ActorLink
+                from runner.runs.workers.cluster.actor_channel import ActorChannel
 
-                gc.set_threshold(50_000, 20, 50)  # as `runs.process.relaxed_gc` has it, while the process lives
-                self._seat = ActorLink()
-            answer: bytes = await self._seat.exchange(number, pieces)
+                gc.set_threshold(50_000, 20, 50)  # as `relaxed_gc` sets it, for the life of the process
+                self._channel = ActorChannel()
+            answer: bytes = await self._channel.exchange(number, pieces)
             return answer
 
-        async def left(self) -> None:
-            if self._seat is not None:
-                await self._seat.left()
+        async def wait_until_finished(self) -> None:
+            if self._channel is not None:
+                await self._channel.worker.finished.wait()
 
     return NipRunWorker

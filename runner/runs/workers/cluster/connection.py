@@ -1,4 +1,4 @@
-"""This process' connection to a Ray cluster: one that is there, or one of its own, which ends with it."""
+"""This process' connection to a Ray cluster: an existing one, or one that starts and ends with the command."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from types import ModuleType
 from typing import Any
 
 from runner.base.errors import RunError, UsageError
-from runner.runs.workers.cluster.errors import in_a_line
+from runner.runs.workers.cluster.errors import one_line
 from runner.spec.experiment import Execution
 
 LOOPBACK = "127.0.0.1"
 
 STORE_BYTES = 100 * 2**20
-"""The object store of a cluster of our own, which holds nothing of ours: near the least that Ray takes."""
+"""The object store of a cluster of our own, which stays empty: near the minimum that Ray accepts."""
 
 REACH_SECONDS = 10.0
 
 
 def ray_package() -> ModuleType:
-    """Ray, which is imported where it is used and nowhere else.
+    """Import Ray.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: It is not installed.
     """
-    # Read when Ray is imported. A cluster that somebody else started has its own say.
+    # Ray reads it on import. It does not affect a cluster that somebody else started.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # At a SIGTERM, which ends a run in order, it would print a stack first.
+    # Without it Ray prints a stack at SIGTERM, which ends a run in order.
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
     try:
         import ray
@@ -46,78 +46,74 @@ def ray_package() -> ModuleType:
     return package
 
 
-class _Kept:
-    """A connection that is kept for the runs that follow: where it goes, and how many CPUs a cluster of our own has."""
+class _Connection:
+    """This process' connection to a cluster, which successive runs can share."""
 
     def __init__(self) -> None:
-        self._held = ExitStack()
+        self._closing = ExitStack()
         self._address: str | None = None
         self._cpus = 0
-        self._is_ours = False
+        self._is_open = False
 
-    async def connect(self, ray: Any, execution: Execution) -> None:
-        """Be connected as an execution wants it, by the connection that is there if that will do."""
+    async def open(self, ray: Any, execution: Execution) -> None:
+        """Connect as an execution wants it, unless this process is connected so already."""
         address = _address_of(execution)
-        if self._is_ours and (address != self._address or (address is None and execution.count > self._cpus)):
+        if self._is_open and (address != self._address or (address is None and execution.count > self._cpus)):
             await asyncio.to_thread(self.close)
         if ray.is_initialized():
             return
-        # The system ends what Ray starts with the thread that started it, so that has to last as long.
-        thread = self._held.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
-        self._held.enter_context(_silent(ray))
-        self._held.callback(lambda: thread.submit(ray.shutdown).result())
-        self._address, self._cpus, self._is_ours = address, execution.count, True
-        await _connecting(thread, ray, execution)
+        # The system ends what Ray starts together with the thread that started it, so that thread must last.
+        thread = self._closing.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
+        self._closing.enter_context(_silent(ray))
+        self._closing.callback(lambda: thread.submit(ray.shutdown).result())
+        self._address, self._cpus, self._is_open = address, execution.count, True
+        await _connect_in(thread, ray, execution)
 
     def close(self) -> None:
-        self._is_ours = False
-        self._held.close()
+        self._is_open = False
+        self._closing.close()
 
 
-_KEPT: ContextVar[_Kept | None] = ContextVar("nip_run_ray", default=None)
+_SHARED: ContextVar[_Connection | None] = ContextVar("nip_run_ray", default=None)
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """While this lasts, runs that follow each other share the connection that the first of them makes.
+def shared_connection() -> Iterator[None]:
+    """Let the runs in this block share the connection that the first of them opens.
 
-    A Ray of our own takes some eight seconds to start and two to end, which a sweep or a training run pays once so.
+    A Ray of our own takes some eight seconds to start and two to end, which a sweep or a training run then pays once.
     """
-    if _KEPT.get() is not None:
+    if _SHARED.get() is not None:
         yield
         return
-    connection = _Kept()
-    before = _KEPT.set(connection)
+    connection = _Connection()
+    token = _SHARED.set(connection)
     try:
         yield
     finally:
-        _KEPT.reset(before)
+        _SHARED.reset(token)
         connection.close()
 
 
 @asynccontextmanager
 async def connected(execution: Execution) -> AsyncIterator[None]:
-    """While this lasts, this process is a driver of the cluster; one that was connected before stays so.
+    """Connect this process to the cluster as a driver; keep a connection that was open before.
 
     Raises:
-        RunError: there is no such cluster, or none can be started.
+        RunError: The cluster cannot be reached, or none can be started.
     """
-    ray = ray_package()
-    connection = _KEPT.get()
-    if connection is not None:
-        await connection.connect(ray, execution)
-        yield
-        return
-    connection = _Kept()
+    ray, shared = ray_package(), _SHARED.get()
+    connection = shared or _Connection()
     try:
-        await connection.connect(ray, execution)
+        await connection.open(ray, execution)
         yield
     finally:
-        await asyncio.to_thread(connection.close)
+        if shared is None:
+            await asyncio.to_thread(connection.close)
 
 
-async def _connecting(thread: Executor, ray: Any, execution: Execution) -> None:
-    """Connect, and let nothing that has begun go on where this is cancelled: the caller ends it."""
+async def _connect_in(thread: Executor, ray: Any, execution: Execution) -> None:
+    """Connect in a thread. If this is cancelled, wait until the thread is done, so that the caller can disconnect."""
     connecting = asyncio.get_running_loop().run_in_executor(thread, _connect, ray, execution)
     try:
         await asyncio.shield(connecting)
@@ -131,7 +127,7 @@ def _address_of(execution: Execution) -> str | None:
 
 
 def _connect(ray: Any, execution: Execution) -> None:
-    """Connect; in a thread, so that signals stay the loop's, and because it takes seconds."""
+    """Connect. This takes seconds, and outside of the main thread Ray leaves signals to the loop."""
     address = _address_of(execution)
     try:
         if address is not None:
@@ -149,23 +145,23 @@ def _connect(ray: Any, execution: Execution) -> None:
             )
         else:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except Exception as error:  # whatever Ray, or what it is made of, ends with
-        said = in_a_line(error)
+    except Exception as error:  # Ray documents none
+        reason = one_line(error)
         if address is None:
-            raise RunError(f"cannot start Ray on this machine: {said}; nothing was asked") from error
+            raise RunError(f"cannot start Ray on this machine: {reason}; nothing was asked") from error
         where = "execution.address" if execution.address else "RAY_ADDRESS"
         raise RunError(
-            f"cannot connect to the Ray cluster at {address} ({where}): {said}. This command must run on a node of "
+            f"cannot connect to the Ray cluster at {address} ({where}): {reason}. This command must run on a node of "
             "the cluster (`ray status` there shows it), with the same versions of Python and Ray, and its token if it "
             "has one (RAY_AUTH_MODE=token); nothing was asked"
         ) from error
 
 
 def _check_reached(address: str) -> None:
-    """See that somebody listens at an address: Ray itself tries for minutes.
+    """Check that something listens at an address, because Ray itself tries for minutes.
 
     Raises:
-        OSError: nobody does.
+        OSError: Nothing listens there.
     """
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
@@ -174,18 +170,18 @@ def _check_reached(address: str) -> None:
 
 
 def _own_token() -> None:
-    """Have a cluster of ours let in its own processes alone, by a token that Ray does not leave in the home folder."""
+    """Restrict a cluster of our own to its own processes, by a token that Ray does not write to the home folder."""
     if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 @contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Keep Ray from writing between what this command says: its words on workers reach the run's log by us."""
+    """Keep Ray from writing into the output of this command."""
     logger, worker = logging.getLogger("ray"), ray._private.worker  # noqa: SLF001 - there is no public switch
     level, printing = logger.level, getattr(worker, "_worker_logs_enabled", None)
     logger.setLevel(logging.CRITICAL)
-    worker._worker_logs_enabled = False  # noqa: SLF001 - what raylets report goes to stdout otherwise
+    worker._worker_logs_enabled = False  # noqa: SLF001 - otherwise messages of raylets go to stdout
     try:
         yield
     finally:
@@ -194,11 +190,11 @@ def _silent(ray: Any) -> Iterator[None]:
             worker._worker_logs_enabled = printing  # noqa: SLF001
 
 
-def room_in_words(ray: Any) -> str:
-    """What the cluster has, and what of it is free, by what Ray says of it."""
+def describe_room(ray: Any) -> str:
+    """Describe the CPUs of the cluster, and how many are free."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    there, free = _cpus(ray.cluster_resources()), _cpus(ray.available_resources())
-    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {there:g} CPUs, of which {free:g} are free"
+    total, free = _cpus(ray.cluster_resources()), _cpus(ray.available_resources())
+    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {total:g} CPUs, of which {free:g} are free"
 
 
 def _cpus(resources: Mapping[str, float]) -> float:

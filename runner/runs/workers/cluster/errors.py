@@ -1,4 +1,4 @@
-"""What Ray says of actors and nodes, and what is wrong with a node, in a line each."""
+"""Messages about actors and nodes, in one line each."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from runner.version import __version__
 _LONGEST = 300
 
 _WHY = re.compile(r"The actor (?:is dead|died) because (.+)", re.DOTALL)
-"""The line of Ray's that says more than that an actor is gone."""
+"""The line of Ray's message that says why an actor is gone."""
 
 _ENDS = re.compile(r" Some common causes include| Last \d+ lines|\. Node Id: ")
 
 
-class CannotWorkError(Exception):
-    """A node where no worker can play: what it failed with."""
+class NodeError(Exception):
+    """Raised when no worker can play on a node."""
 
     def __init__(self, failure: RemoteError) -> None:
         super().__init__(str(failure.error()))
         self.failure = failure
 
 
-def how_it_ended(error: Exception, where: str) -> str:
-    """How an actor ended, after `a worker process`."""
-    said = str(error).strip()
-    if (found := _WHY.search(said)) is not None:
-        said = found.group(1)
+def describe_death(error: Exception, where: str) -> str:
+    """Describe why an actor is gone, to follow `a worker process`."""
+    text = str(error).strip()
+    if (match := _WHY.search(text)) is not None:
+        text = match.group(1)
     elif type(error).__name__ == "ActorUnavailableError":
-        said = "cannot be reached: " + said.partition("RpcError: ")[2]
-    else:  # what was raised within it, of which the last line says most
-        said = said.rpartition("\n")[2]
-    return f"{where} is gone: {in_a_line(_ENDS.split(said)[0].strip().rstrip('.'))}"
+        text = "cannot be reached: " + text.partition("RpcError: ")[2]
+    else:  # the traceback of what the actor raised, which ends with the error
+        text = text.rpartition("\n")[2]
+    return f"{where} is gone: {one_line(_ENDS.split(text)[0].strip().rstrip('.'))}"
 
 
-def in_a_line(said: object) -> str:
-    """What Ray says, in a line of a length that can be read."""
-    words = redacted(escape_controls(" ".join(str(said).split())))
-    return shortened(words, _LONGEST) or type(said).__name__
+def one_line(message: object) -> str:
+    """Return a message of Ray as one short line."""
+    line = redacted(escape_controls(" ".join(str(message).split())))
+    return shortened(line, _LONGEST) or type(message).__name__
 
 
-def wrong_node(said: Mapping[str, Any]) -> str | None:
-    """Why the worker that said this of itself cannot play; None where it can."""
-    node, version = said["node"], said["version"]
+def find_node_problem(info: Mapping[str, Any]) -> str | None:
+    """Return why the worker that this describes cannot play; None if it can."""
+    node, version = info["node"], info["version"]
     if version is None:
         return (
-            f"nip-run cannot be imported on node {node} of the Ray cluster ({said['missing']}): install "
+            f"nip-run cannot be imported on node {node} of the Ray cluster ({info['missing']}): install "
             f"nip-run[ray]=={__version__} there, in the environment that Ray runs in"
         )
     if version != __version__:
@@ -62,8 +62,8 @@ def wrong_node(said: Mapping[str, Any]) -> str | None:
     return None
 
 
-def located(failure: RemoteError, where: str) -> RemoteError:
-    """What a worker cannot start with, and where: the environment is that of its node."""
+def with_node(failure: RemoteError, where: str) -> RemoteError:
+    """Add to a failure where the worker is, because its environment is that of its node."""
     error = failure.error()
     if not isinstance(error, NipRunError):
         return failure

@@ -1,4 +1,4 @@
-"""The writer's journal: records of all workers in, those of a game out again for whoever plays it next."""
+"""The writer's journal: appends the records of all workers, and finds those of a game for the worker that plays it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from runner.runs.workers.record_keys import Game, game_of_job, game_of_sample
 
 
 class OpenGames:
-    """The records of the games that are not over, by where they stand."""
+    """Knows where in the journal the records of unfinished games are."""
 
     def __init__(self, plan: Plan, journal: Journal, accounting: Accounting) -> None:
         self._plan, self._journal, self._accounting = plan, journal, accounting
         self._offsets: dict[Game, list[int]] = {}
         self.answered: set[str] = set()
-        """The model groups that gave an answer, by the journal."""
+        """The model groups that have answers in the journal."""
 
     def read(self, path: Path) -> None:
-        """Take in what the journal has from earlier processes."""
+        """Read the records of earlier processes."""
         for offset, record in read_journal(path):
             if "sample" in record:
                 self._offsets.setdefault(self._game(record), []).append(offset)
@@ -37,24 +37,24 @@ class OpenGames:
     def _game(self, record: Record) -> Game:
         return game_of_sample(self._plan, *record["sample"][:2])
 
-    async def append(self, appends: Sequence[Append], settled: Callable[[SampleKey], None]) -> None:
-        """Write records; they are on disk when this returns. `settled` is told of each call that has one then.
+    async def append(self, appends: Sequence[Append], settle: Callable[[SampleKey], None]) -> None:
+        """Write records to disk, then call `settle` with the sample of each.
 
         Raises:
-            JournalError: they could not be written.
+            JournalError: The records cannot be written.
         """
-        self._wrote(appends, await self._journal.append_all(_groups(appends)))
+        self._remember(appends, await self._journal.append_all(_groups(appends)))
         for append in appends:
             for sample in append.samples:
-                settled(SampleKey(*sample))
+                settle(SampleKey(*sample))
 
     def append_now(self, appends: Sequence[Append]) -> None:
-        """Write records of calls that cost nothing, which the system flushes when it likes. Raises as `append`."""
-        self._wrote(appends, self._journal.append_all_now(_groups(appends)))
+        """Write records of calls that cost nothing, without waiting for the disk. Raises as `append`."""
+        self._remember(appends, self._journal.append_all_now(_groups(appends)))
 
-    def _wrote(self, appends: Sequence[Append], offsets: Sequence[Sequence[int]]) -> None:
-        """Remember where they stand."""
-        places = (place for group in offsets for place in group)
+    def _remember(self, appends: Sequence[Append], offsets: Sequence[Sequence[int]]) -> None:
+        """Remember where the records are, and count the failures among them."""
+        places = (offset for group in offsets for offset in group)
         for append in appends:
             for sample in append.samples:
                 game = game_of_sample(self._plan, sample[0], sample[1])
@@ -62,10 +62,10 @@ class OpenGames:
             for error in append.failures:
                 self._accounting.failed(TransientError(error))
 
-    def of(self, leased: Leased, known: set[str]) -> list[Record]:
-        """What the journal has of a game; where games share calls, of all games of its datapoint.
+    def records_for(self, leased: Leased, known: set[str]) -> list[Record]:
+        """Return the records of a game or, if games share calls, of all games of its datapoint.
 
-        Of those in `known`, a worker's, nothing: it has them already.
+        `known` are the datapoints whose records the worker has already: for those, return nothing.
         """
         if self._plan.shares_between_games:
             if leased.job.datapoint.id in known:
@@ -74,8 +74,8 @@ class OpenGames:
         offsets = self._offsets.get(game_of_job(self._plan, leased.job), ())
         return [self._journal.record(offset) for offset in offsets]
 
-    def over(self, leased: Leased) -> None:
-        """A game is over: its records are asked for no more."""
+    def close(self, leased: Leased) -> None:
+        """Forget a game that is over."""
         if not self._plan.shares_between_games:
             self._offsets.pop(game_of_job(self._plan, leased.job), None)
 

@@ -1,0 +1,77 @@
+"""The channel between the writer and one worker: an interface, and sockets between processes of one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from runner.runs.workers.frames import FrameReader, Outbox
+
+FLUSH_AT = 64
+"""Messages that do not wait for the loop's turn to end, so that the other side can begin with them."""
+
+Receive = Callable[[Sequence[Any]], None]
+"""Takes a batch of messages, in order."""
+
+
+class Channel(Protocol):
+    """One end of a channel."""
+
+    def send(self, message: Any) -> None:
+        """Send a message without waiting. Messages arrive in order; one for a closed channel is dropped."""
+        ...
+
+
+class SocketChannel(asyncio.Protocol):
+    """A channel over a connected socket. What is sent in one turn of the loop shares a frame."""
+
+    def __init__(self, receive: Receive, on_close: Callable[[], None]) -> None:
+        self._receive, self._on_close = receive, on_close
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._outbox, self._reader = Outbox(), FrameReader()
+        self._is_scheduled = False
+
+    @classmethod
+    async def open(cls, end: socket.socket, receive: Receive, on_close: Callable[[], None]) -> SocketChannel:
+        """Open a channel on one end of a socket pair and own the socket.
+
+        `on_close` is called once, after either side has closed the channel.
+        """
+        end.setblocking(False)
+        _, channel = await asyncio.get_running_loop().create_connection(lambda: cls(receive, on_close), sock=end)
+        return channel
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._transport = None
+        self._on_close()
+
+    def data_received(self, data: bytes) -> None:
+        for batch in self._reader.feed(data):
+            self._receive(batch)
+
+    def send(self, message: Any) -> None:
+        self._outbox.add(message)
+        if len(self._outbox) >= FLUSH_AT:
+            self._flush()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_scheduled = False
+        data = self._outbox.take()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what is left, then close."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()

@@ -1,0 +1,67 @@
+"""Frames: batches of messages as a stream of bytes, the same for local sockets and for calls to Ray actors."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+"""The prefix of each frame: the number of bytes that follow."""
+
+
+class Outbox:
+    """Messages to send. Messages that are added before the next `take` share a frame."""
+
+    def __init__(self) -> None:
+        self._messages: list[Any] = []
+        self._bytes = memoryview(b"")
+
+    def add(self, message: Any) -> None:
+        self._messages.append(message)
+
+    def __len__(self) -> int:
+        """Return how many messages are not in a frame yet."""
+        return len(self._messages)
+
+    def __bool__(self) -> bool:
+        return bool(self._messages or self._bytes)
+
+    def take(self, limit: int | None = None) -> memoryview:
+        """Return and remove the next bytes of the stream, at most `limit`."""
+        if not self._bytes and self._messages:
+            messages, self._messages = self._messages, []
+            batch = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
+            self._bytes = memoryview(_LENGTH.pack(len(batch)) + batch)
+        data, self._bytes = self._bytes[:limit], self._bytes[len(self._bytes) if limit is None else limit :]
+        return data
+
+
+class FrameReader:
+    """Splits a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Sequence[Any]]:
+        """Yield each batch of messages that these bytes complete."""
+        self._bytes += data
+        while len(self._bytes) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+            if len(self._bytes) < end:
+                return
+            with memoryview(self._bytes) as view:
+                batch = pickle.loads(view[_LENGTH.size : end])  # noqa: S301 - from a process of this run
+            del self._bytes[:end]
+            yield batch
+
+
+class Pickled:
+    """A message for several workers, which is pickled once."""
+
+    def __init__(self, message: Any) -> None:
+        self._data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return pickle.loads, (self._data,)

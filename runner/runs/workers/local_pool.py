@@ -1,0 +1,146 @@
+"""Workers that are processes of this machine.
+
+A process shares nothing with its writer but a socket, which tells each side when the other is gone. It is a program of
+its own and needs no `__main__` that can be imported, so that a notebook can use workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+from runner.base.errors import RunError
+from runner.base.redaction import redacted
+from runner.runs.execution.process import allow_open_files
+from runner.runs.workers.channel import Receive, SocketChannel
+from runner.runs.workers.pool import END_SECONDS
+
+_PROGRAM = (
+    "import signal, sys\n"
+    "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "sys.path[:] = {path!r}\n"
+    "from runner.runs.workers.process import main\n"
+    "main({descriptor})\n"
+)
+"""The program of a worker. It ignores signals: the writer handles them and tells its workers."""
+
+_OPEN_FILES = 3
+"""Files that the writer opens for a worker: both ends of its socket, for a moment, and its stderr."""
+
+_STDERR_BYTES = 2000
+
+
+class LocalPool:
+    """Starts worker processes."""
+
+    async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> LocalWorker:
+        if not sys.executable:
+            raise RunError("this Python does not know its own executable, so it cannot start worker processes; set "
+                           "execution.processes=1")  # fmt: skip
+        try:
+            return await self._start(receive, on_exit)
+        except OSError as error:
+            raise RunError(
+                f"cannot start a worker process: {error.strerror}; what was paid for is kept. Lower "
+                "execution.processes, and run the same command again"
+            ) from error
+
+    @staticmethod
+    async def _start(receive: Receive, on_exit: Callable[[str], None]) -> LocalWorker:
+        allow_open_files(_OPEN_FILES)
+        with ExitStack() as failed:
+            ours, theirs = socket.socketpair()
+            failed.enter_context(ours)
+            stderr = failed.enter_context(TemporaryFile())
+            with theirs:
+                code = _PROGRAM.format(path=list(sys.path), descriptor=theirs.fileno())
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-P", "-c", code, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=DEVNULL,
+                    stderr=stderr, process_group=0,  # a terminal's Ctrl-C does not reach it
+                )  # fmt: skip
+            failed.callback(process.kill)
+            worker = LocalWorker(process, stderr, on_exit)
+            await worker.connect(ours, receive)
+            failed.pop_all()
+        return worker
+
+
+class LocalWorker:
+    """A worker process, and the channel to it."""
+
+    def __init__(self, process: Process, stderr: IO[bytes], on_exit: Callable[[str], None]) -> None:
+        self._process, self._stderr = process, stderr
+        self._on_exit: Callable[[str], None] | None = on_exit
+        self._channel: SocketChannel | None = None
+        self._exiting: asyncio.Task[None] | None = None
+        self._kill_reason = ""
+
+    async def connect(self, end: socket.socket, receive: Receive) -> None:
+        self._channel = await SocketChannel.open(end, receive, self._disconnected)
+
+    def send(self, message: Any) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def _disconnected(self) -> None:
+        """Report the exit of a process that has closed its socket: it is gone, or about to be."""
+        self._channel = None
+        if self._on_exit is not None:
+            self._exiting = asyncio.create_task(self._report_exit())
+
+    async def _report_exit(self) -> None:
+        reason = await self._wait(END_SECONDS)
+        on_exit, self._on_exit = self._on_exit, None
+        if on_exit is not None:
+            on_exit(self._kill_reason or reason)
+
+    def kill(self, reason: str) -> None:
+        self._kill_reason = reason
+        self._kill()  # the socket reports the exit, after the messages in it that were not read yet
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def _wait(self, seconds: float) -> str:
+        """Wait for the process to end, kill it after this time, and return how it ended."""
+        try:
+            async with asyncio.timeout(seconds):
+                code = await self._process.wait()
+        except TimeoutError:
+            self._kill()
+            code = await self._process.wait()
+        return describe_exit(code, self._stderr)
+
+    async def end(self, *, at_once: bool) -> None:
+        self._on_exit = None
+        if self._channel is not None:
+            self._channel.close()
+        await self._wait(0.0 if at_once else END_SECONDS)
+
+
+def describe_exit(code: int, stderr: IO[bytes]) -> str:
+    """Describe an exit code, or a signal as its negative number, with the last line of stderr; close stderr."""
+    last_line = "" if stderr.closed else _last_line(stderr)
+    stderr.close()
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"was killed by {name}" + (" (by hand, or out of memory)" if -code == signal.SIGKILL else "")
+    return f"ended with exit code {code}" + (f": {last_line}" if last_line else "")
+
+
+def _last_line(stderr: IO[bytes]) -> str:
+    stderr.seek(0, 2)
+    stderr.seek(max(stderr.tell() - _STDERR_BYTES, 0))
+    lines = stderr.read().decode("utf-8", "replace").strip().splitlines()
+    return redacted(lines[-1]) if lines else ""
