@@ -1,4 +1,4 @@
-"""A test with the mark `ray` is run again by a process in a network namespace of its own, and nowhere else."""
+"""A test that uses the fixture `ray_namespace` runs in another process, in a network namespace of its own."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from tests.support.paths import ROOT
 SECONDS = 240
 
 
+@pytest.fixture
+def ray_namespace() -> None:
+    """Run the test where nobody else can reach the Ray that it starts; see `pytest_pyfunc_call`."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Have the test run where Ray can listen to nobody else; there, run it."""
-    if pyfuncitem.get_closest_marker("ray") is None:
+    """Run a test with `ray_namespace` in a process that has a network namespace; there, run it as it is."""
+    if "ray_namespace" not in pyfuncitem.fixturenames:
         return None
     if ray_nodes.is_inside():
         ray_nodes.check_alone()
@@ -28,7 +33,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     reason = ray_nodes.missing()
     if reason is not None:
         pytest.skip(reason)
-    inside = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "ray", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    inside = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", pyfuncitem.nodeid]
     with (Path(tempfile.gettempdir()) / "nip-run-tests-ray.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # a cluster at a time is what a small machine has room for
         done = subprocess.run(

@@ -28,7 +28,7 @@ from tests.support.specs import spec_file
 from tests.support.training import malt, training_spec
 from tests.support.workers import facts_in_journal
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("ray_namespace")]
 
 LOCAL = ("execution.engine=ray", "execution.workers=2")
 

@@ -24,6 +24,7 @@ from tests.support.specs import spec_file
 
 pytestmark = [
     pytest.mark.full,
+    pytest.mark.usefixtures("ray_namespace"),
     pytest.mark.skipif(ray_nodes.missing_dashboard() is not None, reason=ray_nodes.missing_dashboard() or ""),
 ]
 

@@ -185,6 +185,7 @@ def test_a_run_goes_on_without_a_worker_that_hangs(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("ray_namespace")
 def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> None:
     with serving(latency=[0.0, 0.05]) as server:
         path = spec_file(tmp_path, server.base_url, size=20)
