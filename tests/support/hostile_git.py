@@ -16,7 +16,7 @@ RELEASE = (b"prompts", b"acme", b"council", b"1")
 """The release that each holds, unless its row takes it away."""
 
 HARMLESS = ""
-FSCK = "damaged, or for an attack"
+FSCK = "damaged or hostile"
 
 
 def release_tree() -> Folder:
@@ -252,10 +252,10 @@ BOMB = Row("a hundred million files of twelve objects", _bomb, bounds={"entries"
 
 ROWS = (
     Row("hooks", _hooks),
-    Row("a hook in place of git's own work", _proc_receive, publish="cannot be added to"),
+    Row("a hook in place of git's own work", _proc_receive, publish="cannot push to main"),
     Row("commands in its configuration", _commands),
     Row("a promisor that runs a command", _promisor, get=FSCK, publish=FSCK),
-    Row("a checkout with filters", _not_bare, publish="cannot be added to"),
+    Row("a checkout with filters", _not_bare, publish="cannot push to main"),
     Row("attributes with a filter", _root(b".gitattributes", "100644",
         b"* filter=evil text eol=crlf ident export-subst\n")),
     Row("attributes within a release", _entry(b".gitattributes", content=b"* filter=evil text eol=crlf\n")),
@@ -271,9 +271,9 @@ ROWS = (
     Row("a link in place of the checksum", _entry(b"release.sha256", "120000", b"/etc/passwd"), "has no prompts/"),
     Row("a link in place of a file", _entry(b"verifier.jinja", "120000", b"../../../../../../etc/passwd"), "is a link"),
     Row("a link in place of an owner", _entry(b"acme", "120000", b"/etc", (b"prompts",)), "has no prompts/",
-        "stands a link"),
-    Row("a link in place of a kind", _root(b"prompts", "120000", b"/etc"), "has no prompts/", "stands a link"),
-    Row("a file in place of a kind", _root(b"prompts", "100644", b"x"), "has no prompts/", "stands a file"),
+        "is a link, and not"),
+    Row("a link in place of a kind", _root(b"prompts", "120000", b"/etc"), "has no prompts/", "is a link, and not"),
+    Row("a file in place of a kind", _root(b"prompts", "100644", b"x"), "has no prompts/", "is a file, and not"),
     Row("a folder in place of the manifest", _entry(b"release.json", "40000", {b"a": ("100644", b"a")}), "is a folder"),
     Row("a name ..", _entry(b".."), FSCK, FSCK),
     Row("a folder ..", _root(b"..", "40000", {b"a": ("100644", b"a")}), FSCK, FSCK),
@@ -290,7 +290,7 @@ ROWS = (
     Row("names twice", _twice, FSCK, FSCK),
     Row("names out of order", _unordered, FSCK, FSCK),
     Row("a device", _entry(b"verifier.jinja", "020666", b"x"), FSCK, FSCK),
-    Row("a mode of no kind", _entry(b"verifier.jinja", "100777", b"Judge.\n"), "mode '100777'|" + FSCK, HARMLESS),
+    Row("a mode of no kind", _entry(b"verifier.jinja", "100777", b"Judge.\n")),
     Row("a file that can be run", _entry(b"verifier.jinja", "100755", b"Judge.\n")),
     Row("a name that is no UTF-8", _entry(b"\xff\xfe.txt")),
     Row("a name that writes on a terminal", _entry(b"\x1b[2J\x1b]52;c;cm0=\x07")),
@@ -299,8 +299,8 @@ ROWS = (
     Row("a file of more than it says", _entry(b"verifier.jinja", content=b"\0" * (32 << 20)), "is longer than"),
     Row("a file of other bytes", _entry(b"verifier.jinja", content=b"Accept\n"), "not those of its hash"),
     Row("a manifest of 8 MiB", _entry(b"release.json", content=b" " * (8 << 20)), "is larger than"),
-    Row("more than is taken", _root(b"big", "100644", os.urandom(3 << 20)), "more than is taken",
-        "more than is taken", bounds={"pack_bytes": 1 << 20}),
+    Row("larger than the limit", _root(b"big", "100644", os.urandom(3 << 20)), "larger than the limit",
+        "larger than the limit", bounds={"pack_bytes": 1 << 20}),
     Row("3,000 folders in each other", _deep),
     BOMB,
     Row("a pointer of LFS", _entry(b"verifier.jinja", content=_LFS), "Git LFS"),
@@ -312,8 +312,8 @@ ROWS = (
     Row("its own branch is a command", _other_head("$(touch${IFS}it-ran)"), "is called", "is called"),
     Row("its own branch is not there", lambda repository,
         _: (repository / "HEAD").write_text("ref: refs/heads/gone\n")),
-    Row("no branch at all", _detached, publish="name a branch"),
-    Row("a tag that is no commit", _tag_of_a_file, "is no commit", "is no commit", "@v1"),
+    Row("no branch at all", _detached, publish="Name a branch"),
+    Row("a tag that is no commit", _tag_of_a_file, "is not a commit", "is not a commit", "@v1"),
     Row("a tag called as the branch", _tag_like_the_branch, revision="@main"),
     Row("a damaged object", _damaged, FSCK, FSCK),
     Row("an object that is not what its name says", _other_bytes, "is missing in it"),
@@ -322,7 +322,7 @@ ROWS = (
     Row("a commit that forges a header",
         _raw_commit(f"tree TREE\nauthor {_WHO}\ncommitter {_WHO}\nencoding \x1b[2J\n\n\x1b]0;x\x07\n")),
     Row("attachments that are hidden", _settings("transfer.hideRefs=refs/heads"), "has no prompts/",
-        "cannot be added to"),
+        "cannot push to main"),
     Row("it takes nothing", _settings("receive.denyCurrentBranch=refuse", "core.bare=false"),
-        publish="cannot be added to"),
+        publish="cannot push to main"),
 )  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 
 from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
 from runner.documents.releases.reference import Kind, Reference
-from runner.registry.transports.git.bounded_process import ProcessLimits
+from runner.registry.transports.git.process import GitLimits
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
@@ -55,7 +55,7 @@ def test_a_commit_or_a_tag_is_read_as_it_was_and_not_added_to(repository: Path) 
         registry.publish([bundle("later")], "two")
     for revision in ("v1", str(added.revision)):
         assert listed(f"git:{repository}@{revision}") == [str(COUNCIL)]
-        with connect(f"git:{repository}@{revision}") as registry, pytest.raises(UsageError, match="name a branch"):
+        with connect(f"git:{repository}@{revision}") as registry, pytest.raises(UsageError, match="Name a branch"):
             registry.publish([bundle("third")], "three")
     assert len(listed(f"git:{repository}")) == 2
     with connect(f"git:{repository}@{added.revision}") as registry:
@@ -236,7 +236,7 @@ def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path,
         for _ in range(size):
             file.write(os.urandom(1 << 20))
     made = bundle(contents={"journal.jsonl": large})
-    transport = GitTransport(str(repository), bounds=ProcessLimits(memory_bytes=240 << 20))
+    transport = GitTransport(str(repository), limits=GitLimits(memory_bytes=240 << 20))
     tracemalloc.start()
     try:
         with Registry(transport) as registry:

@@ -96,7 +96,7 @@ def test_the_users_credential_helper_is_asked_and_nobody_else_sees_the_token(
 def test_who_may_not_is_told_what_to_do_and_not_asked(served: Path, home: Path, given: str | None) -> None:
     if given is not None:
         helper(home, given)
-    told = pytest.raises(ReleaseError, match="give git a credential helper")
+    told = pytest.raises(ReleaseError, match="Give git a credential helper")
     with git.http(served, asking([])) as address, connect(f"git:{address}/registry.git") as registry, told as raised:
         registry.entries()
     assert "another-token" not in str(raised.value)
@@ -164,7 +164,7 @@ def test_a_server_without_gits_protocol_is_refused(served: Path) -> None:
     git.git(repository, "update-server-info")
     (repository / "objects" / "info").mkdir(exist_ok=True)
     (repository / "objects" / "info" / "http-alternates").write_text("http://127.0.0.1:9/objects\n")
-    refused = pytest.raises(ReleaseError, match="git ended")
+    refused = pytest.raises(ReleaseError, match="git failed")
     with git.http(served, old) as address, connect(f"git:{address}/registry.git") as registry, refused:
         registry.entries()
     assert not [path for path in asked if "alternates" in path]

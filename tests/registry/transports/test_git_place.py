@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.registry.transports.git.location import parse_place
+from runner.registry.transports.git.location import parse_location
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ from runner.registry.transports.git.location import parse_place
     ],
 )
 def test_an_address_and_its_revision_are_told_apart(text: str, url: str, revision: str | None) -> None:
-    place = parse_place(text)
+    place = parse_location(text)
     assert (place.url, place.revision) == (url, revision)
-    again = parse_place(str(place).removeprefix("git:"))
+    again = parse_location(str(place).removeprefix("git:"))
     assert (again.url, again.revision) == (url, None if place.commit else revision)
 
 
@@ -43,11 +43,14 @@ def test_a_path_is_whole_wherever_it_is_read_and_one_with_a_sign_leads_to_itself
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a@b").mkdir()
-    assert (parse_place("board").url, parse_place("board").local) == (f"{tmp_path}/board", True)
-    assert parse_place("./-x").url == f"{tmp_path}/-x"
-    assert parse_place("a@b").url == f"{tmp_path}/a@b"
-    assert str(parse_place("a@b")) == f"git:{tmp_path}/a@b@HEAD"
-    assert parse_place(f"{tmp_path}/a@b@HEAD").url == f"{tmp_path}/a@b"
+    assert (parse_location("board").url, parse_location("board").is_local) == (f"{tmp_path}/board", True)
+    assert parse_location("./-x").url == f"{tmp_path}/-x"
+    assert parse_location("a@b").url == f"{tmp_path}/a@b"
+    assert str(parse_location("a@b")) == f"git:{tmp_path}/a@b@HEAD"
+    assert parse_location(f"{tmp_path}/a@b@HEAD").url == f"{tmp_path}/a@b"
+
+
+VALID = "is not a valid address"
 
 
 @pytest.mark.parametrize(
@@ -58,32 +61,32 @@ def test_a_path_is_whole_wherever_it_is_read_and_one_with_a_sign_leads_to_itself
         ("ext::sh -c evil", "would run a program"), ("fd::17/foo", "would run a program"),
         ("ext::sh%20-c%20evil@main", "would run a program"), ("::x", "would run a program"),
         ("transport-helper::https://example.org/x", "would run a program"),
-        ("ssh://-oProxyCommand=evil/x", "no address"), ("ssh://a b/x", "no address"),
-        ("ssh://%2doProxy/x", "no address"),
-        ("ssh://git@-oProxyCommand=evil/x", "no address"), ("ssh://-l@example.org/x", "no address"),
-        ("-oProxyCommand=evil:x", "an option"), ("git@-oProxyCommand=evil:x", "no address"),
+        ("ssh://-oProxyCommand=evil/x", VALID), ("ssh://a b/x", VALID),
+        ("ssh://%2doProxy/x", VALID),
+        ("ssh://git@-oProxyCommand=evil/x", VALID), ("ssh://-l@example.org/x", VALID),
+        ("-oProxyCommand=evil:x", "an option"), ("git@-oProxyCommand=evil:x", VALID),
         ("git@example.org:-x", "begins with"),
         ("ssh://example.org/-x", "begins with"), ("https://example.org/-x", "begins with"),
         ("https://example.org/a b", "white space"),
-        ("https://example.org", "no address"), ("https:///x", "no address"), ("ftp://example.org/x", "no address"),
-        ("rsync://example.org/x", "no address"), ("javascript://x/y", "no address"),
-        ("file://example.org/x", "no address"),
-        ("https://example.org:80x/y", "no address"), ("https://[bad/y", "no address"), ("~nobody-at-all/x", "home"),
-        ("http://example.org/x", "on the way"), ("git://example.org/x", "on the way"),
-        ("http://localhost.example.org/x", "on the way"),
-        ("http://127.0.0.1.example.org/x", "on the way"), ("https://example.org/x?token=a", "none of a repository"),
-        ("https://example.org/x#a", "none of a repository"),
-        ("/srv/x@-f", "cannot be a branch"), ("/srv/x@a..b", "cannot be a branch"),
-        ("/srv/x@a b", "cannot be a branch"),
-        ("/srv/x@a:b", "cannot be a branch"), ("/srv/x@", "cannot be a branch"),
-        ("/srv/x@main.lock", "cannot be a branch"),
-        ("/srv/x@^main", "cannot be a branch"), ("/srv/x@+main:refs/heads/x", "cannot be a branch"),
-        ("https://example.org/x@a~1", "cannot be a branch"),
+        ("https://example.org", VALID), ("https:///x", VALID), ("ftp://example.org/x", VALID),
+        ("rsync://example.org/x", VALID), ("javascript://x/y", VALID),
+        ("file://example.org/x", VALID),
+        ("https://example.org:80x/y", VALID), ("https://[bad/y", VALID), ("~nobody-at-all/x", "home"),
+        ("http://example.org/x", "is not encrypted"), ("git://example.org/x", "is not encrypted"),
+        ("http://localhost.example.org/x", "is not encrypted"),
+        ("http://127.0.0.1.example.org/x", "is not encrypted"), ("https://example.org/x?token=a", "has no"),
+        ("https://example.org/x#a", "has no"),
+        ("/srv/x@-f", "is not a valid name"), ("/srv/x@a..b", "is not a valid name"),
+        ("/srv/x@a b", "is not a valid name"),
+        ("/srv/x@a:b", "is not a valid name"), ("/srv/x@", "is not a valid name"),
+        ("/srv/x@main.lock", "is not a valid name"),
+        ("/srv/x@^main", "is not a valid name"), ("/srv/x@+main:refs/heads/x", "is not a valid name"),
+        ("https://example.org/x@a~1", "is not a valid name"),
     ],
 )  # fmt: skip
 def test_what_git_would_run_or_nobody_can_mean_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        parse_place(text)
+        parse_location(text)
 
 
 @pytest.mark.parametrize(
@@ -97,5 +100,5 @@ def test_what_git_would_run_or_nobody_can_mean_is_refused(text: str, words: str)
 )  # fmt: skip
 def test_a_password_in_an_address_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(UsageError) as raised:
-        parse_place(text)
+        parse_location(text)
     assert "hunter2" not in str(raised.value)

@@ -15,7 +15,7 @@ import pytest
 
 from runner.base.errors import NipRunError, ReleaseError, TakenError
 from runner.documents.releases.bundle import Bundle
-from runner.registry.transports.git.bounded_process import ProcessLimits
+from runner.registry.transports.git.process import GitLimits
 from runner.registry.transports.git.transport import GitTransport
 from runner.registry.transports.locations import connect
 from tests.support import git
@@ -141,8 +141,8 @@ def test_a_branch_that_moves_for_ever_is_given_up(repository: Path) -> None:
 
     slept: list[float] = []
     with git.http(repository.parent, move) as address:
-        transport = GitTransport(f"{address}/registry.git", bounds=ProcessLimits(pushes=2), sleep=slept.append)
-        with pytest.raises(ReleaseError, match="others publish all the time"):
+        transport = GitTransport(f"{address}/registry.git", limits=GitLimits(pushes=2), sleep=slept.append)
+        with pytest.raises(ReleaseError, match="others publish at the same time"):
             transport.add({"prompts/acme/a/1": [("a", b"a")]}, "never")
         transport.close()
     assert len(pushed) == len(slept) == 2
@@ -156,7 +156,7 @@ def test_what_the_server_refuses_is_told_in_its_words_and_adds_nothing(repositor
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
     with git.daemon(repository.parent) as address, connect(f"git:{address}/registry.git") as registry:
-        with pytest.raises(ReleaseError, match=r"main cannot be added to: .*pre-receive hook declined"):
+        with pytest.raises(ReleaseError, match=r"cannot push to main: .*pre-receive hook declined"):
             registry.publish([bundle()], "one")
         assert registry.entries() == []
         hook.unlink()

@@ -1,184 +1,343 @@
-"""Git, run so that no repository decides what it does: nothing of its configuration, no hook, filter or submodule.
+"""Git in a temporary bare repository, run so that no repository decides what it executes, and within limits.
 
-Git's own configuration of the user counts where it says how to reach a server and who they are: credential helpers,
-proxies, keys, `url.*.insteadOf`, `core.sshCommand`. What could make git run or write more is set here, at each call.
+A repository's configuration, hooks, filters and submodules have no effect. The user's own configuration of git has an
+effect where it says how to reach a server and who the user is: credential helpers, proxies, keys, `url.*.insteadOf`,
+`core.sshCommand`. Each call overrides what could make git execute or write more.
 """
 
 from __future__ import annotations
 
-import math
+import io
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
+import tempfile
+import time
+import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from runner.base.errors import ReleaseError
-from runner.registry.transports.git.bounded_process import (
-    USUAL,
-    Feeder,
-    GitFailed,
-    ProcessLimits,
-    Watch,
-    close_pipes,
-    end,
-)
-from runner.registry.transports.git.errors import in_words, refusals
+from runner.base.redaction import redacted
+from runner.base.storage.safe_files import make_folder, remove_folder
 
-_KEPT = frozenset(
+_INHERITED = frozenset(
     (
         "GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_ASKPASS",
         "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_SSL_CERT", "GIT_SSL_KEY",
         "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM",
+        "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL",
     )
 )  # fmt: skip
-"""Of the variables of git those by which a user says how to reach a server, and where their configuration is. The
-others lead git to another repository, or have it write what it sends, tokens and all."""
+"""Variables by which users say how to reach a server, where their configuration is, and who they are. The others lead
+git to another repository, or make it log what it sends, including tokens."""
 
 _SETTINGS: Mapping[str, str] = {
-    "core.hooksPath": os.devnull,
-    "core.attributesFile": os.devnull,
-    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull, "core.attributesFile": os.devnull, "core.fsmonitor": "false",
     "core.alternateRefsCommand": "true",
-    "core.bigFileThreshold": "1m",  # what is larger is handed through, and never whole in memory
-    "core.packedGitWindowSize": "32m",
-    "core.packedGitLimit": "256m",
-    "protocol.version": "2",
-    "transfer.fsckObjects": "true",
-    "fetch.fsckObjects": "true",
-    "fetch.unpackLimit": "1",  # one pack, whose size is bounded, instead of any number of files
-    "transfer.unpackLimit": "1",
-    "transfer.bundleURI": "false",  # neither may a server send us on to another
-    "fetch.uriProtocols": "",
-    "http.followRedirects": "false",
-    "http.lowSpeedLimit": "1000",
-    "http.lowSpeedTime": "60",
-    "submodule.recurse": "false",
-    "fetch.recurseSubmodules": "false",
-    "push.recurseSubmodules": "no",
-    "push.followTags": "false",
-    "push.gpgSign": "false",
-    "push.pushOption": "",
-    "fetch.prune": "false",
-    "fetch.writeCommitGraph": "false",
-    "gc.auto": "0",
-    "maintenance.auto": "false",
-    "pack.threads": "1",
+    # Larger files are streamed, and never whole in memory.
+    "core.bigFileThreshold": "1m", "core.packedGitWindowSize": "32m", "core.packedGitLimit": "256m",
+    "protocol.version": "2", "transfer.fsckObjects": "true", "fetch.fsckObjects": "true",
+    # One pack, whose size is limited, instead of any number of files.
+    "fetch.unpackLimit": "1", "transfer.unpackLimit": "1",
+    # A server must not direct git to another one.
+    "transfer.bundleURI": "false", "fetch.uriProtocols": "", "http.followRedirects": "false",
+    "http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60",
+    "submodule.recurse": "false", "fetch.recurseSubmodules": "false", "push.recurseSubmodules": "no",
+    "push.followTags": "false", "push.gpgSign": "false", "push.pushOption": "", "fetch.prune": "false",
+    "fetch.writeCommitGraph": "false", "gc.auto": "0", "maintenance.auto": "false", "pack.threads": "1",
     "advice.graftFileDeprecated": "false",
-}
+}  # fmt: skip
 
-_THERE: Mapping[str, str] = {
-    "core.hooksPath": os.devnull,
-    "core.fsmonitor": "false",
-    "core.alternateRefsCommand": "true",
-    "core.sshCommand": "false",
-    "core.gitProxy": "false",
-    "core.askPass": "false",
-    "credential.helper": "",
-    "receive.autogc": "false",
-    "receive.denyCurrentBranch": "refuse",
-    "receive.fsckObjects": "true",
-}
-"""For the half of git that works inside a repository on this machine, whose configuration may be anybody's."""
+_REMOTE_SETTINGS: Mapping[str, str] = {
+    "core.hooksPath": os.devnull, "core.fsmonitor": "false", "core.alternateRefsCommand": "true",
+    "core.sshCommand": "false", "core.gitProxy": "false", "core.askPass": "false", "credential.helper": "",
+    "receive.autogc": "false", "receive.denyCurrentBranch": "refuse", "receive.fsckObjects": "true",
+}  # fmt: skip
+"""For the part of git that works inside a local repository, whose configuration may be hostile."""
+
+_POLL_SECONDS = 0.2
+_SHOWN_BYTES = 16 << 10
 
 
-def program_there(program: str) -> str:
-    """The command by which git starts its other half in a repository on this machine."""
-    settings = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in _THERE.items())
+@dataclass(frozen=True, kw_only=True)
+class GitLimits:
+    """Limits for each git command that handles data of a repository."""
+
+    idle_seconds: float = 120.0
+    """Maximum time in which git writes nothing."""
+    seconds: float = 300.0
+    """Maximum time of a command, plus the time for its bytes at `rate`."""
+    rate: int = 8 << 10
+    """Minimum rate of a transfer in bytes per second."""
+    pack_bytes: int = 16 << 30
+    """Maximum size of a pack. Half of the free disk space is another limit."""
+    memory_bytes: int = 4 << 30
+    answer_bytes: int = 64 << 20
+    """Maximum size of the output, such as the list of all branches."""
+    entries: int = 1_000_000
+    """Maximum number of files and folders in a registry."""
+    pushes: int = 200
+    """Maximum number of attempts to push while others push, too."""
+
+    def seconds_for(self, size: int) -> float:
+        """Return the maximum time of a command that transfers this many bytes."""
+        return self.seconds + size / self.rate
+
+
+DEFAULT_LIMITS = GitLimits()
+
+
+class GitError(Exception):
+    """Git failed. `output` is what it wrote, without secrets."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+
+class GitRepository:
+    """A bare repository in a temporary folder, which is removed when it is closed or garbage-collected."""
+
+    def __init__(self, protocols: Iterable[str], limits: GitLimits) -> None:
+        self.limits = limits
+        root = Path(tempfile.mkdtemp(prefix="nip-run-git-"))
+        self.folder = root / "registry.git"
+        self._environment = _environment(self.folder, protocols)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._reader: subprocess.Popen[bytes] | None = None
+        self.close = weakref.finalize(self, _remove, root, self._processes)
+        make_folder(self.folder)
+        self.run("init", "--quiet", "--bare", "--template=", ".", is_trusted=True)
+
+    def commit_of(self, ref: str) -> str:
+        """Return the commit that a branch or tag leads to. Raises GitError: it leads to something else."""
+        return self.run("rev-parse", "--verify", f"{ref}^{{commit}}").decode().strip()
+
+    def fast_import(self, commands: Iterable[bytes]) -> None:
+        """Store files and commits of our own; see `git help fast-import`. Raises: as `run`."""
+        self.run("fast-import", "--quiet", "--done", "--force", feed=commands, is_trusted=True)
+
+    def run(self, *arguments: str, feed: Iterable[bytes] = (), is_trusted: bool = False) -> bytes:
+        """Run a command with this input and return its output. A trusted command works on the user's files only.
+
+        Raises:
+            GitError: it failed, or reached a limit.
+            OSError: `feed` cannot be read.
+        """
+        disk = None if is_trusted else min(self.limits.pack_bytes, shutil.disk_usage(self.folder).free // 2)
+        with tempfile.TemporaryFile(dir=self.folder) as output, tempfile.TemporaryFile(dir=self.folder) as messages:
+            process = self._start(*arguments, disk=disk, output=output, messages=messages)
+            try:
+                _write_input(process, feed)
+                if is_trusted:
+                    process.wait()
+                else:
+                    self._wait(process, output, messages)
+            except GitError as error:
+                raise GitError(str(error), _read_end(messages)) from error
+            finally:
+                _kill(process)
+            output.seek(0)
+            answer = output.read()
+            if process.returncode != 0:
+                refusals = [line for line in answer.splitlines() if line.startswith(b"!")]  # of `push --porcelain`
+                text = "\n".join([_read_end(messages), without_secrets(b"\n".join(refusals))])
+                raise GitError(_explain(text, process.returncode, disk), text)
+            return answer
+
+    def _wait(self, process: subprocess.Popen[bytes], output: IO[bytes], messages: IO[bytes]) -> None:
+        """Wait for the end of a command. Raises GitError: it reached a limit."""
+        limits = self.limits
+        begin = last_write = time.monotonic()
+        known: tuple[int, int, int] | None = None
+        while True:
+            now, sizes = time.monotonic(), (_size(output), _size(messages), _stored_bytes(self.folder))
+            if sizes != known:
+                known, last_write = sizes, now
+            if max(sizes[:2]) > limits.answer_bytes:
+                raise GitError(f"it writes more than {limits.answer_bytes:,} bytes of text")
+            if now - last_write > limits.idle_seconds:
+                raise GitError(f"nothing arrived for {limits.idle_seconds:g} seconds")
+            if now - begin > limits.seconds_for(sizes[2]):
+                raise GitError(f"it is too slow: {now - begin:,.0f} seconds for {sizes[2]:,} bytes")
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
+                return
+
+    def stream(self, *arguments: str) -> IO[bytes]:
+        """Start a command and return its output to read. To close it ends the command."""
+        process = self._start(*arguments)
+        _write_input(process, ())
+        return _CommandOutput(process)
+
+    def read_blob(self, name: str, size: int) -> bytes:
+        """Return the content of a file by its hash and size. Raises GitError: it cannot be read."""
+        if self._reader is None or self._reader.poll() is not None:
+            self._reader = self._start("cat-file", "--batch")
+            self._processes.append(self._reader)
+        assert self._reader.stdin is not None
+        assert self._reader.stdout is not None
+        with suppress(BrokenPipeError):
+            self._reader.stdin.write(f"{name}\n".encode())
+            self._reader.stdin.flush()
+        header = self._reader.stdout.readline(200)
+        data = self._reader.stdout.read(size + 1) if header == f"{name} blob {size}\n".encode() else b""
+        if len(data) != size + 1:
+            _kill(self._reader)
+            raise GitError(f"file {name} cannot be read")
+        return data[:-1]
+
+    def _start(
+        self, *arguments: str, disk: int | None = None, output: int | IO[bytes] = subprocess.PIPE,
+        messages: int | IO[bytes] = subprocess.DEVNULL,
+    ) -> subprocess.Popen[bytes]:  # fmt: skip
+        """Start a command; `disk` limits the size of each file that it writes."""
+        git = shutil.which("git")
+        if git is None:
+            raise ReleaseError("git is not installed on this machine; install it (version 2.28 or later)")
+        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        # By a shell, which has `ulimit` on every system, so that no Python code runs between fork and exec.
+        # Without SIGXFSZ a file that is too large is an error that git reports.
+        limits = f"trap '' XFSZ; ulimit -v {self.limits.memory_bytes >> 10} 2>/dev/null; "
+        if disk is not None:
+            limits += f"ulimit -S -f {disk >> 9} 2>/dev/null; "  # it fails if the limit is already lower
+        return subprocess.Popen(
+            ["sh", "-c", limits + 'exec "$@"', "sh", git, *settings, *arguments],
+            cwd=self.folder, env=self._environment, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=output, stderr=messages,
+        )  # fmt: skip
+
+
+class _CommandOutput(io.BufferedReader):
+    """The output of a command, which ends with it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert isinstance(process.stdout, io.BufferedReader)
+        super().__init__(process.stdout.detach())
+        self._process = process
+
+    def close(self) -> None:
+        _kill(self._process)
+        super().close()
+
+
+def run_in_remote(program: str) -> str:
+    """Return the command by which git starts its other half in a local repository."""
+    settings = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in _REMOTE_SETTINGS.items())
     return f"GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 git {settings} {program}"
 
 
-class GitProcess:
-    """Git in a bare repository of our own; each call is bounded in time, disk and memory, and ends with us."""
-
-    def __init__(self, folder: Path, protocols: Iterable[str], bounds: ProcessLimits = USUAL) -> None:
-        self.folder = folder
-        self.bounds = bounds
-        self._environment = _environment(folder, protocols)
-
-    def __call__(
-        self,
-        *arguments: str,
-        feed: Iterable[bytes] | None = None,
-        seconds: float | None = None,
-        unbounded: bool = False,
-    ) -> bytes:
-        """What a command says on stdout. `feed` is written to it; `unbounded` are commands on files of our own alone.
-
-        Raises:
-            GitFailed: it ended with an error, or took more than it may.
-            OSError: what is to be fed cannot be read.
-        """
-        bounds = replace(self.bounds, seconds=seconds or self.bounds.seconds)
-        if unbounded:  # git says nothing while it takes in what is to be published, however much that is
-            bounds = replace(bounds, seconds=math.inf, idle_seconds=math.inf)
-        disk = None if unbounded else self._disk()
-        process = self.start(*arguments, disk=disk, takes=feed is not None)
-        try:
-            feeder = None if feed is None else Feeder(process, feed)
-            watch = Watch(process, bounds, self._stored_bytes if seconds is None else lambda: 0)
-            try:
-                watch.follow()
-            finally:
-                if feeder is not None:
-                    feeder.end()
-        except BaseException:
-            end(process)
-            raise
-        finally:
-            close_pipes(process)
-        if process.returncode != 0:
-            said = "\n".join([watch.said(), *refusals(watch.answer)]) if "push" in arguments else watch.said()
-            raise GitFailed(in_words(said, process.returncode, disk), said)
-        return watch.answer
-
-    def start(self, *arguments: str, disk: int | None = None, takes: bool = True) -> subprocess.Popen[bytes]:
-        """A command that is talked to; `disk` bounds each file that it writes, in bytes."""
-        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
-        # By a shell, which has `ulimit` on every system, so that nothing of ours runs between fork and exec.
-        # What is larger than it may be is an error then, which git says, and not the end of one of its processes.
-        limits = f"trap '' XFSZ; ulimit -v {self.bounds.memory_bytes >> 10} 2>/dev/null; "
-        if disk is not None:
-            limits += f"ulimit -S -f {disk >> 9} 2>/dev/null; "  # it fails where the limit is a lower one
-        return subprocess.Popen(
-            ["sh", "-c", limits + 'exec "$@"', "sh", _git(), *settings, *arguments],
-            cwd=self.folder, env=self._environment, start_new_session=True,
-            stdin=subprocess.PIPE if takes else subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def _stored_bytes(self) -> int:
-        """Bytes of all objects here, including those that are being received and those to be pushed."""
-        found = 0
-        for path in self.folder.glob("objects/*/*"):
-            with suppress(FileNotFoundError):  # renamed since it was listed
-                found += path.stat().st_size
-        return found
-
-    def _disk(self) -> int:
-        return min(self.bounds.pack_bytes, shutil.disk_usage(self.folder).free // 2)
-
-
-def _git() -> str:
-    found = shutil.which("git")
-    if found is None:
-        raise ReleaseError("there is no git on this machine; install it (version 2.28 or later)")
-    return found
-
-
 def _environment(folder: Path, protocols: Iterable[str]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _INHERITED}
     return {
-        **kept,
+        **inherited,
         "GIT_DIR": str(folder),
         "GIT_ALLOW_PROTOCOL": ":".join(protocols),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_NO_LAZY_FETCH": "1",
+        "GIT_LITERAL_PATHSPECS": "1",
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_OPTIONAL_LOCKS": "0",
         "LC_ALL": "C",
         "LANGUAGE": "C",
     }
+
+
+def _write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # the command has failed, and its exit status says so
+        for piece in pieces:
+            process.stdin.write(piece)
+        process.stdin.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command with all that it started, and close its pipes."""
+    if process.poll() is None:  # after that another process may have its number
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError, ValueError):
+                pipe.close()
+
+
+def _remove(root: Path, processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        _kill(process)
+    with suppress(OSError):
+        remove_folder(root)
+
+
+def _size(file: IO[bytes]) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _stored_bytes(folder: Path) -> int:
+    """Return the size of all objects in a repository, including those that are being received or pushed."""
+    total = 0
+    for path in folder.glob("objects/*/*"):
+        with suppress(FileNotFoundError):  # renamed since it was listed
+            total += path.stat().st_size
+    return total
+
+
+# Messages of git
+
+_USER = re.compile(r"(?<=://)[^/\s'\"]*@")
+_AUTHORIZATION = re.compile(r"(?i)(authorization\s*:\s*)\S.*")
+_FAILURE = re.compile(r"fatal: |error: |!\t|ssh: ")
+"""Lines that give a reason. The others are progress, or a server's own text."""
+_TOO_LARGE = re.compile(r"File too large|File size limit exceeded")
+_EXPLANATIONS = {
+    r"could not read (Username|Password)|Authentication failed|Permission denied \(|returned error: 40[13]":
+        "it requires a login. Give git a credential helper, or your SSH agent a key, and try git ls-remote",
+    r"does not appear to be a git repository|[Rr]epository .*not found|does not exist|returned error: 404":
+        "no repository is there, or you have no access to it",
+    r"dubious ownership":
+        "it belongs to another user. To trust it: git config --global --add safe.directory",
+    r"returned error: 30[1278]":
+        "it has moved, and redirects are not followed. Use its new address",
+    r"fsck error|error: object [0-9a-f]+: |error in object|invalid index-pack|bad (tree|object)|corrupt":
+        "git considers it damaged or hostile",
+    r"bad revision|not our ref|no such remote ref|couldn't find remote ref|unable to find [0-9a-f]{40}":
+        "an object is missing in it",
+    r"expected commit type|Needed a single revision":
+        "the revision is not a commit",
+    r"[Oo]ut of memory|malloc|mmap failed|unable to create (async|thread)":
+        "it needs more memory than the limit",
+    r"(index-pack|unpack-objects|fetch-pack|rev-list)\S* died of signal|died of signal 11":
+        "git crashed while it read it",
+}  # fmt: skip
+"""Patterns in the output of git, and the explanation for users. The first match counts."""
+
+
+def without_secrets(output: bytes) -> str:
+    """Return output of git without names and passwords in addresses, authorization headers and known secrets."""
+    text = output.decode("utf-8", "backslashreplace")
+    return redacted(_AUTHORIZATION.sub(r"\1[secret removed]", _USER.sub("", text)))
+
+
+def _read_end(file: IO[bytes]) -> str:
+    file.seek(max(0, _size(file) - _SHOWN_BYTES))
+    return without_secrets(file.read(_SHOWN_BYTES))
+
+
+def _explain(text: str, code: int, disk: int | None) -> str:
+    """Return the reason of a failure in words for users."""
+    if disk is not None and _TOO_LARGE.search(text):
+        return f"it is larger than the limit of {disk:,} bytes"
+    for pattern, explanation in _EXPLANATIONS.items():
+        if re.search(pattern, text):
+            return explanation
+    lines = [line.strip() for line in text.splitlines() if _FAILURE.match(line)]
+    return f"git failed with exit status {code}: {'; '.join(lines[-3:])[:600] or 'it gives no reason'}"

@@ -2,148 +2,202 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 import secrets
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import ReleaseError, TakenError, UsageError
-from runner.base.storage.safe_files import make_folder, remove_folder
-from runner.documents.releases.bundle import Content
-from runner.registry.transports.git.bounded_process import USUAL, GitFailed, ProcessLimits
-from runner.registry.transports.git.commit import Commits
-from runner.registry.transports.git.location import HEAD, is_branch_name, parse_place
-from runner.registry.transports.git.objects import GitTree, Objects
-from runner.registry.transports.git.process import GitProcess, program_there
+from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
+from runner.documents.releases.bundle import PIECE, Content, opened
+from runner.documents.releases.reference import Kind
+from runner.registry.transports.git.location import HEAD, is_branch_name, parse_location
+from runner.registry.transports.git.process import DEFAULT_LIMITS, GitError, GitLimits, GitRepository, run_in_remote
 from runner.registry.transports.interface import Added, Stored
 
-_NAME = "nip-run-registry"
-"""Of the repository, to git."""
-_BASE, _REQUEST = "refs/nip-run/base", "refs/nip-run/request"
+_REMOTE = "nip-run-registry"
+_BASE, _REQUEST, _FILES, _NEW = (f"refs/nip-run/{name}" for name in ("base", "request", "files", "new"))
 _HEADS = "refs/heads/"
-_SMALL = "64k"
-"""Files up to this size come with a commit, where the server can tell them apart; the others when they are read."""
 _USUAL_BRANCHES = ("main", "master")
+_FETCHED_SIZE = "64k"
+"""Files up to this size are fetched with a commit if the server can filter, and the others before they are read."""
+_IN_MEMORY = 1 << 20
+"""Files up to this size are read at once."""
+_PATH_BYTES = 256
+"""Average size of an entry in a listing at most."""
+_LONGEST_WAIT = 2.0
 
-LONGEST_WAIT = 2.0
-_QUESTION_SECONDS = 120.0
+_TREE, _FILE_MODES = "040000", ("100644", "100755", "100664")
+_MODES = {_TREE: "a folder", "120000": "a link", "160000": "another repository (a submodule)"}
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
-_BUSY = re.compile(
+_AUTHOR = "nip-run <nip-run@localhost>"
+"""Used if git does not know the user. Git itself would use the name of the machine."""
+
+_CONFLICT = re.compile(
     r"cannot lock ref|failed to update ref|failed to lock|reference already exists|incorrect old value|\.lock'|"
     r"stale info|fetch first|non-fast-forward|remote ref updated since"
 )
-"""How it is said that others push at the same moment."""
+"""Messages of git when others push at the same time."""
 
 
 @dataclass(frozen=True)
-class _Tip:
-    """What is read, and where what is added goes."""
+class TreeEntry:
+    """A file, folder, link or submodule in a commit."""
 
-    branch: str | None
-    """None: the revision is a commit or a tag, and nothing can be added to it."""
-    commit: str | None
-    """None: the repository has no commit yet."""
+    mode: str
+    object: str
+    """The hash of its content."""
+    size: int | None
+    """In bytes; None if the content is not fetched, or is not a file."""
+
+    @property
+    def is_file(self) -> bool:
+        return self.mode in _FILE_MODES
+
+    def __str__(self) -> str:
+        return "a file" if self.is_file else _MODES.get(self.mode, f"something of mode {self.mode!r}")
 
 
 class GitTransport:
-    """See `Transport`. The repository is fetched when it is first asked for something, into a temporary folder."""
+    """See `Transport`. The repository is fetched at the first use, into a temporary folder."""
 
     def __init__(
-        self,
-        place: str,
-        *,
-        pull_request: bool = False,
-        bounds: ProcessLimits = USUAL,
+        self, place: str, *, pull_request: bool = False, limits: GitLimits = DEFAULT_LIMITS,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._place = parse_place(place)
-        self._pull_request, self._bounds, self._sleep = pull_request, bounds, sleep
-        self._work: _Work | None = None
-        self._tip: _Tip | None = None
-        self._tree: GitTree | None = None
+    ) -> None:  # fmt: skip
+        self._location = parse_location(place)
+        self._pull_request, self._limits, self._sleep = pull_request, limits, sleep
+        self._repository: GitRepository | None = None
+        self._is_fetched = False
+        self._branch: str | None = None
+        """The branch that a publish is added to. None: the revision is a commit or a tag."""
+        self._commit: str | None = None
+        """The commit that is read. None: the repository has no commit yet."""
+        self._entries: dict[str, TreeEntry] = {}
+        """Entries of releases that were listed, by path."""
 
     @property
     def where(self) -> str:
-        return str(self._place)
-
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
-        with self._telling():
-            yield from self._opened().stored(prefix)
-
-    def open(self, path: str) -> IO[bytes]:
-        with self._telling():
-            return self._opened().open(path)
+        return str(self._location)
 
     def close(self) -> None:
-        if self._work is not None:
-            self._work.close()
-        self._work = self._tip = self._tree = None
+        if self._repository is not None:
+            self._repository.close()
+        self._repository, self._is_fetched = None, False
+        self._entries.clear()
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
-        with self._telling():
-            self._check_free(folders)
-            tip = self._known_tip()
-            if tip.branch is None:
-                raise UsageError(f"{self.where}: nothing can be added to a commit or a tag; name a branch: @BRANCH")
-            commits = Commits(self._git, folders, message)
-            if self._pull_request and tip.commit is not None:
-                return self._request(commits.on(tip.commit), folders, tip.branch)
-            return self._add(commits, folders, tip.branch)
+    # Read
 
-    # Reading
+    def stored(self, prefix: str = "") -> Iterator[Stored]:
+        folder = prefix.rpartition("/")[0]
+        with self._mapped_errors():
+            for path, entry in self._list("-r", "-t", *([folder + "/"] if folder else [f"{kind}/" for kind in Kind])):
+                self._entries[path] = entry
+                if entry.is_file and path.startswith(prefix):
+                    yield Stored(path, entry.size)
+
+    def open(self, path: str) -> IO[bytes]:
+        release = "/".join(path.split("/")[:4]) + "/"
+        with self._mapped_errors():
+            entry = self._find(path, release)
+            if entry is None:
+                raise NotPublished(f"{self.where} has no file {path}")
+            if not entry.is_file:
+                raise ReleaseError(f"{self.where}: {path} is {entry}, and not a file")
+            if entry.size is None:
+                self._fetch_files(release)
+                entry = self._find(path, release)
+            if entry is None or entry.size is None:
+                raise GitError(f"{path} is missing in it")
+            if entry.size > _IN_MEMORY:
+                return self._git.stream("cat-file", "blob", entry.object)
+            data = self._git.read_blob(entry.object, entry.size)
+        if data.startswith(_LFS_POINTER):
+            raise ReleaseError(
+                f"{self.where}: {path} is stored in Git LFS, which is not supported. The owner of the repository has "
+                "to take it out of LFS (git lfs migrate export)."
+            )
+        return io.BytesIO(data)
+
+    def _find(self, path: str, release: str) -> TreeEntry | None:
+        if path not in self._entries:
+            for _ in self.stored(release):
+                pass
+        return self._entries.get(path)
+
+    def _list(self, *arguments: str) -> Iterator[tuple[str, TreeEntry]]:
+        """Yield the path and entry of what `git ls-tree` lists of the commit."""
+        self._fetch_once()
+        if self._commit is None or not arguments:
+            return
+        count = size = 0
+        rest = b""
+        with self._git.stream("ls-tree", "-z", "-l", self._commit, *arguments) as output:
+            while piece := output.read1(PIECE):  # type: ignore[attr-defined]
+                *records, rest = (rest + piece).split(b"\0")
+                count, size = count + len(records), size + len(piece)
+                if count > self._limits.entries or size > self._limits.entries * _PATH_BYTES:
+                    raise ReleaseError(f"{self.where} has more than {self._limits.entries:,} files and folders")
+                for record in records:
+                    fields, _, path = record.decode("utf-8", "backslashreplace").partition("\t")
+                    mode, _, name, length = fields.split()
+                    yield path, TreeEntry(mode, name, int(length) if length.isdigit() else None)
+
+    def _fetch_files(self, release: str) -> None:
+        """Fetch all files of a release that are missing: who reads one of them needs the others, too."""
+        entries = {path: entry for path, entry in self._entries.items() if path.startswith(release) and entry.is_file}
+        names = sorted({entry.object for entry in entries.values() if entry.size is None})
+        self._git.run(
+            *self._remote(), "-c", "fetch.negotiationAlgorithm=noop", "fetch", "--progress", "--no-tags",
+            "--filter=blob:none", "--stdin", _REMOTE, feed=[f"{name}\n".encode() for name in names],
+        )  # fmt: skip
+        for path in entries:
+            del self._entries[path]
+
+    # Fetch
 
     @property
-    def _git(self) -> GitProcess:
-        if self._work is None:
-            self._work = _Work(self._place.protocols, self._bounds)
-        return self._work.git
+    def _git(self) -> GitRepository:
+        if self._repository is None:
+            self._repository = GitRepository(self._location.protocols, self._limits)
+        return self._repository
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _mapped_errors(self) -> Iterator[None]:
         try:
             yield
-        except GitFailed as error:
+        except GitError as error:
             raise ReleaseError(f"{self.where}: {error}") from error
 
-    def _opened(self) -> GitTree:
-        if self._tree is None:
-            self._read()
-        assert self._tree is not None
-        return self._tree
+    def _fetch_once(self) -> None:
+        if not self._is_fetched:
+            self._fetch_newest()
+            self._is_fetched = True
 
-    def _known_tip(self) -> _Tip:
-        self._opened()
-        assert self._tip is not None
-        return self._tip
+    def _fetch_newest(self) -> None:
+        """Fetch the newest commit, and read from that."""
+        if self._location.is_local and not Path(self._location.url).is_dir():
+            raise GitError("no repository is there")
+        ref, self._branch = self._location.commit, None
+        if ref is None:
+            ref, self._branch = self._find_revision()
+        self._set_commit(None if ref is None else self._fetch(ref, _BASE))
 
-    def _read(self) -> None:
-        """Fetch the newest commit, and read that from now on."""
-        if self._place.local and not Path(self._place.url).is_dir():
-            raise GitFailed("no repository is there")
-        name, branch = self._place.commit, None
-        if name is None:
-            name, branch = self._named()
-        self._tip = _Tip(branch, None if name is None else self._fetched(name, _BASE))
-        self._look_at(self._tip.commit)
+    def _set_commit(self, commit: str | None) -> None:
+        self._commit = commit
+        self._entries.clear()
 
-    def _look_at(self, commit: str | None) -> None:
-        git = self._git
-        assert self._work is not None
-        root = None if commit is None else git("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
-        self._tree = GitTree(self._work.objects, root, self.where, self._bounds.entries, self._fetch_files)
-
-    def _named(self) -> tuple[str | None, str | None]:
-        """The full name of what is to be read, and the branch that it is, if any."""
-        refs, target = self._refs()
-        revision = self._place.revision
+    def _find_revision(self) -> tuple[str | None, str | None]:
+        """Return the full name of what is to be read, and the name of the branch if it is one."""
+        refs, target = self._list_refs()
+        revision = self._location.revision
         if revision is not None:
             if f"{_HEADS}{revision}" in refs:
                 return f"{_HEADS}{revision}", revision
@@ -156,132 +210,162 @@ class GitTransport:
         if HEAD not in refs or (target is not None and target not in refs):
             usual = [name for name in _USUAL_BRANCHES if name in branches] or branches
             if not branches:
-                return None, self._place.own_branch or _USUAL_BRANCHES[0]
+                return None, self._location.unborn_branch or _USUAL_BRANCHES[0]
             if usual[0] not in _USUAL_BRANCHES and len(branches) > 1:
-                raise ReleaseError(f"{self.where}: it does not say which of its branches is meant; name one: @BRANCH")
+                raise ReleaseError(f"{self.where}: it has no default branch. Name a branch: @BRANCH")
             target = f"{_HEADS}{usual[0]}"
         if target is None:
             return HEAD, None
         branch = target.removeprefix(_HEADS)
         if not target.startswith(_HEADS) or not is_branch_name(branch):
-            raise ReleaseError(f"{self.where}: its own branch is called {branch!r}; name another: @BRANCH")
+            raise ReleaseError(f"{self.where}: its default branch is called {branch!r}. Name another one: @BRANCH")
         return target, branch
 
-    def _refs(self, *names: str) -> tuple[dict[str, str], str | None]:
-        """The repository's branches and tags with what they are at, and what its HEAD stands for."""
-        said = self._git(*self._remote(), "ls-remote", "--symref", _NAME, *names, seconds=self._seconds)
+    def _list_refs(self, *names: str) -> tuple[dict[str, str], str | None]:
+        """Return the commits of the branches and tags of the repository, and the branch of its HEAD."""
+        output = self._git.run(*self._remote(), "ls-remote", "--symref", _REMOTE, *names)
         refs, target = {}, None
-        for line in said.decode("utf-8", "replace").splitlines():
+        for line in output.decode("utf-8", "replace").splitlines():
             value, _, name = line.partition("\t")
             if value.startswith("ref: "):
                 target = value.removeprefix("ref: ") if name == HEAD else target
             elif re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", value):
                 refs[name] = value
         if any(len(value) == 64 for value in refs.values()):
-            raise GitFailed("its objects are named by SHA-256, and nip-run reads those named by SHA-1 alone")
+            raise GitError("it names objects by SHA-256, and only SHA-1 is supported")
         return refs, target
 
-    @property
-    def _seconds(self) -> float:
-        return min(_QUESTION_SECONDS, self._bounds.seconds)
-
     def _remote(self) -> list[str]:
-        """The repository, as settings of one call: nothing is written down."""
-        # With a filter that is known already, git does not write one down, by which it would fetch when it likes to.
-        there = {"url": self._place.url, "promisor": "true", "partialCloneFilter": "blob:none"}
-        if self._place.local:
-            there |= {"uploadpack": program_there("upload-pack"), "receivepack": program_there("receive-pack")}
-        return [word for name, value in there.items() for word in ("-c", f"remote.{_NAME}.{name}={value}")]
+        """Return the settings of the repository for one command. They are stored nowhere."""
+        # Without a known filter git would store one, and then fetch missing objects whenever it reads them.
+        settings = {"url": self._location.url, "promisor": "true", "partialCloneFilter": "blob:none"}
+        if self._location.is_local:
+            settings |= {"uploadpack": run_in_remote("upload-pack"), "receivepack": run_in_remote("receive-pack")}
+        return [word for name, value in settings.items() for word in ("-c", f"remote.{_REMOTE}.{name}={value}")]
 
-    def _fetched(self, name: str, ours: str) -> str:
-        """Fetch a branch, tag or commit as one of our names; the commit."""
-        self._git(
-            *self._remote(), "fetch", "--progress", "--no-tags", "--depth=1", f"--filter=blob:limit={_SMALL}", _NAME,
-            f"+{name}:{ours}",
+    def _fetch(self, ref: str, local_ref: str) -> str:
+        """Fetch a branch, tag or commit, and return its commit."""
+        self._git.run(
+            *self._remote(), "fetch", "--progress", "--no-tags", "--depth=1", f"--filter=blob:limit={_FETCHED_SIZE}",
+            _REMOTE, f"+{ref}:{local_ref}",
         )  # fmt: skip
-        return self._git("rev-parse", "--verify", f"{ours}^{{commit}}").decode().strip()
+        return self._git.commit_of(local_ref)
 
-    def _fetch_files(self, objects: Sequence[str]) -> None:
-        self._git(
-            *self._remote(), "-c", "fetch.negotiationAlgorithm=noop", "fetch", "--progress", "--no-tags",
-            "--filter=blob:none", "--stdin", _NAME, feed=[f"{name}\n".encode() for name in objects],
-        )  # fmt: skip
+    # Publish
 
-    # Adding
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+        with self._mapped_errors():
+            self._check_free(folders)
+            if self._branch is None:
+                raise UsageError(f"{self.where}: nothing can be added to a commit or a tag. Name a branch: @BRANCH")
+            new = _NewFolders(self._git, folders, message)
+            if self._pull_request and self._commit is not None:
+                return self._propose(new, self._branch)
+            return self._push_retried(new, self._branch)
 
     def _check_free(self, folders: Mapping[str, object]) -> None:
+        found = dict(self._list("-t", *folders))
         for folder in folders:
-            if self._opened().entry(folder) is not None:
+            if folder in found:
                 raise TakenError(f"{self.where} has {folder} already")
+        names = [folder.split("/") for folder in folders]
+        parents = ["/".join(parts[:end]) for parts in names for end in range(1, len(parts))]
+        for path, entry in self._list(*{path for path in parents if path not in found}):
+            raise ReleaseError(f"{self.where}: {path} is {entry}, and not a folder")
 
-    def _add(self, commits: Commits, folders: Mapping[str, object], branch: str) -> Added:
-        for attempt in range(self._bounds.pushes):
-            tip = self._known_tip()
-            commit = commits.on(tip.commit)
-            if self._push(commit, branch, tip.commit):
-                self._tip = _Tip(branch, commit)
-                self._look_at(commit)
+    def _push_retried(self, new: _NewFolders, branch: str) -> Added:
+        for attempt in range(self._limits.pushes):
+            commit = new.commit_on(self._commit)
+            if self._push(commit, branch, self._commit):
+                self._set_commit(commit)
                 return Added(revision=commit)
-            self._sleep(random.uniform(0, min(0.1 * 1.5**attempt, LONGEST_WAIT)))
-            self._read()
-            self._check_free(folders)
-        raise ReleaseError(f"{self.where}: others publish all the time; nothing was added, try again")
+            self._sleep(random.uniform(0, min(0.1 * 1.5**attempt, _LONGEST_WAIT)))
+            self._fetch_newest()
+            self._check_free(new.trees)
+        raise ReleaseError(f"{self.where}: others publish at the same time. Nothing was added; try again.")
 
     def _push(self, commit: str, branch: str, base: str | None) -> bool:
-        """Move a branch from one commit to another; False where somebody else moves it."""
-        name = f"{_HEADS}{branch}"
+        """Move a branch from one commit to another. Return False if somebody else moved it."""
+        ref = f"{_HEADS}{branch}"
         try:
-            self._git(
+            self._git.run(
                 *self._remote(), "push", "--porcelain", "--progress", "--no-verify", "--no-thin",
-                f"--force-with-lease={name}:{base or ''}", _NAME, f"{commit}:{name}",
+                f"--force-with-lease={ref}:{base or ''}", _REMOTE, f"{commit}:{ref}",
             )  # fmt: skip
-        except GitFailed as error:
-            # It may have been cut off after all was done, or have come second.
-            there = self._refs(name)[0].get(name)
-            if there == commit:
-                return True
-            if there == base and not _BUSY.search(error.said):
-                raise ReleaseError(f"{self.where}: {branch} cannot be added to: {error}") from error
-            return False
+        except GitError as error:
+            # The connection may have broken after the push was done.
+            current = self._list_refs(ref)[0].get(ref)
+            if current == base and not _CONFLICT.search(error.output):
+                raise ReleaseError(f"{self.where}: cannot push to {branch}: {error}") from error
+            return current == commit
         return True
 
-    def _request(self, commit: str, folders: Mapping[str, object], branch: str) -> Added:
-        """Push a commit to a branch of its own, whose name says what it adds: the same again is the same branch."""
-        trees = [f"{folder}={self._at(commit, folder)}" for folder in sorted(folders)]
-        label = re.sub(r"[^a-z0-9]+", "-", min(folders))[:60].strip("-")
-        own = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
-        if self._push(commit, own, None):
-            made = commit
-        else:
-            made = self._fetched(f"{_HEADS}{own}", _REQUEST)
-            if any(self._at(made, folder) != self._at(commit, folder) for folder in folders):
-                made, own = commit, f"{own}-{secrets.token_hex(3)}"
-                if not self._push(commit, own, None):
-                    raise ReleaseError(f"{self.where}: cannot make the branch {own}; try again")
-        at = str(replace(self._place, revision=own))
-        return Added(made, f"it is on the branch {own}; open a pull request from it into {branch}, and merge it", at)
-
-    def _at(self, commit: str, folder: str) -> str | None:
-        """The hash of a folder with all that is in it."""
-        with suppress(GitFailed):
-            return self._git("rev-parse", "--verify", "--quiet", f"{commit}:{folder}").decode().strip()
-        return None
+    def _propose(self, new: _NewFolders, base: str) -> Added:
+        """Push a commit to a branch of its own. The name follows from the content, so a repetition finds it."""
+        trees = [f"{folder}={new.trees[folder]}" for folder in sorted(new.trees)]
+        label = re.sub(r"[^a-z0-9]+", "-", min(new.trees))[:60].strip("-")
+        branch = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
+        commit = new.commit_on(self._commit)
+        if not self._push(commit, branch, None):
+            there = self._fetch(f"{_HEADS}{branch}", _REQUEST)
+            listing = self._git.run("ls-tree", "-z", "-d", "-t", there, *new.trees).decode("utf-8", "replace")
+            if all(f" {tree}\t{folder}\0" in listing for folder, tree in new.trees.items()):
+                commit = there
+            else:
+                branch = f"{branch}-{secrets.token_hex(3)}"
+                if not self._push(commit, branch, None):
+                    raise ReleaseError(f"{self.where}: cannot create the branch {branch}; try again")
+        note = f"it is on the branch {branch}; open a pull request from it into {base}, and merge it"
+        return Added(commit, note, str(replace(self._location, revision=branch)))
 
 
-class _Work:
-    """A bare repository of our own in a temporary folder, which is gone when it is closed, or forgotten."""
+class _NewFolders:
+    """Folders that are to be added, stored in a repository of our own without a checkout."""
 
-    def __init__(self, protocols: Sequence[str], bounds: ProcessLimits) -> None:
-        root = Path(tempfile.mkdtemp(prefix="nip-run-git-"))
-        folder = root / "registry.git"
-        self.git = GitProcess(folder, protocols, bounds)
-        self.objects = Objects(self.git)
-        self.close = weakref.finalize(self, _end, root, self.objects)
-        make_folder(folder)
-        self.git("init", "--quiet", "--bare", "--template=", ".")
+    def __init__(self, git: GitRepository, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> None:
+        """Store the files. Raises: ReleaseError: one cannot be read, or changed meanwhile. GitError: git failed."""
+        self._git = git
+        self._message = (message.replace("\0", "").strip() or "Publish").encode("utf-8", "replace")
+        contents = {f"{folder}/{path}": content for folder, files in folders.items() for path, content in files}
+        git.fast_import(self._import(contents))
+        hashes = git.run("rev-parse", *(f"{_FILES}:{folder}" for folder in folders)).decode().split()
+        self.trees = dict(zip(folders, hashes, strict=True))
+        """The hash of each folder with all that is in it."""
 
+    def commit_on(self, base: str | None) -> str:
+        """Return a new commit that adds the folders to what the base has."""
+        changes = [f"M 040000 {tree} {folder}" for folder, tree in self.trees.items()]
+        self._git.fast_import([self._commit(_NEW, [*([] if base is None else [f"from {base}"]), *changes])])
+        return self._git.commit_of(_NEW)
 
-def _end(root: Path, objects: Objects) -> None:
-    objects.close()
-    with suppress(OSError):
-        remove_folder(root)
+    def _import(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
+        for number, content in enumerate(contents.values(), 1):
+            try:
+                with opened(content) as file:
+                    size = file.seek(0, io.SEEK_END)
+                    file.seek(0)
+                    yield b"blob\nmark :%d\ndata %d\n" % (number, size)
+                    left = size
+                    while left and (piece := file.read(min(PIECE, left))):
+                        left -= len(piece)
+                        yield piece
+                    if left or file.read(1):
+                        raise ReleaseError(f"{content!s} changed while it was read; publish again")
+            except OSError as error:
+                raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
+            yield b"\n"
+        yield self._commit(_FILES, [f"M 100644 :{number} {path}" for number, path in enumerate(contents, 1)])
+
+    def _commit(self, ref: str, changes: Sequence[str]) -> bytes:
+        """Return the commands of `git fast-import` for a commit."""
+        now = int(time.time())
+        people = [f"{role.lower()} {self._person(role)} {now} +0000" for role in ("AUTHOR", "COMMITTER")]
+        head = [f"commit {ref}", *people, f"data {len(self._message)}", ""]
+        return "\n".join(head).encode() + self._message + "\n".join(["", *changes, "done", ""]).encode()
+
+    def _person(self, role: str) -> str:
+        try:
+            identity = self._git.run("-c", "user.useConfigOnly=true", "var", f"GIT_{role}_IDENT")
+        except GitError:  # the user has not told git a name and an address
+            return _AUTHOR
+        return identity.decode("utf-8", "replace").rpartition(">")[0] + ">"
