@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from runner.cli.commands import COMMANDS
+from runner.cli.main import load_command
 from runner.game.prompts.templates import VARIABLES
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions
 from runner.results.metric_table import METRICS
@@ -55,7 +56,7 @@ def test_every_command_of_the_pages_is_one(words: list[str]) -> None:
 
     name = words[1] if words[1] in COMMANDS else "run"
     parser = argparse.ArgumentParser(exit_on_error=False)
-    COMMANDS[name].arguments(parser)
+    load_command(name).add_arguments(parser)
     parser.add_argument("--results")
     # As main() parses: options may stand between words.
     parsed, unknown = parser.parse_known_intermixed_args(words[1:] if name != words[1] else words[2:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import sys
 from collections import Counter
@@ -13,6 +12,7 @@ from functools import cache
 import pytest
 
 from runner.cli.commands import COMMANDS
+from runner.cli.main import load_command
 from runner.models.provider_traits import PROVIDERS
 from tests.support.modules import FILES, tree
 from tests.support.processes import python
@@ -180,6 +180,7 @@ HOMES = {
     "pydantic_core": {"runner.server.web.api.schemas"},
     "ray": {"runner.runs.workers.cluster.actor", "runner.runs.workers.cluster.connection"},
     "rich": {"runner.cli.terminal.output"},
+    "shtab": {"runner.cli.completion"},
     "scipy": {
         "runner.statistics.minimum_detectable_effect",
         "runner.statistics.differences",
@@ -502,7 +503,7 @@ def test_a_commands_help_loads_nothing_heavy(command: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_module_of_every_command_executes_it(name: str) -> None:
-    assert inspect.signature(importlib.import_module(COMMANDS[name].module).execute).return_annotation == "int"
+    assert inspect.signature(load_command(name).execute).return_annotation == "int"
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -6,12 +6,14 @@ Only the standard library is imported until a command runs, so that help and usa
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import shlex
 import sys
 import traceback
 from collections.abc import Collection, Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from runner.base.exit_codes import ExitCode
@@ -89,8 +91,8 @@ def _hint(message: str, options: Collection[str]) -> str | None:
 def _overview() -> str:
     width = max(map(len, COMMANDS))
     rows = "\n".join(
-        f"{group}:\n" + "\n".join(f"  {name:<{width}}  {COMMANDS[name].summary}" for name in names)
-        for group, names in GROUPS.items()
+        f"{group}:\n" + "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())
+        for group, commands in GROUPS.items()
     )
     return (
         "usage: nip-run SPEC... [KEY=VALUE...]\n       nip-run COMMAND ...\n\n"
@@ -98,6 +100,27 @@ def _overview() -> str:
         f"{rows}\n\n"
         "`nip-run COMMAND --help` tells more. Start with: nip-run init\n\n" + EXIT_CODES
     )
+
+
+def load_command(name: str) -> ModuleType:
+    """Import the module of a command."""
+    return importlib.import_module(f"runner.cli.{COMMANDS[name].module}")
+
+
+def build_parser(name: str) -> _Parser:
+    """Build the parser of a command; its help is the docstring of the command's module."""
+    command = load_command(name)
+    description, _, examples = (command.__doc__ or "").partition("\n\nExamples:\n")
+    parser = _Parser(
+        prog=f"nip-run {name}",
+        description=description,
+        epilog=f"examples:\n{examples}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    _common(parser)
+    return parser
 
 
 def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
@@ -111,17 +134,8 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     if renamed in COMMANDS:
         name = renamed
         rest.remove(first)
-    command = COMMANDS[name]
-    parser = _Parser(
-        prog=f"nip-run {name}",
-        description=command.summary[0].upper() + command.summary[1:] + ".",
-        epilog="examples:\n" + "\n".join(f"  nip-run {one}" for one in command.examples) + "\n\n" + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = build_parser(name)
     parser.words = arguments
-    command.arguments(parser)
-    _common(parser)
     parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
     parsed = parser.parse_intermixed_args(rest)
     for old, new in () if parsed.quiet else parsed.renamed:
@@ -148,11 +162,6 @@ def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         say(_overview())
         return ExitCode.DONE if arguments else ExitCode.USAGE
-    if list(arguments[:2]) == ["completion", "--"]:
-        from runner.cli.completion import candidates
-
-        say("\n".join(candidates(arguments[2:])))
-        return ExitCode.DONE
     if arguments[0] == "--version":
         say(f"nip-run {__version__}")
         return ExitCode.DONE
@@ -174,7 +183,8 @@ def _executed(name: str, parsed: argparse.Namespace) -> int:
     from runner.base.storage.duckdb_connections import interruptible_queries
 
     with interruptible_queries():
-        return COMMANDS[name].execute(parsed)
+        code: int = load_command(name).execute(parsed)
+        return code
 
 
 def _interrupted(name: str, arguments: Sequence[str]) -> Exception:

@@ -17,7 +17,7 @@ import pytest
 
 from runner.cli.commands import COMMANDS as REGISTRY
 from runner.cli.commands import GROUPS
-from runner.cli.main import main
+from runner.cli.main import load_command, main
 from runner.exports.formats import EXPORTS
 from runner.results.finetune.formats import FORMATS
 from runner.results.manifest import Status
@@ -352,7 +352,7 @@ def test_choices_of_options_are_those_of_the_tables_that_decide() -> None:
     choices: dict[str, set[str]] = {}
     for name in ("runs", "export"):
         parser = argparse.ArgumentParser()
-        REGISTRY[name].arguments(parser)
+        load_command(name).add_arguments(parser)
         choices.update({option.dest: set(option.choices) for option in parser._actions if option.choices})
     assert choices["status"] == set(Status)
     assert choices["format"] == {*(consumer for consumer, _ in FORMATS), *EXPORTS, "mlflow"}

@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 
 from runner.cli.commands import COMMANDS
-from runner.cli.completion import SCRIPTS, candidates
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, nip_run_here
-from tests.test_structure import _loaded
 
 
 @pytest.fixture
@@ -33,45 +31,72 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-CASES = [
-    (("",), {*COMMANDS, "mine.yaml", "specs/", "results/", "other/"}),
-    (("sh",), {"show"}),
-    (("m",), {"merge", "mine.yaml"}),
-    (("check", "specs/"), {"specs/a spec.yaml"}),
-    (("run", "mine.yaml", "--re"), {"--replay", "--results"}),
-    (("run", "mine.yaml", "--replay", ""), {"alpha-1", "beta-2"}),
-    (("show", ""), {"last", "alpha-1", "beta-2"}),
-    (("view", ""), {"last", "alpha-1", "beta-2"}),
-    (("report", "a"), {"alpha-1"}),
-    (("notes", "b"), {"beta-2"}),
-    (("plot", "acc"), {"accuracy_by_protocol"}),
-    (("plot", "forest", "a"), {"alpha-1"}),
-    (("report", "beta-2", "a"), {"alpha-1"}),
-    (("show", "--results", "other", "--wrong", ""), {"last", "gamma-3"}),
-    (("show", "--results=other", "g"), {"gamma-3"}),
-    (("show", "alpha-1", "--results", "other", ""), set()),
-    (("--results", "runs", "sh"), set()),
-    (("--results", "runs", "show", ""), {"last"}),
-    (("render", "m"), {"mine.yaml"}),
-    (("render", "mine.yaml", ""), set()),
-    (("leaderboard", ""), set()),
-    (("--results", "other", "show", "g"), {"gamma-3"}),
-    (("show", "last", "--pro"), {"--prompt"}),
-    (("export", "alpha-1", "--format", "t"), {"trl"}),
-    (("sql", "--format", ""), {"table", "csv", "json", "markdown", "parquet"}),
-    (("sql", "--file", "q"), {"q.sql"}),
-    (("schema", ""), {"experiment", "protocol"}),
-    (("completion", "z"), {"zsh"}),
-    (("init", "--protocol", "d"), {"debate"}),
-    (("init", "sp"), {"specs/"}),
-    (("runs", "--status", "d"), {"done"}),
-    (("runs", "--nothing=", "x\x00/"), set()),
-]
+CASES = {
+    "sh": {"show"},
+    "show ''": {"last", "alpha-1", "beta-2"},
+    "show --wrong a": {"alpha-1"},
+    "report beta-2 a": {"alpha-1"},
+    "notes b": {"beta-2"},
+    "check m": {"mine.yaml"},
+    "check specs/": {"specs/a spec.yaml"},
+    "run mine.yaml --re": {"--replay", "--results"},
+    "run mine.yaml --replay a": {"alpha-1"},
+    "show last --pro": {"--prompt"},
+    "plot acc": {"accuracy_by_protocol"},
+    "export alpha-1 --format t": {"trl"},
+    "sql --format ''": {"table", "csv", "json", "markdown", "parquet"},
+    "sql --file q": {"q.sql"},
+    "schema ''": {"experiment", "protocol"},
+    "completion z": {"zsh"},
+    "init --protocol d": {"debate"},
+    "runs --status d": {"done"},
+}
 
 
-def test_a_word_may_become_what_the_command_takes_there(here: Path) -> None:
-    for words, expected in CASES:
-        assert set(candidates(words)) == expected, words
+def test_bash_completes_commands_options_choices_files_and_runs(here: Path) -> None:
+    (here / "script").write_text(nip_run_here("completion", "bash", cwd=here).stdout)
+    ask = """source ./script; while read -r line; do
+        eval "COMP_WORDS=(nip-run $line)"; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
+        _shtab_nip_run nip-run "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"; (IFS='|'; echo "${COMPREPLY[*]}")
+    done"""
+    done = subprocess.run(
+        ["bash", "-c", ask], env=environment(PATH="/usr/bin:/bin"), cwd=here, input="\n".join(CASES) + "\n",
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = {line: set(words.split("|")) for line, words in zip(CASES, done.stdout.splitlines(), strict=True)}
+    assert found == CASES
+
+
+def test_bash_takes_run_ids_from_the_results_folder_of_the_environment(here: Path) -> None:
+    (here / "script").write_text(nip_run_here("completion", "bash", cwd=here).stdout)
+    ask = 'source ./script; COMP_WORDS=(nip-run show g); COMP_CWORD=2; _shtab_nip_run nip-run g show; echo "$COMPREPLY"'
+    for variables, expected in (({}, ""), ({"NIP_RUN_RESULTS": "other"}, "gamma-3")):
+        done = subprocess.run(
+            ["bash", "-c", ask], env=environment(PATH="/usr/bin:/bin", **variables), cwd=here, capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == expected
+
+
+@pytest.mark.full
+def test_fish_completes(here: Path) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("no fish here")
+    (here / "script").write_text(nip_run_here("completion", "fish", cwd=here).stdout)
+    ask = "source ./script; for line in 'show al' 'check mi' 'schema p'; complete -C \"nip-run $line\"; end"
+    done = subprocess.run(["fish", "-c", ask], env=environment(), cwd=here, capture_output=True, text=True, check=True)
+    words = [line.partition("\t")[0] for line in done.stdout.splitlines()]
+    assert [word for word in words if word] == ["alpha-1", "mine.yaml", "protocol"]
+
+
+@pytest.mark.full
+def test_zsh_loads_the_script(here: Path) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here")
+    (here / "script").write_text(nip_run_here("completion", "zsh", cwd=here).stdout)
+    ask = 'autoload -Uz compinit; compinit -u -D; eval "$(cat script)"; print ${_comps[nip-run]}'
+    done = subprocess.run(["zsh", "-fc", ask], env=environment(), cwd=here, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("_shtab_nip_run", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", *(pytest.param(one, marks=pytest.mark.full) for one in ("zsh", "fish"))])
@@ -84,25 +109,9 @@ def test_the_script_is_one_of_its_shell(here: Path, shell: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_bash_completes(here: Path) -> None:
-    (here / "bin").mkdir()
-    program = here / "bin" / "nip-run"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m runner "$@"\n')
-    program.chmod(0o755)
-    lines = [("show", "al"), ("check", "specs/a")]
-    show = '_nip_run; printf "%s\\n" "${COMPREPLY[@]}"; '
-    ask = "".join(f"COMP_WORDS=(nip-run {' '.join(words)}); COMP_CWORD={len(words)}; {show}" for words in lines)
-    done = subprocess.run(
-        ["bash", "-c", f"source <(nip-run completion bash); {ask} complete -p nip-run"],
-        env=environment(PATH=f"{program.parent}:/usr/bin:/bin"), cwd=here, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == ["alpha-1", "specs/a spec.yaml", "complete -F _nip_run nip-run"]
-
-
 def test_bash_quotes_what_it_completes(here: Path) -> None:
     """What bash hands to the command, as typed with Tab at a terminal: the names of the files, and none is run."""
-    names = ["x$(touch pwned).yaml", "a b.yaml", "q'u\"o`t`e;&.yaml", "dir with blank/in it.yaml"]
+    names = ["x$(touch pwned).yaml", "a b.yaml", "q'u\"o`t`e;&.yaml", "dir/in it.yaml"]
     for name in names:
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).touch()
@@ -129,12 +138,6 @@ def test_bash_quotes_what_it_completes(here: Path) -> None:
     os.close(terminal)
     assert (here / "got").read_text().splitlines() == [*names, "a b.yaml", "a b.yaml", "line"]
     assert not (here / "pwned").exists()
-
-
-def test_completion_loads_nothing_heavy() -> None:
-    words = "['completion', '--', 'show', '']"
-    assert _loaded(f"from runner.cli.main import main; assert main({words}) == 0") == set()
-    assert set(SCRIPTS) == {"bash", "zsh", "fish"}
 
 
 # The results folder

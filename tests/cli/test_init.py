@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from runner.base.package_data import PROTOCOLS
-from runner.cli.commands import COMMANDS
-from runner.cli.experiments.init import COMMENTS_AT
+from runner.cli.experiments.init import COMMENTS_AT, add_arguments
 from runner.game.protocols.loader import builtin_names, protocol_editor_schema
 from runner.spec.schemas import editor_schema
 from tests.support.paths import ROOT
@@ -54,7 +53,7 @@ def test_every_built_in_protocol_can_be_copied() -> None:
     import argparse
 
     parser = argparse.ArgumentParser()
-    COMMANDS["init"].arguments(parser)
+    add_arguments(parser)
     (protocol,) = [option for option in parser._actions if option.dest == "protocol"]
     assert sorted(protocol.choices or ()) == NAMES
 

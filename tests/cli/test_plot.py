@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from runner.cli.arguments_pages import FIGURES as NAMED
 from runner.cli.main import main
+from runner.cli.results.plot import FIGURES as NAMED
 from runner.pages.figures.catalog import FIGURES
 from tests.support.paths import ROOT
 from tests.support.runs import played

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from runner.api import compare, run_sweep, sweep_table
-from runner.cli.completion import candidates
 from runner.cli.main import main
 from runner.pages.report.comparison import compares
 from runner.pages.report.run_site import runs_site
@@ -43,7 +42,9 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Metric:
     return TOY
 
 
-def test_a_new_metric_is_one_entry_and_appears_everywhere(toy: Metric, tmp_path: Path) -> None:
+def test_a_new_metric_is_one_entry_and_appears_everywhere(
+    toy: Metric, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     spec = spec_file(tmp_path, size=6, fine_tune=None, sweep={"protocol.max_message_rounds": [4, 6]})
     short, long = runs = list(run_sweep(load_specs(spec), tmp_path / "results"))
     row = metric(short, toy.name)
@@ -65,7 +66,9 @@ def test_a_new_metric_is_one_entry_and_appears_everywhere(toy: Metric, tmp_path:
     assert toy.name in exported
     page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     assert f"| `{toy.name}` | all games | {toy.description} | larger | yes |" in with_metric_tables(page)
-    assert candidates(["compare", "a", "b", "--metric", "short"]) == [toy.name]
+    capsys.readouterr()
+    assert main(["completion", "bash"]) == 0
+    assert toy.name in capsys.readouterr().out
 
 
 def test_a_metric_says_the_same_in_python_and_in_sql(tmp_path: Path) -> None:
@@ -120,9 +123,7 @@ ALSO_WORDS = {
 
 EXCEPTIONS = {
     "runner.results.metrics": "the names that the original implementation gives its statistics",
-    "runner.cli.arguments_pages": "names of figures; arguments are read without what the figures need",
-    "runner.cli.arguments_registry": "arguments are read without dataclasses",
-    "runner.cli.arguments_results": "arguments are read without dataclasses",
+    "runner.cli.results.plot": "names of figures; arguments are read without what the figures need",
     "runner.pages.boards.lists": "the columns of a downloaded board",
     "runner.pages.boards.page": "the columns of a downloaded board",
     "runner.registry.lineage.session_facts": "a fact of releases",

@@ -1,39 +1,46 @@
-"""`nip-run check`: every error at once, then what would be played, turn by turn, and what it would cost.
+"""Find every error in specs, and show their schedule, calls and cost.
 
-Writes nothing.
+Examples:
+  nip-run check spec.yaml
+  nip-run check spec.yaml --shard 3/8
+  nip-run check specs/*.yaml rollouts.per_datapoint=3
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
-from runner.cli.experiments.shards import check_shard, in_shards, shard_as_json, shard_lines, with_parts
-from runner.cli.specs import SpecPoint, load_points, points_as_begun, show_warnings
+from runner.cli.arguments import add_shard, add_specs
 from runner.cli.terminal.output import print_json, print_table, say
-from runner.cli.terminal.schedule import schedule_as_json, show_schedule
 from runner.documents.fetched_files import from_elsewhere
-from runner.game.protocols.protocol import Protocol
-from runner.models.api_keys import NO_KEY, forms_of
-from runner.results.leaderboard.results_folder import Results
 from runner.results.sweep_points import shown_point
-from runner.rollouts.estimate import CostEstimate, estimates, total_cost
-from runner.rollouts.plan import Plan
-from runner.runs.execution.baseline_run import compared_with
-from runner.runs.execution.process import cores_here
-from runner.runs.execution.spending import used_models
-from runner.spec.checks.trees import tree_calls
-from runner.spec.warnings.catalog import check_warnings_of
-from runner.training.key_usage import key_uses_of, to_allow
-from runner.training.plan import AnyPlan, TrainingPlan
-from runner.training.trust import missing_addresses
+
+if TYPE_CHECKING:
+    from runner.cli.specs import SpecPoint
+    from runner.game.protocols.protocol import Protocol
+    from runner.rollouts.estimate import CostEstimate
+    from runner.rollouts.plan import Plan
+    from runner.training.plan import AnyPlan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_specs(parser)
+    add_shard(parser, "the part K of N: its games, its calls, and its share of each limit")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.cli.experiments.shards import check_shard, in_shards, shard_lines, with_parts
+    from runner.cli.specs import load_points, points_as_begun, show_warnings
+    from runner.cli.terminal.schedule import show_schedule
+    from runner.results.leaderboard.results_folder import Results
+    from runner.runs.execution.baseline_run import compared_with
+    from runner.spec.warnings.catalog import check_warnings_of
+    from runner.training.plan import TrainingPlan
+
     results = Results(args.results)
     words = with_parts(args.words, results, args.shard)
     points = in_shards(load_points(words, results.path_of, quiet=args.quiet), args.shard)
@@ -71,6 +78,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _workers(games: Plan) -> list[str]:
     """Who plays the games, where it is not the command's own process."""
+    from runner.runs.execution.process import cores_here
+
     execution = games.spec.experiment.execution
     if not execution.by_workers:
         return []
@@ -100,6 +109,10 @@ def _design(games: Plan) -> list[str]:
 
 def _keys(plan: AnyPlan) -> list[str]:
     """What a run would send where; of a spec from elsewhere, what must be allowed."""
+    from runner.models.api_keys import NO_KEY, forms_of
+    from runner.training.key_usage import key_uses_of, to_allow
+    from runner.training.trust import missing_addresses
+
     uses = key_uses_of(plan)
     lines = [
         f"{group} is asked at {counted(len(addresses), 'server')}: {comma_join(map(in_one_line, addresses))}"
@@ -120,6 +133,8 @@ def _keys(plan: AnyPlan) -> list[str]:
 
 def _servers(plan: AnyPlan) -> dict[str, list[str]]:
     """Where each group is asked that is at a server."""
+    from runner.runs.execution.spending import used_models
+
     return {
         group: settings.server_urls for group, settings in used_models(plan.games).items() if settings.traits.remote
     }
@@ -127,6 +142,9 @@ def _servers(plan: AnyPlan) -> dict[str, list[str]]:
 
 def _what(plan: AnyPlan, first: Plan) -> str:
     """What a run of this plan does, in a sentence or two; `first` are its first games."""
+    from runner.spec.checks.trees import tree_calls
+    from runner.training.plan import TrainingPlan
+
     protocol, shape, size = first.spec.protocol, first.shape, first.size
     most = "" if plan.spec.experiment.until is None else "at most "
     played = f"{counted(size, 'rollout')} of {protocol.name}"
@@ -150,6 +168,8 @@ def _what(plan: AnyPlan, first: Plan) -> str:
 
 
 def _estimates(games: Sequence[Plan]) -> list[CostEstimate]:
+    from runner.rollouts.estimate import estimates, total_cost
+
     return total_cost(estimate for plan in games for estimate in estimates(plan))
 
 
@@ -161,6 +181,13 @@ def _row(estimate: CostEstimate) -> tuple[str, ...]:
 
 
 def _as_json(point: SpecPoint) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from runner.cli.experiments.shards import shard_as_json
+    from runner.cli.terminal.schedule import schedule_as_json
+    from runner.spec.warnings.catalog import check_warnings_of
+    from runner.training.key_usage import key_uses_of
+
     plan, spec = point.plan, point.spec
     games = plan.all_games()
     return {

@@ -1,4 +1,10 @@
-"""`nip-run init`: a first spec, its prompts, a tiny dataset and the schemas for editors, written to a folder."""
+"""Write a first spec, prompts and a small dataset.
+
+Examples:
+  nip-run init
+  nip-run init mine
+  nip-run init --protocol debate mine
+"""
 
 from __future__ import annotations
 
@@ -11,14 +17,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import PROTOCOLS, STARTER, is_there, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
 from runner.base.text import comma_join
+from runner.cli.arguments import folder
 from runner.cli.terminal.output import print_json, say
-from runner.game.protocols.loader import protocol_editor_schema
-from runner.spec.schemas import editor_schema
 
 SPEC = "spec.yaml"
 MAX_FILE = 1 << 20
@@ -30,7 +34,20 @@ LIMITED = ("debate", "mnip", "nip")
 _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", type=folder, nargs="?", default=Path(), metavar="DIR", help="made if it is not there; default: here"
+    )
+    parser.add_argument(
+        "--protocol",
+        choices=("adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier"),
+        help="copy this built-in protocol and its prompts, to edit; default: prompts of a few lines for nip",
+    )
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+
     files = _claims() if args.protocol is None else _protocol(args.protocol)
     folder: Path = args.folder
     if there := [str(folder / name) for name in files if is_there(folder / name) or (folder / name).is_symlink()]:
@@ -57,6 +74,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _claims() -> dict[str, bytes]:
     """The files of a spec of one's own, by their names."""
+    from runner.spec.schemas import editor_schema
+
     starter = STARTER / "claims"
     return {
         SPEC: _read(starter / SPEC),
@@ -68,6 +87,9 @@ def _claims() -> dict[str, bytes]:
 
 def _protocol(name: str) -> dict[str, bytes]:
     """The files of a spec with a copy of a built-in protocol."""
+    from runner.game.protocols.loader import protocol_editor_schema
+    from runner.spec.schemas import editor_schema
+
     starter = STARTER / "protocol"
     prompts = _prompts(root() / "prompts" / "code_validation" / name)
     agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
@@ -95,6 +117,8 @@ def _schema(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _read(path: Path) -> bytes:
+    from runner.base.errors import RunError
+
     try:
         return read_bounded(path, MAX_FILE)
     except OSError as error:
@@ -103,6 +127,8 @@ def _read(path: Path) -> bytes:
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write new files; each is made only where nothing stands."""
+    from runner.base.errors import RunError
+
     try:
         make_folders(folder)
         for name, content in files.items():

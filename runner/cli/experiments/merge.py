@@ -1,4 +1,10 @@
-"""`nip-run merge`: the parts of runs that were played in shards into the runs."""
+"""Merge the shards of a run into one run.
+
+Examples:
+  nip-run merge RUN
+  nip-run merge RUN copied/3-of-8
+  nip-run merge copied/1-of-2 copied/2-of-2
+"""
 
 from __future__ import annotations
 
@@ -6,20 +12,34 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import MergeError, RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note, print_json
-from runner.cli.terminal.run_result import as_json, show_result
-from runner.results.folder import SHARDS, RunFolder, split_part
-from runner.results.leaderboard.results_folder import Results
-from runner.runs.shards.merge import merge
-from runner.spec.experiment import RUN_ID_PATTERN
 from runner.statistics.intervals import load_intervals
+
+if TYPE_CHECKING:
+    from runner.base.errors import MergeError
+    from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN|PART",
+        help="runs that were played in shards, by id or folder; and folders of parts that stand elsewhere",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import MergeError
+    from runner.cli.terminal.run_result import as_json, show_result
+    from runner.results.leaderboard.results_folder import Results
+    from runner.runs.shards.merge import merge
+
     results = Results(args.results)
     runs = named(args.runs, results)
     with one_blas_thread():
@@ -56,6 +76,9 @@ def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
     Raises:
         UsageError: a word names neither a run nor a part.
     """
+    from runner.base.errors import UsageError
+    from runner.results.folder import SHARDS, RunFolder
+
     runs: dict[str, list[RunFolder]] = {}
     parts: list[tuple[str, RunFolder]] = []
     names, wrong = [], []
@@ -86,6 +109,10 @@ def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
 
 def _run_of(part: RunFolder) -> str:
     """The id of the run that a part says it is of; none of one that is damaged, which is told with all the rest."""
+    from runner.base.errors import RunError
+    from runner.results.folder import split_part
+    from runner.spec.experiment import RUN_ID_PATTERN
+
     try:
         run_id = split_part(part.manifest().run_id)[0]
     except RunError:

@@ -1,33 +1,67 @@
-"""`nip-run plan`: how many datapoints and repeats show a difference, and what they would cost; or how long a run takes.
+"""Compute how many datapoints show a difference, or how long a run takes.
 
-Leaves nothing behind.
+Examples:
+  nip-run plan spec.yaml --detect 0.05
+  nip-run plan spec.yaml --detect 0.05 --from RUN
+  nip-run plan spec.yaml --detect 0.1 --against RUN --json
+  nip-run plan spec.yaml --workers 4 --like pilot
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollar_range
+from runner.cli.arguments import add_specs
 from runner.cli.experiments.plan_time import show_time
-from runner.cli.specs import SpecPoint, load_points, points_as_begun
 from runner.cli.terminal.output import note, print_json, print_table, say
-from runner.results.leaderboard.results_folder import Results
 from runner.results.sweep_points import shown_point
-from runner.runs.planning.sample_size import Needed, SampleSize, sample_size_of
-from runner.statistics.sign_flip import FEWEST_GROUPS
-from runner.training.plan import TrainingPlan
 
 if TYPE_CHECKING:
+    from runner.cli.specs import SpecPoint
+    from runner.results.leaderboard.results_folder import Results
     from runner.runs.planning.duration import Duration
+    from runner.runs.planning.sample_size import Needed, SampleSize
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add_specs(parser)
+    add("--detect", type=float, metavar="D", help="the difference of accuracy to see, such as 0.05 for five points")
+    known = parser.add_mutually_exclusive_group()
+    known.add_argument(
+        "--from",
+        nargs="+",
+        default=[],
+        dest="from_runs",
+        metavar="RUN",
+        help="take the variance from this run of a like system, or from two runs that are like those to be compared",
+    )
+    known.add_argument(
+        "--against", metavar="RUN", help="compare with this run, which is not played again; its variance is used"
+    )
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="say how long the run takes and what bounds it, with so many workers (execution.processes)",
+    )
+    add("--shards", type=int, metavar="N", help="likewise, in so many shards, each on its own machine")
+    add("--cores", type=int, metavar="N", help="of all that workers have; default: of this machine")
+    add("--like", metavar="RUN", help="its games and servers are known from this run; default: the newest that fits")
+    add("--measure", type=float, metavar="S", help="how many seconds to measure each thing here; default: 2")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.cli.specs import load_points, points_as_begun
+    from runner.results.leaderboard.results_folder import Results
+    from runner.training.plan import TrainingPlan
+
     is_timed = args.workers is not None or args.shards is not None
     if not is_timed and any(one is not None for one in (args.cores, args.like, args.measure)):
         raise UsageError(
@@ -60,6 +94,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _times(points: Sequence[SpecPoint], args: argparse.Namespace, results: Results) -> list[Duration]:
     """How long each takes; those of a sweep one after the other, since each is measured."""
+    from dataclasses import replace
+
     from runner.runs.planning.duration import (  # loads all that plays, which a sample's size needs not
         PlayOptions,
         duration_of,
@@ -76,6 +112,9 @@ def _times(points: Sequence[SpecPoint], args: argparse.Namespace, results: Resul
 
 
 def _sample_size(point: SpecPoint, args: argparse.Namespace, results: Results) -> SampleSize:
+    from runner.runs.planning.sample_size import sample_size_of
+    from runner.training.plan import TrainingPlan
+
     assert not isinstance(point.plan, TrainingPlan)
     return sample_size_of(point.plan, args.detect, results, from_runs=args.from_runs, against=args.against)
 
@@ -147,12 +186,16 @@ def _advice(size: SampleSize) -> str:
 
 def _points(share: float | None) -> str:
     """A difference; None: none can be shown."""
+    from runner.statistics.sign_flip import FEWEST_GROUPS
+
     if share is None:
         return f"nothing: the test needs {FEWEST_GROUPS} groups that differ"
     return f"{100 * share:.3g} points"
 
 
 def _as_json(point: SpecPoint, size: SampleSize | None, time: Duration | None) -> Mapping[str, Any]:
+    from dataclasses import asdict
+
     found: dict[str, Any] = {"spec": point.path, "point": dict(point.spec.point)}
     if size is not None:
         best = size.cheapest

@@ -1,29 +1,55 @@
-"""`nip-run rejudge`: the debates of runs under another judge."""
+"""Have a run's debates judged by another judge. No other agent is asked.
+
+Examples:
+  nip-run rejudge RUN '+models.judge={model: gpt-6-sol}' agents.verifier.model=judge
+  nip-run rejudge last votes=5 --verdict each
+  nip-run rejudge RUN 'sweep={prompts: [terse, careful], votes: [1, 5]}'
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import Problem, SpecError, UsageError
 from runner.base.text import counted, dollar_range
-from runner.cli.experiments.run import check_usage, play
-from runner.cli.specs import SpecPoint, note_renamed
+from runner.cli.arguments import RUN, add_trust
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note
-from runner.registry.components.lookup import finder
-from runner.results.folder import RunFolder
-from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.estimate import estimates
-from runner.rollouts.run_plan import sweep_problems
-from runner.runs.finished.debates import games_of
-from runner.runs.planning.rejudging import rejudge_specs
-from runner.spec.experiment import SAVED_SPEC
 from runner.statistics.intervals import load_intervals
+
+if TYPE_CHECKING:
+    from runner.base.errors import Problem
+    from runner.cli.specs import SpecPoint
+    from runner.results.folder import RunFolder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "words",
+        nargs="+",
+        metavar="RUN|KEY=VALUE",
+        help=f"runs ({RUN}; or a folder), then overrides of the judge: its model, templates (prompts=FOLDER), "
+        "decision_format, votes, and a sweep over any of them",
+    )
+    add(
+        "--verdict",
+        choices=("last", "each"),
+        default="last",
+        help="last: where the first judge decided, or had its last chance to; each: at every turn up to there in which "
+        "the judge may decide; default: last",
+    )
+    add_trust(parser)
+    add("--again", action="store_true", help="judge again what was judged so, as a run of its own")
+    add("--run-id", metavar="ID", help="the run's id; default: by the first run's name")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.cli.experiments.run import check_usage, play
+    from runner.results.leaderboard.results_folder import Results
+
     runs, overrides = _split(args.words)
     results = Results(args.results)
     folders = [results.find(run) for run in runs]
@@ -42,6 +68,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Runs and overrides: a word with `=`, `+` or `~` is an override, unless there is such a folder."""
+    from runner.base.errors import UsageError
+    from runner.spec.experiment import SAVED_SPEC
+
     runs: list[str] = []
     overrides: list[str] = []
     for word in words:
@@ -55,6 +84,14 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
+    from runner.base.errors import SpecError
+    from runner.cli.specs import SpecPoint, note_renamed
+    from runner.registry.components.lookup import finder
+    from runner.results.leaderboard.results_folder import Results
+    from runner.rollouts.run_plan import sweep_problems
+    from runner.runs.finished.debates import games_of
+    from runner.runs.planning.rejudging import rejudge_specs
+
     specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, finder())
     note_renamed(specs, quiet=args.quiet)
     plans = [games_of(spec) for spec in specs]
@@ -66,6 +103,8 @@ def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespac
 
 def _what(point: SpecPoint) -> str:
     """What judging a run again will ask, before it does."""
+    from runner.rollouts.estimate import estimates
+
     plan = point.plan.games
     assert plan.debates is not None
     (asked,) = estimates(plan)

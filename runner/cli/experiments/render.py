@@ -1,31 +1,57 @@
-"""`nip-run render`: the exact messages that an agent's model would get."""
+"""Show the exact messages that an agent's model would get.
+
+Examples:
+  nip-run render spec.yaml verifier
+  nip-run render spec.yaml prover --round 1 --datapoint ID
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+from typing import TYPE_CHECKING
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, did_you_mean, in_one_line
-from runner.cli.specs import note_renamed, split_words
 from runner.cli.terminal.output import note, print_json, say
-from runner.game.protocols.protocol import ACCEPT
-from runner.models.request_body import request_body
-from runner.registry.components.lookup import finder_of
-from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.job import Job
-from runner.rollouts.judging import judged_rounds
-from runner.rollouts.plan import Plan
-from runner.rollouts.round_prompts import undecided_rounds
-from runner.rollouts.template_check import check_templates
-from runner.runs.session.chat_format_lock import as_begun
-from runner.spec.loader import Spec, load_specs
-from runner.training.plan import plan_of
+
+if TYPE_CHECKING:
+    from runner.rollouts.job import Job
+    from runner.rollouts.plan import Plan
+    from runner.spec.loader import Spec
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, an agent of it, and overrides")
+    add("--datapoint", metavar="ID", help="default: the first")
+    add(
+        "--round",
+        type=int,
+        metavar="N",
+        help="default: the first in which the agent speaks; earlier rounds are filled by the dummy provider",
+    )
+    add(
+        "--stance",
+        choices=("accept", "reject"),
+        help="of a spec with `stances: both`, the play with this stance; of opposed provers, the first's",
+    )
+    add("--swapped", action="store_true", help="of a spec with `seats: swap`, the play with exchanged players")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.cli.specs import note_renamed, split_words
+    from runner.models.request_body import request_body
+    from runner.registry.components.lookup import finder_of
+    from runner.results.leaderboard.results_folder import Results
+    from runner.rollouts.round_prompts import undecided_rounds
+    from runner.rollouts.template_check import check_templates
+    from runner.runs.session.chat_format_lock import as_begun
+    from runner.spec.loader import load_specs
+    from runner.training.plan import plan_of
+
     names, overrides = split_words(args.words)
     if len(names) != 2:
         raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {comma_join(names)})")
@@ -69,6 +95,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
     """The first game of a datapoint, and of its block the one that is meant."""
+    from runner.base.errors import UsageError
+    from runner.game.protocols.protocol import ACCEPT
+
     if stance is not None and plan.spec.experiment.stances is None:
         raise UsageError("--stance is for a spec with `stances: both`")
     if swapped and plan.seats is None:
@@ -85,6 +114,9 @@ def _job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool
 
 def _judged_round(plan: Plan, agent: str, asked: int | None, job: Job) -> int:
     """The round in which a judge of another run's debates is asked."""
+    from runner.base.errors import UsageError
+    from runner.rollouts.judging import judged_rounds
+
     judge, rounds = plan.spec.protocol.verifier_name, judged_rounds(plan, job)
     if agent != judge:
         raise UsageError(f"{judge} alone is asked; what {agent} got is in the run whose debates it judges")
@@ -96,6 +128,8 @@ def _judged_round(plan: Plan, agent: str, asked: int | None, job: Job) -> int:
 
 
 def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
+    from runner.base.errors import UsageError
+
     protocol = spec.protocol
     rounds = [i for i in range(protocol.max_message_rounds) if agent in protocol.speakers(i, job.seed)]
     if not rounds:

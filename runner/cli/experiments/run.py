@@ -1,4 +1,11 @@
-"""`nip-run run`: play specs."""
+"""Play specs. `nip-run SPEC` is short for `nip-run run SPEC`.
+
+Examples:
+  nip-run spec.yaml
+  nip-run spec.yaml dataset.limit=10 budget.usd=1
+  nip-run spec.yaml --replay RUN
+  nip-run spec.yaml --shard 3/8
+"""
 
 from __future__ import annotations
 
@@ -6,53 +13,29 @@ import argparse
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runner.base.errors import (
-    BudgetExhausted,
-    DamagedRunError,
-    FolderGoneError,
-    Interrupted,
-    LeaderboardError,
-    NipRunError,
-    ProviderRefusal,
-    RunDirectoryError,
-    RunError,
-    UsageError,
-    Waiting,
-)
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
-from runner.cli.experiments.shards import ShardMerges, check_shard, in_shards, shard_lines, with_parts, without_merged
-from runner.cli.specs import SpecPoint, load_points, points_as_begun, show_warnings, split_words
+from runner.cli.arguments import add_shard, add_specs, add_trust
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note, print_json, say
-from runner.cli.terminal.progress import Display, WatchedRun, watching
-from runner.cli.terminal.run_result import as_json, show_result
 from runner.documents.fetched_files import from_elsewhere
-from runner.models.api_keys import ALL, all_allowed
-from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import Status
-from runner.rollouts.identity import MUTABLE_MODEL_KEYS
-from runner.rollouts.plan import Plan
-from runner.runs.execution.accounting import Watch
-from runner.runs.execution.shard_consistency import shard_of
-from runner.runs.finished.debates import what_is_judged
-from runner.runs.finished.problems import troubles_of
-from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.selection import ReplayOf, WhichRun
-from runner.runs.session.run import RunOptions
 from runner.statistics.intervals import load_intervals
-from runner.training.dispatch import PlannedRun, name_of, run_all
-from runner.training.sweep_budgets import Budgets, shared_budgets
-from runner.training.trust import asked_for, check_trust, is_whole_replay, keys_sent, stranger_prices
+
+if TYPE_CHECKING:
+    from runner.base.errors import NipRunError, Waiting
+    from runner.cli.specs import SpecPoint
+    from runner.cli.terminal.progress import Display, WatchedRun
+    from runner.runs.execution.accounting import Watch
+    from runner.runs.finished.result import FinishedRun
+    from runner.training.dispatch import PlannedRun
+    from runner.training.sweep_budgets import Budgets
 
 
-@dataclass(frozen=True)
-class _WaitingPoint:
+class _WaitingPoint(NamedTuple):
     """A point of a sweep that waits for models which the user trains."""
 
     point: SpecPoint
@@ -60,6 +43,8 @@ class _WaitingPoint:
     waiting: Waiting
 
     def as_json(self) -> dict[str, Any]:
+        from runner.results.manifest import Status
+
         return {
             "run_id": self.run_id,
             "status": Status.INTERRUPTED,
@@ -69,7 +54,34 @@ class _WaitingPoint:
         }
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add_specs(parser)
+    add_shard(parser, "play the part K of N of the run, such as 3/8; the last part that ends makes one run of all")
+    add("--replay", metavar="RUN", help="play with the answers of this run: no network, no cost")
+    add(
+        "--until-round",
+        type=int,
+        metavar="N",
+        help="with --replay: rounds before N are replayed, the rest is asked live",
+    )
+    add(
+        "--set-model",
+        action="append",
+        default=[],
+        metavar="GROUP=NAME",
+        help="the model that you trained for a group with `backend: files`",
+    )
+    add_trust(parser)
+    add("--again", action="store_true", help="play a finished run again, as a run of its own")
+    add("--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.cli.experiments.shards import in_shards, with_parts
+    from runner.cli.specs import load_points
+    from runner.results.leaderboard.results_folder import Results
+
     results = Results(args.results)
     points = load_points(with_parts(args.words, results, args.shard), results.path_of, quiet=args.quiet)
     check_usage(args, len(points))
@@ -88,6 +100,12 @@ class _Runs:
     """The runs of one command, each named once."""
 
     def __init__(self, args: argparse.Namespace, points: Sequence[SpecPoint]) -> None:
+        from runner.cli.experiments.shards import check_shard
+        from runner.cli.specs import points_as_begun
+        from runner.models.api_keys import all_allowed
+        from runner.results.leaderboard.results_folder import Results
+        from runner.runs.finished.selection import ReplayOf, WhichRun
+
         self.args, self.results = args, Results(args.results)
         run = self.results.find(args.replay).path if args.replay else None
         self._which = WhichRun(args.run_id, args.again, None if run is None else ReplayOf(run, args.until_round))
@@ -102,6 +120,12 @@ class _Runs:
 
     def execute(self) -> int:
         """Run every point; the exit code."""
+        from runner.base.errors import BudgetExhausted, Interrupted, ProviderRefusal, RunError, Waiting
+        from runner.cli.experiments.shards import ShardMerges, without_merged
+        from runner.cli.terminal.progress import watching
+        from runner.training.dispatch import run_all
+        from runner.training.sweep_budgets import shared_budgets
+
         self._show_notes()
         self._show_keys()
         watched = [_watched(point) for point in self.points]
@@ -133,13 +157,20 @@ class _Runs:
         # Here and not above: ranks need NumPy, which is loaded with one thread when the command begins.
         from runner.cli.results.sweep import points_of, show_sweep
         from runner.results.leaderboard.sweep_table import sweep_rows
+        from runner.results.metric_table import RANKING_METRIC
+        from runner.rollouts.plan import Plan
 
         points = [point for point in self.points if isinstance(point.plan, Plan)]
         if len(points) > 1:
             say()
-            show_sweep(sweep_rows(points_of(points, [self._name(point) for point in points]), self.results))
+            show_sweep(
+                sweep_rows(points_of(points, [self._name(point) for point in points]), self.results), (RANKING_METRIC,)
+            )
 
     def _to_run(self, point: SpecPoint, watch: Watch | None, budgets: Budgets) -> PlannedRun:
+        from runner.runs.session.run import RunOptions
+        from runner.training.dispatch import PlannedRun
+
         name = self._name(point)
         options = RunOptions(
             replay=self._which.replay,
@@ -153,6 +184,9 @@ class _Runs:
 
     def _ended(self, display: Display, place: int, result: FinishedRun | Waiting) -> None:
         """Show what a point has come to."""
+        from runner.base.errors import Waiting
+        from runner.cli.terminal.run_result import show_result
+
         point, args = self.points[place], self.args
         display.ended(place)
         if isinstance(result, Waiting):
@@ -167,10 +201,14 @@ class _Runs:
 
     def _with_note(self, point: SpecPoint, result: FinishedRun) -> FinishedRun:
         """A result with what people were told before it was played, for machines."""
+        from dataclasses import replace
+
         return replace(result, notes=(*point.notes, *result.notes)) if self.args.json else result
 
     def _show_notes(self) -> None:
         """Tell what there is to say of the points before any is played."""
+        from runner.cli.specs import show_warnings
+
         for line in () if self.args.quiet else [line for point in self.points for line in _notes(point)]:
             note(f"note: {line}")
         if not self.args.quiet:
@@ -178,6 +216,9 @@ class _Runs:
 
     def _show_keys(self) -> None:
         """Tell which variables go where, before any does; and ask, where a spec came from elsewhere."""
+        from runner.models.api_keys import ALL
+        from runner.training.trust import check_trust, is_whole_replay, keys_sent, stranger_prices
+
         sent = (use for point in self.points for use in keys_sent(point.plan, self._which.replay))
         uses = dict.fromkeys(use for use in sent if use.variable != ALL)
         for point in self.points:
@@ -195,6 +236,8 @@ class _Runs:
 
     def _name(self, point: SpecPoint) -> str:
         """The id of a point's run. With --again, points that would be one run have each a run of their own."""
+        from runner.training.dispatch import name_of
+
         if point not in self._names:
             given = self._names.values()
             self._names[point] = name_of(point.plan, self.results, self._which, given=given)
@@ -203,6 +246,8 @@ class _Runs:
 
 def _bill(point: SpecPoint) -> str:
     """What a run may come to, in a line."""
+    from runner.training.trust import asked_for
+
     asked = asked_for(point.plan)
     least, most = (sum(one.calls[end] for one in asked) for end in (0, 1))
     costs = [one.cost_usd for one in asked if one.cost_usd is not None]
@@ -211,15 +256,24 @@ def _bill(point: SpecPoint) -> str:
 
 
 def _watched(point: SpecPoint) -> WatchedRun:
+    from runner.cli.terminal.progress import WatchedRun
+    from runner.rollouts.plan import Plan
+
     name, plan = point.spec.experiment.name, point.plan
     return WatchedRun(name, plan.size if isinstance(plan, Plan) else None)
 
 
 def _notes(point: SpecPoint) -> list[str]:
+    from runner.cli.experiments.shards import shard_lines
+    from runner.runs.finished.debates import what_is_judged
+
     return [*point.notes, *shard_lines(point.plan.games), *what_is_judged(point.plan.games)]
 
 
 def check_usage(args: argparse.Namespace, size: int) -> None:
+    from runner.base.errors import UsageError
+    from runner.runs.execution.shard_consistency import shard_of
+
     if args.run_id and size > 1:
         raise UsageError(f"--run-id names one run; these specs make {size}")
     if args.set_model and size > 1:
@@ -232,6 +286,10 @@ def check_usage(args: argparse.Namespace, size: int) -> None:
 
 def _ended(args: argparse.Namespace, results: Sequence[FinishedRun], waiting_points: Sequence[_WaitingPoint]) -> int:
     """Say what failed and what waits; the exit code."""
+    from runner.cli.terminal.run_result import as_json
+    from runner.results.manifest import Status
+    from runner.runs.finished.problems import troubles_of
+
     if args.json:
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
@@ -255,6 +313,15 @@ def _after_loss(result: FinishedRun, args: argparse.Namespace) -> str:
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
+    from runner.base.errors import (
+        BudgetExhausted,
+        DamagedRunError,
+        FolderGoneError,
+        LeaderboardError,
+        ProviderRefusal,
+        RunDirectoryError,
+    )
+
     if isinstance(error, FolderGoneError) and error.now is not None:
         error.add_note(f"Resume with{_going_on_there(error.now, args)}")
     elif isinstance(error, ProviderRefusal) and error.changes:
@@ -267,6 +334,8 @@ def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
 
 def _going_on_there(moved: Path, args: argparse.Namespace) -> str:
     """What to say of going on with a run whose log was moved."""
+    from runner.results.leaderboard.results_folder import Results
+
     results = Results.moved(moved)
     if results is None:
         return f" the same command once {moved.parent} is back at its place: {_same_command(args)}"
@@ -275,6 +344,8 @@ def _going_on_there(moved: Path, args: argparse.Namespace) -> str:
 
 def _manual_models(words: list[str]) -> dict[str, str]:
     """`--set-model GROUP=NAME` as a mapping."""
+    from runner.base.errors import UsageError
+
     chosen = {}
     for word in words:
         group, equals, name = word.partition("=")
@@ -300,6 +371,8 @@ def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]
 
     What decides what a game is makes another run, which needs another name.
     """
+    from runner.rollouts.identity import MUTABLE_MODEL_KEYS
+
     words = [_changed_word(word, changes) for word in args.words]
     is_same_run = all(key.rpartition(".")[2] in MUTABLE_MODEL_KEYS for key in changes)
     run_id = args.run_id if is_same_run or not args.run_id else "NAME"
@@ -320,6 +393,8 @@ def _changed_word(word: str, changes: Mapping[str, str | None]) -> str:
 
 def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
     """The command that goes on with one point of a sweep alone, whose models have names of their own."""
+    from runner.cli.specs import split_words
+
     _, overrides = split_words(args.words)
     point = waiting.point
     swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]

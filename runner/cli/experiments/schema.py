@@ -1,4 +1,9 @@
-"""`nip-run schema`: the JSON Schemas, for editors."""
+"""Print the JSON Schema of a spec or a protocol file.
+
+Examples:
+  nip-run schema > experiment.schema.json
+  nip-run schema protocol
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,12 @@ import argparse
 
 from runner.base.exit_codes import ExitCode
 from runner.cli.terminal.output import print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="?", default="experiment", choices=("experiment", "protocol"), help="default: experiment"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -1,21 +1,35 @@
-"""`nip-run freeze`: how each thing that a spec names is pinned, or why it cannot be; the spec with all of it pinned."""
+"""Pin everything that a spec names, or tell what cannot be pinned.
+
+Examples:
+  nip-run freeze spec.yaml
+  nip-run freeze spec.yaml -o frozen.yaml
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.terminal.output import note, print_json, print_table, say
-from runner.documents.releases.manifest import FileSource
-from runner.registry.components.freeze import FrozenPin, pins_of, write_frozen
-from runner.registry.components.lookup import finder_of
-from runner.results.leaderboard.results_folder import Results
-from runner.spec.loader import load_all
+
+if TYPE_CHECKING:
+    from runner.registry.components.freeze import FrozenPin
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", metavar="SPEC", help="a spec file")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the spec with every reference pinned")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.registry.components.freeze import pins_of, write_frozen
+    from runner.registry.components.lookup import finder_of
+    from runner.results.leaderboard.results_folder import Results
+    from runner.spec.loader import load_all
+
     results = Results(args.results)
     specs = load_all(args.spec, (), results.path_of, finder_of(args.spec))
     pins = pins_of(specs)
@@ -37,6 +51,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _row(pin: FrozenPin) -> dict[str, object]:
+    from runner.documents.releases.manifest import FileSource
+
     source = pin.source or FileSource(repository=None, commit=None, path=None, clean=False)
     return {
         "part": pin.part,

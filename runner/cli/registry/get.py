@@ -1,35 +1,48 @@
-"""`nip-run get`: what is published into a folder, checked, and what can be done with it."""
+"""Download a published run or component into a folder and check it.
+
+Examples:
+  nip-run get acme/nip-0123456789 --from DIR
+  nip-run get run/acme/nip-0123456789@1 mine --from hf:acme/board
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import ReleaseError
 from runner.base.exit_codes import ExitCode
-from runner.base.storage.strict_json import loads
 from runner.base.text import comma_join, dollar_range, in_one_line, with_interval
+from runner.cli.arguments import REF, add_registry, folder
 from runner.cli.terminal.output import heading, print_json, say, warn
 from runner.documents.fetched_files import where_from
-from runner.documents.releases.reference import Kind, parse
-from runner.registry.board.board import TIER as SELF_REPORTED
-from runner.registry.board.wording import tier_in_words
-from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-from runner.registry.bundles.requirements import PlayRequirements, as_named, to_reproduce, what_it_takes
-from runner.registry.fetched_release import LOCK, PARAMETERS, WITHOUT_ROWS, FetchedRelease, get, small
-from runner.registry.lineage.relations import kin_in_words
-from runner.registry.lineage.sessions import session_of_release
-from runner.registry.transports.locations import to_read
-from runner.registry.transports.registry import ReleaseEntry
-from runner.spec.origin import DATA
-from runner.training.summary import test_name
 from runner.version import __version__
+
+if TYPE_CHECKING:
+    from runner.registry.bundles.requirements import PlayRequirements
+    from runner.registry.fetched_release import FetchedRelease
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("reference", metavar="REF", help=f"{REF}; without a kind: a run")
+    add("folder", metavar="DIR", nargs="?", type=folder, help="default: the name of the release")
+    add_registry(parser)
+    add("--signer-key", type=Path, metavar="FILE", help="the public key (PEM) that must have signed it")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from runner.documents.releases.reference import Kind, parse
+    from runner.registry.board.wording import tier_in_words
+    from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+    from runner.registry.bundles.requirements import what_it_takes
+    from runner.registry.fetched_release import WITHOUT_ROWS, get
+    from runner.registry.transports.locations import to_read
+
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     with to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
@@ -51,6 +64,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _as_json(got: FetchedRelease, takes: PlayRequirements | None) -> dict[str, Any]:
+    from runner.registry.bundles.requirements import as_named, to_reproduce
+
     release = got.release
     return {
         "release": str(release.reference),
@@ -70,6 +85,8 @@ def _as_json(got: FetchedRelease, takes: PlayRequirements | None) -> dict[str, A
 
 def _environment(got: FetchedRelease) -> str:
     """The command that makes the environment in which it was played; None where the release has no lock."""
+    from runner.registry.fetched_release import LOCK
+
     if got.release.file(LOCK) is None:
         return "not recorded"
     venv, lock = (shlex.quote(str(got.folder / name)) for name in (".venv", LOCK))
@@ -77,6 +94,10 @@ def _environment(got: FetchedRelease) -> str:
 
 
 def _of_run(got: FetchedRelease, takes: PlayRequirements, vouched: str | None, *, quiet: bool) -> list[tuple[str, str]]:
+    from runner.registry.board.board import TIER as SELF_REPORTED
+    from runner.registry.bundles.requirements import to_reproduce
+    from runner.registry.fetched_release import PARAMETERS
+
     facts = got.release.facts
     rows = [
         ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
@@ -107,6 +128,8 @@ def _of_run(got: FetchedRelease, takes: PlayRequirements, vouched: str | None, *
 
 def _training_rows(got: FetchedRelease, takes: PlayRequirements) -> list[tuple[str, str]]:
     """Return how the training of a got run continues, and what that needs and the release does not have."""
+    from runner.registry.bundles.missing_rows import lacks_rows
+
     rows = [("not in it", in_one_line(line)) for line in takes.missing]
     with suppress(TypeError, KeyError, IndexError):  # the facts are its publisher's
         made = {str(row["group"]): row["made"][-1] for row in got.release.facts["trained"] if row["made"]}
@@ -121,12 +144,19 @@ def _training_rows(got: FetchedRelease, takes: PlayRequirements) -> list[tuple[s
 
 def _kin(got: FetchedRelease) -> list[str]:
     """What it is of other runs: which it continues, is a child of, or plays again; nothing of wrong facts."""
+    from runner.base.errors import ReleaseError
+    from runner.registry.lineage.relations import kin_in_words
+    from runner.registry.lineage.sessions import session_of_release
+    from runner.registry.transports.registry import ReleaseEntry
+
     with suppress(ReleaseError):
         return kin_in_words(session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release))
     return []
 
 
 def _play(got: FetchedRelease, takes: PlayRequirements) -> str:
+    from runner.registry.bundles.missing_rows import lacks_rows
+
     if lacks_rows(got):
         return f"once its rows were given to reproduce: {takes.command}"
     return takes.command if takes.problem is None else f"cannot be played as it is: {takes.problem}"
@@ -134,6 +164,12 @@ def _play(got: FetchedRelease, takes: PlayRequirements) -> str:
 
 def _result(got: FetchedRelease) -> str:
     """Return the accuracy with its interval, as it was published; of a training run, that of each test."""
+    from runner.base.errors import ReleaseError
+    from runner.base.storage.strict_json import loads
+    from runner.registry.fetched_release import small
+    from runner.spec.origin import DATA
+    from runner.training.summary import test_name
+
     if not got.is_training_run:
         return _accuracy(got.release.facts.get("accuracy"))
     try:
@@ -176,6 +212,8 @@ def _costs(takes: PlayRequirements) -> str:
 
 
 def _of_component(got: FetchedRelease) -> list[tuple[str, str]]:
+    from runner.registry.bundles.requirements import as_named
+
     release = got.release
     install = shlex.join(["nip-run", "install", str(release.reference), "--from", where_from(got.folder) or "WHERE"])
     return [

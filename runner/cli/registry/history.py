@@ -1,26 +1,28 @@
-"""`nip-run history`: the training and benchmark sessions of an agent, a model group, a model or a run, in order."""
+"""Show the training and benchmark sessions of an agent in order.
+
+Examples:
+  nip-run history verifier
+  nip-run history qwen3-4b-nip-1 --from DIR
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
-from runner.base.storage.atomic_files import read_json
 from runner.base.text import comma_join, in_one_line, with_interval
+from runner.cli.arguments import WHERE
 from runner.cli.terminal.output import can_print, note, print_json, print_table, short_time, wrapped
 from runner.documents.fetched_files import MARKER
-from runner.documents.releases.manifest import MANIFEST
-from runner.documents.releases.reference import Kind
-from runner.registry.fetched_release import got_into, opened
-from runner.registry.lineage.contamination import effort_in_words, legend, proof_in_words
-from runner.registry.lineage.history import HistoryRow, history_of
-from runner.registry.lineage.sessions import LineageSession, session_of_folder, session_of_release
-from runner.registry.skipped_releases import in_words
-from runner.registry.transports.registry import ReleaseEntry
-from runner.results.leaderboard.results_folder import Results
+
+if TYPE_CHECKING:
+    from runner.registry.lineage.history import HistoryRow
+    from runner.registry.lineage.sessions import LineageSession
+    from runner.results.leaderboard.results_folder import Results
+
 
 _COLUMNS = (
     "run", "kind", "when", "from", "to", "datapoints", "own", "trained in all", "accuracy [95%]", "published", "marks"
@@ -32,7 +34,15 @@ _DROPPED = ("datapoints", "own", "when")
 _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("agent", metavar="AGENT", help="an agent, a model group or a model, by its name, or a run's id")
+    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"what is published there, too: {WHERE}")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.registry.lineage.history import history_of
+    from runner.results.leaderboard.results_folder import Results
+
     left_out: list[str] = []
     results = Results(args.results)
     published = list(_published(args.where, left_out))
@@ -49,6 +59,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _local(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
+    from runner.registry.lineage.sessions import session_of_folder
+    from runner.registry.skipped_releases import in_words
+
     for folder in results.runs():
         try:
             yield session_of_folder(folder)
@@ -59,6 +72,12 @@ def _local(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
 
 def _got(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
     """What `reproduce` has got into the results folder."""
+    from runner.base.storage.atomic_files import read_json
+    from runner.registry.fetched_release import got_into, opened
+    from runner.registry.lineage.sessions import session_of_release
+    from runner.registry.skipped_releases import in_words
+    from runner.registry.transports.registry import ReleaseEntry
+
     for folder in got_into(results):
         try:
             got = opened(folder)
@@ -69,6 +88,11 @@ def _got(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
 
 
 def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSession]:
+    from runner.documents.releases.manifest import MANIFEST
+    from runner.documents.releases.reference import Kind
+    from runner.registry.lineage.sessions import session_of_release
+    from runner.registry.skipped_releases import in_words
+
     if where is None:
         return
     from runner.registry.transports.locations import to_read
@@ -85,6 +109,8 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSessio
 
 
 def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
+    from runner.registry.lineage.contamination import legend
+
     cells = [_cells(row) for row in rows]
     columns = [name for name in _COLUMNS if name not in _IF_ANY or any(row[name] for row in cells)]
     print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED)
@@ -94,6 +120,8 @@ def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
 
 
 def _cells(row: HistoryRow) -> Mapping[str, Any]:
+    from runner.registry.lineage.contamination import effort_in_words
+
     session = row.session
     accuracy: Mapping[str, Any] = session.facts.get("accuracy") or {}
     value, low, high = (accuracy.get(name) for name in ("value", "ci_low", "ci_high"))
@@ -117,12 +145,16 @@ def _cells(row: HistoryRow) -> Mapping[str, Any]:
 
 def _effort(row: HistoryRow) -> str:
     """All training behind a run; nothing where there is none."""
+    from runner.registry.lineage.contamination import effort_in_words
+
     total = effort_in_words(row.ancestry.total, "rollouts", "cost_usd")
     return "" if total == "none" else total
 
 
 def _marks(row: HistoryRow) -> list[str]:
     """What is to be known of a session, each thing once and hashes cut: --json has all."""
+    from runner.registry.lineage.contamination import proof_in_words
+
     proofs = [proof_in_words(edge) for edge in row.edges if edge.gone is None]  # a mark says what is not here
     told = {edge.why for edge in row.edges}
     merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]

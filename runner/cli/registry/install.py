@@ -1,20 +1,36 @@
-"""`nip-run install`: the components that specs name, into the store, pinned in `nip-run.lock`."""
+"""Install components that specs name by reference, and pin them.
+
+Examples:
+  nip-run install protocol/acme/council@1.2.0 --from DIR
+  nip-run install
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
+from runner.cli.arguments import REF, add_registry
 from runner.cli.terminal.output import note, print_json, say, warn
-from runner.registry.components.install import Install, Installer
-from runner.registry.components.lockfile import LOCK, Lock
-from runner.registry.components.store import Store
+
+if TYPE_CHECKING:
+    from runner.registry.components.install import Install
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("references", metavar="REF", nargs="*", help=f"{REF}; without any: what nip-run.lock says")
+    add_registry(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.registry.components.install import Installer
+    from runner.registry.components.lockfile import LOCK, Lock
+    from runner.registry.components.store import Store
+
     lock, store = Lock.above(Path.cwd()), Store()
     if not args.references and not lock.pins:
         raise UsageError(f"which components? No {LOCK} here pins any; nip-run install KIND/OWNER/NAME@VERSION")

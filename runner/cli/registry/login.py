@@ -1,4 +1,10 @@
-"""`nip-run login`: keep the token of a registry's server, once the server has said whose it is."""
+"""Store the token for a registry's server.
+
+Examples:
+  nip-run login https://registry.example.org
+  nip-run login https://registry.example.org < token.txt
+  nip-run login https://registry.example.org --logout
+"""
 
 from __future__ import annotations
 
@@ -8,20 +14,23 @@ import os
 import sys
 import warnings
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.redaction import remember
 from runner.base.text import comma_join, in_one_line
 from runner.cli.terminal.output import note, print_json, say
-from runner.registry.transports.http.answers import account_of
-from runner.registry.transports.http.session import HttpSession
-from runner.registry.transports.http.tokens import REGISTRY, TOKEN, keep_token, place_of, tokens_file
-from runner.registry.transports.timeouts import Timeouts
 
 _LONGEST = 1_000
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("where", metavar="URL", nargs="?", help="the server; default: $NIP_RUN_REGISTRY")
+    parser.add_argument("--logout", action="store_true", help="forget its token here")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.registry.transports.http.tokens import REGISTRY, TOKEN, keep_token, place_of, tokens_file
+
     where = args.where or os.environ.get(REGISTRY, "")
     if not where:
         raise UsageError(f"which server? Give its address, such as https://HOST, or set {REGISTRY}")
@@ -42,6 +51,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _forget(base: str, *, as_json: bool) -> int:
+    from runner.registry.transports.http.tokens import keep_token
+
     was_there = keep_token(base, None)
     if as_json:
         print_json({"where": base, "forgotten": was_there})
@@ -56,6 +67,8 @@ def _asked_for(base: str) -> str:
     Raises:
         UsageError: it is none.
     """
+    from runner.base.errors import UsageError
+
     token = (_typed(base) if sys.stdin.isatty() else sys.stdin.readline(_LONGEST)).strip()
     if not token:
         raise UsageError("no token was given; paste it where it is asked for, or hand it over on stdin")
@@ -66,6 +79,8 @@ def _asked_for(base: str) -> str:
 
 
 def _typed(base: str) -> str:
+    from runner.base.errors import UsageError
+
     with warnings.catch_warnings():
         warnings.simplefilter("error", getpass.GetPassWarning)
         try:
@@ -81,6 +96,11 @@ def _account(base: str, token: str) -> tuple[str, list[str]]:
         UsageError: it does not know the token.
         ReleaseError: it does not answer.
     """
+    from runner.base.errors import UsageError
+    from runner.registry.transports.http.answers import account_of
+    from runner.registry.transports.http.session import HttpSession
+    from runner.registry.transports.timeouts import Timeouts
+
     session = HttpSession(base, Timeouts(tries=3), token=token)
     try:
         answer = session.ask("GET", "")

@@ -1,4 +1,10 @@
-"""`nip-run publish`: runs and components into a registry, cleaned and checked; or what would leave, and would not."""
+"""Publish a run or a component with all that determines it.
+
+Examples:
+  nip-run publish RUN --to DIR --as acme --licence CC-BY-4.0 --dry-run
+  nip-run publish prompts/mine --kind prompts --as acme/terse@1.0 --to git:git@example.org:acme/board.git
+  nip-run publish acme/terse@1.0 --kind prompts --yank 'leaks the label'
+"""
 
 from __future__ import annotations
 
@@ -7,31 +13,22 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import Interrupted, RunDirectoryError, RunError, UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.storage.locks import locked
 from runner.base.text import comma_join, counted, did_you_mean
+from runner.cli.arguments import REF, RUN, WHERE
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
-from runner.documents.releases.reference import Kind, Reference, parse, wrong_word
-from runner.registry.bundles.missing_rows import OPTION
-from runner.registry.bundles.related_drafts import family_of
-from runner.registry.bundles.runs import NO_ROWS
-from runner.registry.cleaning.machine_names import Names
-from runner.registry.draft import Draft, Naming
-from runner.registry.fetched_release import PIN
-from runner.registry.licenses import canonical_license
-from runner.registry.publishing.public_commits import pinned_sources
-from runner.registry.publishing.publish import Options, ReadyRelease, failures, ready, send
-from runner.registry.publishing.versions import THERE_ALREADY
-from runner.registry.sent_releases import record
-from runner.registry.transports.interface import Added
-from runner.registry.transports.locations import VARIABLE, connect, to_read
-from runner.registry.transports.registry import Published, Registry, ReleaseEntry
-from runner.results.folder import RunFolder, split_part
-from runner.results.leaderboard.results_folder import Results
+
+if TYPE_CHECKING:
+    from runner.documents.releases.reference import Kind, Reference
+    from runner.registry.draft import Draft, Naming
+    from runner.registry.publishing.publish import ReadyRelease
+    from runner.registry.transports.interface import Added
+    from runner.registry.transports.registry import Published, Registry, ReleaseEntry
+    from runner.results.folder import RunFolder
+
 
 OWNER = "NIP_RUN_OWNER"
 
@@ -39,7 +36,63 @@ SHORT = 12
 """So many digits of a hash are shown; `--json` has all of it."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "what",
+        nargs="+",
+        metavar="RUN|FILE|FOLDER",
+        help=f"runs ({RUN}; or a folder); or with --kind the file or folder of a component",
+    )
+    add("--to", dest="where", metavar="WHERE", help=f"the registry: {WHERE}")
+    add("--kind", help="of a component: protocol, prompts, dataset, agent, trainer, spec or model")
+    add(
+        "--as",
+        dest="name",
+        metavar="OWNER/NAME@VERSION",
+        help="its name; of a run the owner will do: its id is the name, and 1 the version",
+    )
+    add("--part", metavar="NAME", help="of a spec: which agent, trainer or model group it is")
+    add("--description", default="", metavar="TEXT", help="what it is, for a list")
+    add(
+        "--licence",
+        "--license",
+        metavar="SPDX",
+        help="how others may use it: an SPDX expression, such as CC-BY-4.0 or MIT",
+    )
+    add(
+        "--dataset-licence",
+        "--dataset-license",
+        metavar="SPDX",
+        help="license of a run's dataset, if it is another; none: its rows stay here",
+    )
+    add("--private", action="store_true", help="left out of searches and boards")
+    add("--dry-run", action="store_true", help="check all, and show what would be sent; send nothing")
+    add(
+        "--force",
+        action="store_true",
+        help="publish although files of a public repository are not committed or not pushed; marked as not pinned",
+    )
+    add("--pin", type=Path, metavar="SPEC", help="pin a run: SPEC and its files, unchanged, are in a pushed commit now")
+    add(
+        "--allow-name",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="publish this user name, machine name, host or path anyway; may be given again",
+    )
+    add("--child-of", metavar="REF", help=f"the release that it was made from: {REF}")
+    add("--pull-request", action="store_true", help="git, hf: as a branch or a pull request to merge")
+    add("--sign-key", type=Path, metavar="FILE", help="sign the manifest with this private key (PEM)")
+    add("--yank", metavar="REASON", help="no longer the newest for anybody; who asks for it is told why")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import Interrupted, UsageError
+    from runner.registry.cleaning.machine_names import Names
+    from runner.registry.publishing.publish import Options, ready, send
+    from runner.results.leaderboard.results_folder import Results
+
     kind = _kind(args.kind)
     if args.yank is not None:
         return _yank(args, kind)
@@ -68,12 +121,17 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _registry(args: argparse.Namespace) -> Registry | None:
+    from runner.registry.transports.locations import VARIABLE, connect
+
     if args.dry_run and args.where is None and not os.environ.get(VARIABLE):
         return None
     return connect(args.where, pull_request=args.pull_request)
 
 
 def _kind(said: str | None) -> Kind | None:
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Kind
+
     if said is None:
         return None
     if said not in set(Kind):
@@ -89,6 +147,14 @@ def _families(
     args: argparse.Namespace, kind: Kind | None, held: ExitStack
 ) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
     """The drafts of each thing that is named, and the runs that they are of."""
+    from dataclasses import replace
+
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Kind
+    from runner.registry.bundles.related_drafts import family_of
+    from runner.registry.publishing.public_commits import pinned_sources
+    from runner.results.leaderboard.results_folder import Results
+
     if kind not in (None, Kind.RUN):
         if len(args.what) > 1:
             raise UsageError("one component at a time: each has a name and a version of its own, by --as")
@@ -129,6 +195,10 @@ def _hold(folder: RunFolder, held: ExitStack) -> None:
         RunDirectoryError: one is being played.
         UsageError: it is one shard of a run.
     """
+    from runner.base.errors import RunDirectoryError, UsageError
+    from runner.results.folder import split_part
+    from runner.results.leaderboard.results_folder import Results
+
     if folder.name is not None or not folder.path.is_dir():
         return  # what was got is no run of ours, and nobody plays in it
     manifest = folder.manifest()
@@ -148,6 +218,9 @@ def _hold(folder: RunFolder, held: ExitStack) -> None:
 
 @contextmanager
 def _locked(folder: RunFolder) -> Iterator[None]:
+    from runner.base.errors import RunDirectoryError, RunError
+    from runner.base.storage.locks import locked
+
     with ExitStack() as lock:
         try:
             lock.enter_context(locked(folder.lock, f"run {folder.run_id}"))
@@ -160,6 +233,12 @@ def _locked(folder: RunFolder) -> Iterator[None]:
 
 def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
     """How the release is called, by `--as` or `NIP_RUN_OWNER`."""
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Kind, Reference, parse, wrong_word
+    from runner.registry.bundles.runs import NO_ROWS
+    from runner.registry.draft import Naming
+    from runner.registry.licenses import canonical_license
+
     said = args.name or os.environ.get(OWNER, "")
     if not said:
         raise UsageError(f"who publishes it? Say --as OWNER (or OWNER/NAME@VERSION), or set {OWNER}")
@@ -192,6 +271,9 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
 
 def _parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
     """The release of `--child-of`, which is in the registry that is published to."""
+    from runner.documents.releases.reference import parse
+    from runner.registry.transports.locations import to_read
+
     if args.child_of is None:
         return None
     with to_read(args.where) as registry:
@@ -202,6 +284,10 @@ def _record(
     folders: Sequence[RunFolder], published: Sequence[Published], made: Sequence[ReadyRelease], where: str
 ) -> None:
     """Write down in the results folder of each run what was made of it; what was got is no run of ours."""
+    from runner.base.errors import RunError
+    from runner.registry.sent_releases import record
+    from runner.results.leaderboard.results_folder import Results
+
     for folder in (one for one in folders if one.name is None):
         results, parts = Results.of(folder), {folder.run_id}
         if folder.manifest().is_training_run:
@@ -220,6 +306,8 @@ def _record(
 
 def _show(made: Sequence[ReadyRelease], registry: Registry | None, args: argparse.Namespace) -> int:
     """What would leave, and nothing that does."""
+    from runner.registry.publishing.publish import failures
+
     where = None if registry is None else registry.where
     wrong = failures(made)
     if args.json:
@@ -262,6 +350,8 @@ def _told(
     made: Sequence[ReadyRelease], published: Sequence[Published], added: Added, where: str, args: argparse.Namespace
 ) -> int:
     """What was published, or proposed, and how others get it."""
+    from runner.registry.fetched_release import PIN
+
     done, at = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
     pins = {str(one.bundle.release.reference) for one in made if one.bundle and one.bundle.release.file(PIN)}
     commands = {
@@ -313,6 +403,9 @@ def _notes(made: Sequence[ReadyRelease]) -> Iterator[str]:
 
 
 def _notes_of(one: ReadyRelease) -> Iterator[str]:
+    from runner.documents.releases.reference import Kind
+    from runner.registry.publishing.versions import THERE_ALREADY
+
     taken = ", ".join(f"{row['rule']} ({row['count']})" for row in one.draft.release.facts.get("cleaned", []))
     if taken:
         yield f"taken out: {taken}"
@@ -328,6 +421,9 @@ def _notes_of(one: ReadyRelease) -> Iterator[str]:
 
 def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:
     """What others type."""
+    from runner.documents.releases.reference import Kind
+    from runner.registry.bundles.missing_rows import OPTION
+
     verbs = ("get", "reproduce") if reference.kind == Kind.RUN else ("get", "install")
     rows = ["--set", f"{OPTION}=FILE"] if lacks_rows else []
     return [
@@ -349,6 +445,11 @@ def _sign(registry: Registry, published: Sequence[Published], args: argparse.Nam
 
 
 def _yank(args: argparse.Namespace, kind: Kind | None) -> int:
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Kind, Reference, parse
+    from runner.registry.transports.interface import Added
+    from runner.registry.transports.locations import connect
+
     named = []
     for text in args.what:
         found = parse(text, kind or (Kind.RUN if text.count("/") == 1 else None))

@@ -1,40 +1,86 @@
-"""`nip-run reproduce`: does what was published follow from its transcripts; and played anew, is it still so."""
+"""Recompute a published run from its transcripts, or play it again.
+
+Examples:
+  nip-run reproduce acme/nip-0123456789 --from DIR
+  nip-run reproduce mine --fresh
+  nip-run reproduce mine --fresh --set models.small.base_url=http://127.0.0.1:8000/v1
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
+from runner.cli.arguments import REF, add_registry, add_trust
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import heading, note, print_json, say, warn
-from runner.cli.terminal.progress import WatchedRun, watching
 from runner.documents.fetched_files import where_from
-from runner.documents.releases.reference import Kind, parse
-from runner.models.api_keys import ALL, all_allowed
-from runner.registry.bundles.missing_rows import OPTION, put_rows
-from runner.registry.fetched_release import FetchedRelease, found_in, is_got, opened
-from runner.registry.transports.locations import to_read
-from runner.registry.transports.registry import Registry
-from runner.registry.verification.fresh_play import FreshPlay, fresh_plan, played_anew
-from runner.registry.verification.replay import ReplayResult, facts_of, replayed
-from runner.registry.verification.reproducible import got_for
-from runner.registry.verification.training_chain import ChainResult, chain_of
-from runner.registry.verification.verify import edited
-from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.plan import Plan
 from runner.statistics.intervals import load_intervals
-from runner.training.trust import check_trust, keys_sent
+
+if TYPE_CHECKING:
+    from runner.registry.fetched_release import FetchedRelease
+    from runner.registry.transports.registry import Registry
+    from runner.registry.verification.fresh_play import FreshPlay
+    from runner.registry.verification.replay import ReplayResult
+    from runner.registry.verification.training_chain import ChainResult
+    from runner.results.leaderboard.results_folder import Results
+
 
 FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
 
 
+def _margin(text: str) -> float:
+    margin = float(text)
+    if not 0 < margin < 1:
+        raise argparse.ArgumentTypeError(f"a share above 0 and below 1 belongs here, not {text}")
+    return margin
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("reference", metavar="REF|DIR", help=f"{REF}; or a folder that `get` left")
+    add_registry(parser)
+    add(
+        "--fresh",
+        action="store_true",
+        help="play it anew, and say by how much it has drifted: exit code 1 where it has, 5 where that cannot be told, "
+        "4 where its model is gone",
+    )
+    add(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="with --fresh: where its models are served, and other keys that change no game; dataset.path=FILE, where "
+        "it was published without the rows of its dataset; may be given again",
+    )
+    add("--metric", metavar="NAME", help="with --fresh: what is compared")
+    add(
+        "--margin",
+        type=_margin,
+        default=0.1,
+        metavar="SHARE",
+        help="with --fresh: reproduced is what is shown to differ by no more than this share of the metric's scale "
+        "(of the published value, where it has none); default: 0.1",
+    )
+    add_trust(parser)
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.cli.terminal.progress import WatchedRun, watching
+    from runner.registry.bundles.missing_rows import OPTION, put_rows
+    from runner.registry.verification.replay import facts_of, replayed
+    from runner.results.leaderboard.results_folder import Results
+    from runner.results.metric_table import RANKING_METRIC
+
+    args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)
     rows = [word for word in args.overrides if word.startswith(f"{OPTION}=")]
     args.overrides = [word for word in args.overrides if word not in rows]
@@ -61,6 +107,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Kind, parse
+    from runner.registry.fetched_release import found_in, is_got, opened
+    from runner.registry.transports.locations import to_read
+    from runner.registry.verification.reproducible import got_for
+
     folder = Path(args.reference)
     if is_got(folder):
         return opened(folder)
@@ -76,6 +128,8 @@ def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
 
 def _of_own(args: argparse.Namespace, results: Results) -> str | None:
     """What checks a run of the results folder, where such a one is named, and nothing published."""
+    from runner.base.errors import RunError, UsageError
+
     try:
         run = results.find(args.reference)
     except (RunError, UsageError):
@@ -104,6 +158,9 @@ def _show(found: ReplayResult) -> None:
 
 def _chain(args: argparse.Namespace, got: FetchedRelease, results: Results) -> int:
     """A training run: its parts each, and the chain of its models."""
+    from runner.registry.verification.replay import facts_of
+    from runner.registry.verification.training_chain import chain_of
+
     with _registry_of_parts(args, got) as registry:
         found: ChainResult = chain_of(got, registry, results)
     if args.json:
@@ -131,6 +188,9 @@ def _registry_of_parts(args: argparse.Namespace, got: FetchedRelease) -> Registr
     Raises:
         UsageError: nobody said where; with the command that does.
     """
+    from runner.base.errors import UsageError
+    from runner.registry.transports.locations import to_read
+
     try:
         return to_read(args.where)
     except UsageError as error:
@@ -144,6 +204,15 @@ def _registry_of_parts(args: argparse.Namespace, got: FetchedRelease) -> Registr
 
 
 def _fresh(args: argparse.Namespace, got: FetchedRelease, results: Results) -> int:
+    from dataclasses import asdict
+
+    from runner.cli.terminal.progress import WatchedRun, watching
+    from runner.models.api_keys import ALL, all_allowed
+    from runner.registry.verification.fresh_play import fresh_plan, played_anew
+    from runner.registry.verification.verify import edited
+    from runner.rollouts.plan import Plan
+    from runner.training.trust import check_trust, keys_sent
+
     plan = fresh_plan(got, args.overrides)
     for path in () if args.quiet else edited(got.folder):
         folder = shlex.quote(str(got.folder))

@@ -1,4 +1,9 @@
-"""`nip-run search`: what a registry has, by words in its names, descriptions, benchmarks and models."""
+"""Search a registry.
+
+Examples:
+  nip-run search debate --from DIR
+  nip-run search --kind protocol --all
+"""
 
 from __future__ import annotations
 
@@ -6,23 +11,20 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, did_you_mean, in_one_line, with_interval
+from runner.cli.arguments import add_registry
 from runner.cli.terminal.output import note, print_json, print_table, say, short_time
-from runner.documents.releases.manifest import MANIFEST, Release
-from runner.documents.releases.reference import Kind
-from runner.registry.lineage.contamination import effort_in_words, total_json
-from runner.registry.lineage.lineage import Lineage
-from runner.registry.lineage.links import release_name
-from runner.registry.lineage.relations import child_of, kin_in_words
-from runner.registry.lineage.sessions import LineageSession, session_of_release
-from runner.registry.skipped_releases import in_words
-from runner.registry.transports.locations import to_read
-from runner.registry.transports.registry import Registry, ReleaseEntry
+
+if TYPE_CHECKING:
+    from runner.documents.releases.manifest import Release
+    from runner.documents.releases.reference import Kind
+    from runner.registry.lineage.lineage import Lineage
+    from runner.registry.lineage.sessions import LineageSession
+    from runner.registry.transports.registry import Registry, ReleaseEntry
+
 
 _COLUMNS = ("release", "licence", "description")
 _OF_RUNS = (
@@ -35,8 +37,7 @@ LONGEST = 200
 """So much of a description is shown in a table; --json has all of it."""
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     entry: ReleaseEntry
     release: Release
     session: LineageSession | None
@@ -44,6 +45,8 @@ class _Found:
 
     @property
     def is_run(self) -> bool:
+        from runner.documents.releases.reference import Kind
+
         return self.release.kind == Kind.RUN
 
     @property
@@ -51,7 +54,18 @@ class _Found:
         return self.session is not None and self.session.kind == "training" and self.session.parent_run_id is None
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("words", metavar="WORD", nargs="*", help="found in names, descriptions, models and benchmarks")
+    add_registry(parser)
+    add("--kind", help="only these: protocol, prompts, dataset, agent, trainer, spec, model or run")
+    add("--all", action="store_true", help="private and yanked releases, and older versions, too")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.registry.lineage.lineage import Lineage
+    from runner.registry.transports.locations import to_read
+
     kind = _kind(args.kind)
     with to_read(args.where) as registry:
         entries = registry.entries(kind)
@@ -110,10 +124,15 @@ def _by_run(found: Sequence[_Found]) -> list[list[_Found]]:
 
 def _is_renamed(found: _Found) -> bool:
     """Whether it has another name than a run's release has by itself, as a copy has."""
+    from runner.registry.lineage.links import release_name
+
     return found.session is not None and found.release.name != release_name(found.session.run_id)
 
 
 def _kind(said: str | None) -> Kind | None:
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Kind
+
     if said is not None and said not in set(Kind):
         raise UsageError(f"no kind {said!r}{did_you_mean(said, Kind) or f'; there are {comma_join(Kind)}'}")
     return None if said is None else Kind(said)
@@ -125,6 +144,11 @@ def _newest(entries: Sequence[ReleaseEntry]) -> list[ReleaseEntry]:
 
 
 def _read(registry: Registry, entries: Sequence[ReleaseEntry], damaged: list[str]) -> Iterator[_Found]:
+    from runner.documents.releases.manifest import MANIFEST
+    from runner.documents.releases.reference import Kind
+    from runner.registry.lineage.sessions import session_of_release
+    from runner.registry.skipped_releases import in_words
+
     registry.expect((entry, MANIFEST) for entry in entries)
     for entry in entries:
         try:
@@ -152,6 +176,8 @@ def _texts(release: Release) -> Iterator[str]:
 
 
 def _row(found: _Found, lineage: Lineage) -> tuple[object, ...]:
+    from runner.registry.lineage.relations import child_of
+
     child = child_of(found.release.links)
     marks = [f"child of {child}"] if child is not None and found.session is None else _kin(found, lineage)
     return str(found.release.reference), found.release.licence, _about(found, marks)
@@ -159,6 +185,9 @@ def _row(found: _Found, lineage: Lineage) -> tuple[object, ...]:
 
 def _kin(found: _Found, lineage: Lineage) -> list[str]:
     """What it is of others; of training all that is behind what it made, too."""
+    from runner.registry.lineage.contamination import effort_in_words
+    from runner.registry.lineage.relations import kin_in_words
+
     if found.session is None:
         return []
     effort = effort_in_words(lineage.ancestry(found.session).total, "rollouts") if found.session.trains else None
@@ -221,6 +250,9 @@ def _about(found: _Found, marks: Sequence[str]) -> str:
 
 
 def _json(found: _Found, copies: Sequence[_Found], lineage: Lineage) -> dict[str, Any]:
+    from runner.registry.lineage.contamination import total_json
+    from runner.registry.lineage.relations import kin_in_words
+
     release, session = found.release, found.session
     return {
         "release": str(release.reference),

@@ -1,4 +1,10 @@
-"""`nip-run status`: what can be published, and what hinders the rest."""
+"""Tell what can be published, and what prevents the rest.
+
+Examples:
+  nip-run status
+  nip-run status RUN
+  nip-run status spec.yaml
+"""
 
 from __future__ import annotations
 
@@ -7,26 +13,31 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.base import package_data
-from runner.base.errors import SpecError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.terminal.output import note, print_json, print_table, say
-from runner.registry.bundles.related_drafts import family_of
-from runner.registry.cleaning.machine_names import Names
-from runner.registry.differences import CheckNote
-from runner.registry.draft import Naming
-from runner.registry.publishing.publish import Options, ReadyRelease, ready
-from runner.registry.publishing.publishable import hindrances, parts_of_spec
-from runner.results.folder import RunFolder
-from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import Manifest
+
+if TYPE_CHECKING:
+    from runner.registry.publishing.publish import ReadyRelease
+    from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
+    from runner.results.manifest import Manifest
+
 
 OF_A_PUBLISH = ("terms", "name")
 """Checks of what only the command that publishes says."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="RUN|SPEC", nargs="?", help="only this run, or the components of this spec")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.results_folder import Results
+
     results = Results(args.results)
     if args.what is None:
         return _list(results, args)
@@ -42,6 +53,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _list(results: Results, args: argparse.Namespace) -> int:
     """All runs, by their manifests alone."""
+    from runner.registry.differences import CheckNote
+    from runner.registry.publishing.publishable import hindrances
+
     found = []
     for folder in results.runs():
         manifest = folder.manifest()
@@ -92,6 +106,12 @@ def _of_another(manifest: Manifest) -> Iterator[str]:
 
 def _run(folder: RunFolder, args: argparse.Namespace) -> int:
     """All checks of one run, as a publish would make them."""
+    from runner.registry.bundles.related_drafts import family_of
+    from runner.registry.cleaning.machine_names import Names
+    from runner.registry.draft import Naming
+    from runner.registry.publishing.publish import Options, ready
+    from runner.results.leaderboard.results_folder import Results
+
     results = Results.of(folder)
     naming = Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner")
     with ExitStack() as held:
@@ -127,7 +147,9 @@ def _say(one: ReadyRelease, *, several: bool) -> None:
 
 def _spec(args: argparse.Namespace, results: Results) -> int:
     """The components of a spec: which others can find, and why not the others."""
+    from runner.base.errors import SpecError
     from runner.registry.components.lookup import finder_of
+    from runner.registry.publishing.publishable import parts_of_spec
     from runner.spec.loader import load_all
 
     specs = load_all(args.what, (), results.path_of, finder_of(args.what))

@@ -1,23 +1,35 @@
-"""`nip-run uninstall`: components out of the store; the pins that still name them are told."""
+"""Remove installed components.
+
+Examples:
+  nip-run uninstall protocol/acme/council@1.2.0
+  nip-run uninstall acme/council
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
+from runner.cli.arguments import REF
 from runner.cli.terminal.output import note, print_json, say
-from runner.documents.releases.reference import Digest, Reference, parse
-from runner.registry.components.install import needed
-from runner.registry.components.installed import nearest
-from runner.registry.components.lockfile import Lock
-from runner.registry.components.store import Store
+
+if TYPE_CHECKING:
+    from runner.documents.releases.reference import Reference
+    from runner.registry.components.store import Store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("references", metavar="REF", nargs="+", help=REF)
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.registry.components.lockfile import Lock
+    from runner.registry.components.store import Store
+
     store, lock = Store(), Lock.above(Path.cwd())
     there = [entry.reference for entry in store.entries()]
     meant = [_meant(text, store, there) for text in args.references]
@@ -46,6 +58,10 @@ def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
         NotPublished: there is none.
         UsageError: there are several.
     """
+    from runner.base.errors import NotPublished, UsageError
+    from runner.documents.releases.reference import Digest, Reference, parse
+    from runner.registry.components.installed import nearest
+
     kinds = {one.kind for one in there if text.partition("@")[0] == f"{one.owner}/{one.name}"}
     named = parse(text, kinds.pop() if len(kinds) == 1 else None)
     if isinstance(named, Digest):
@@ -62,6 +78,9 @@ def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
 
 def _needing(store: Store, left: Sequence[Reference], gone: Sequence[Reference]) -> dict[str, list[str]]:
     """The installed releases that need some of those that were removed."""
+    from runner.base.errors import ReleaseError
+    from runner.registry.components.install import needed
+
     found = {}
     for reference in left:
         try:

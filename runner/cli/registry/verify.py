@@ -1,28 +1,36 @@
-"""`nip-run verify`: every hash and record of a run or a release. Nothing is played, nothing is written."""
+"""Check every hash and record of a run or a release; plays nothing.
+
+Examples:
+  nip-run verify last
+  nip-run verify run/acme/nip-0123456789 --from DIR
+  nip-run verify mine
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
+from runner.cli.arguments import REF, RUN, add_registry
 from runner.cli.terminal.output import note, print_json, say
-from runner.documents.releases.manifest import Release
-from runner.documents.releases.reference import Kind, is_reference, parse
-from runner.registry.board.wording import tier_in_words
-from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-from runner.registry.differences import CheckNote, Otherwise, how_many
-from runner.registry.fetched_release import PIN, is_got, opened
-from runner.registry.transports.locations import to_read
-from runner.registry.verification.verify import edited, wrong_in_got, wrong_in_release, wrong_in_run
-from runner.results.leaderboard.results_folder import Results
-from runner.spec.origin import DATA
+
+if TYPE_CHECKING:
+    from runner.documents.releases.manifest import Release
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", metavar="RUN|REF|DIR", help=f"a run ({RUN}), {REF}, or a folder that `get` left")
+    add_registry(parser)
+    parser.add_argument("--signer-key", type=Path, metavar="FILE", help="the public key (PEM) that must have signed it")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.registry.differences import CheckNote, Otherwise, how_many
+
     what, also, found = _checked(args)
     wrong = [line for line in found if not isinstance(line, CheckNote)]
     notes = [line for line in found if isinstance(line, CheckNote)]
@@ -53,6 +61,11 @@ def execute(args: argparse.Namespace) -> int:
 
 def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
     """Of a got folder the files that its reader changed and may, and why not all could be checked."""
+    from runner.base.errors import ReleaseError
+    from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+    from runner.registry.fetched_release import is_got, opened
+    from runner.registry.verification.verify import edited
+
     folder = Path(args.what)
     if not is_got(folder):
         return [], None
@@ -70,6 +83,9 @@ REST_FOLLOWS = "all else that was recorded follows from the journal"
 
 def _also(release: Release, *, in_registry: bool = False) -> str:
     """What is checked of a release beside its hashes, or is not; in a registry no rows were put beside it."""
+    from runner.registry.fetched_release import PIN
+    from runner.spec.origin import DATA
+
     if in_registry and release.file(PIN) is not None:
         return "its numbers were not checked: the rows of its dataset, which they need, are not in it"
     if release.file(f"{DATA}/journal.jsonl") is not None:
@@ -79,11 +95,20 @@ def _also(release: Release, *, in_registry: bool = False) -> str:
 
 
 def _any(lines: Iterable[str]) -> bool:
+    from runner.registry.differences import CheckNote
+
     return not all(isinstance(line, CheckNote) for line in lines)
 
 
 def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
     """What was checked, what of it beside its hashes, and all that is wrong with it."""
+    from runner.documents.releases.reference import Kind, is_reference, parse
+    from runner.registry.board.wording import tier_in_words
+    from runner.registry.fetched_release import is_got, opened
+    from runner.registry.transports.locations import to_read
+    from runner.registry.verification.verify import wrong_in_got, wrong_in_release, wrong_in_run
+    from runner.results.leaderboard.results_folder import Results
+
     folder = Path(args.what)
     if is_got(folder):
         _check_no_signer_key(args)
@@ -103,5 +128,7 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
 
 
 def _check_no_signer_key(args: argparse.Namespace) -> None:
+    from runner.base.errors import UsageError
+
     if args.signer_key is not None:
         raise UsageError("a signature stays in the registry; verify the release there: --from WHERE and its REF")

@@ -1,24 +1,30 @@
-"""`nip-run compare`: is one run better than another, said in words, with the numbers and the flips below."""
+"""Tell whether one run is better than another, and by how much.
+
+Examples:
+  nip-run compare RUN RUN
+  nip-run compare A1,A2,A3 B1,B2,B3 --metric balanced_accuracy
+  nip-run compare RUN --baseline solo_verifier
+  nip-run compare OLD NEW --assert 'accuracy >= base - 0.02'
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, decimal, in_one_line, p_value, with_interval
+from runner.cli.arguments import RUN
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
-from runner.results.comparison.assertions import AssertionResult
-from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
-from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.result import FinishedRun
-from runner.statistics.sign_flip import ALPHA
-from runner.statistics.worst_case import WorstCase
+
+if TYPE_CHECKING:
+    from runner.results.comparison.comparison import Comparison, SystemComparison
+    from runner.results.leaderboard.results_folder import Results
+    from runner.statistics.worst_case import WorstCase
+
 
 _NAMED = 5
 """Datapoints that are named where some are left out; --json has all."""
@@ -26,9 +32,55 @@ _DROPPED = ("detectable", "differ", "groups", "McNemar", "datapoints")
 """What a narrow terminal does without, the first of it first."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help=f"{RUN}; RUN,RUN,... are pooled as the repeats of one system, such as one spec by several seeds",
+    )
+    add(
+        "--metric",
+        metavar="NAME",
+        help="accuracy (the default), accuracy_0, balanced_accuracy, soundness_error, decided, tokens, cost, "
+        "AGENT.reward, ...; a wrong name lists them",
+    )
+    add("--by", metavar="COLUMN", help="compare each value of this column of the dataset, too, or label")
+    add(
+        "--baseline",
+        metavar="NAME",
+        help="compare each with this: a run, or a protocol, whose run of the same task and verifier is found",
+    )
+    add(
+        "--assert",
+        dest="asserts",
+        action="append",
+        default=[],
+        metavar="EXPR",
+        help="METRIC >= NUMBER, or METRIC >= base - NUMBER, where base is the baseline or else the first; one RUN "
+        "will do without base; exit 1 where it does not hold, 5 where the data cannot tell, 2 where a run cannot be "
+        "read; may be given again",
+    )
+    add(
+        "--worst",
+        action="store_true",
+        help="say, too, which run is the worst by the metric, such as of one verifier beside several provers, with an "
+        "interval that holds for all at once",
+    )
+    add("--flips", type=int, default=10, metavar="N", help="how many flips are listed; default: 10")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.results_folder import Results
+    from runner.results.metric_table import RANKING_METRIC
+
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: how many flips are listed; 0 or more")
+    args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)
     least = _worst(args, results) if args.worst else None
     found = _found(args, results)
@@ -64,6 +116,9 @@ def _found(args: argparse.Namespace, results: Results) -> Comparison:
         UsageError: what is asked cannot be compared, or no assertion can be judged.
         RunError: a file of a run is missing or damaged.
     """
+    from runner.base.errors import RunError, UsageError
+    from runner.results.comparison.comparison import compare_systems
+
     names = [_names(word) for word in args.runs]
     try:
         return compare_systems(
@@ -81,6 +136,9 @@ def _names(word: str) -> list[str]:
 
 
 def _worst(args: argparse.Namespace, results: Results) -> WorstCase:
+    from runner.base.errors import UsageError
+    from runner.runs.finished.result import FinishedRun
+
     pooled = [word for word in args.runs if len(_names(word)) > 1]
     if pooled:
         raise UsageError(f"--worst is of runs, each by itself; {pooled[0]!r} pools several")
@@ -88,6 +146,8 @@ def _worst(args: argparse.Namespace, results: Results) -> WorstCase:
 
 
 def _exit_code(found: Comparison) -> ExitCode:
+    from runner.results.comparison.assertions import AssertionResult
+
     held = {one.held for one in found.asserted}
     return (
         ExitCode.FAILED
@@ -109,6 +169,8 @@ def _print_pairs(pairs: Sequence[SystemComparison]) -> None:
 
 
 def _print_slices(found: Comparison) -> None:
+    from runner.statistics.sign_flip import ALPHA
+
     columns = (
         "value", "system", "base", "difference [95%]", "p", "p (Holm)", "datapoints", "groups", "detectable",
     )  # fmt: skip

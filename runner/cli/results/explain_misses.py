@@ -1,25 +1,43 @@
-"""`nip-run explain-misses`: of requests that were not in the cache, the fields that differ from the nearest entry."""
+"""Explain why a run's requests were not in the cache.
+
+Examples:
+  nip-run explain-misses RUN
+  nip-run explain-misses RUN --max 20
+"""
 
 from __future__ import annotations
 
 import argparse
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import is_file
+from runner.cli.arguments import RUN, OldName
 from runner.cli.terminal.output import note, print_json, print_table, say
-from runner.models.interface import Request
-from runner.models.layers.cache import Cache, asked_fields, differences
-from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.reconstruction import Reconstructor, saved_plan
+
+if TYPE_CHECKING:
+    from runner.models.interface import Request
+    from runner.models.layers.cache import Cache
+
 
 SHOWN_CHARACTERS = 60
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help=RUN)
+    add("--cache", type=Path, metavar="FILE", help="default: the cache that the run used")
+    add("--max", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
+    add("--most", type=int, dest="max", action=OldName, new="--max")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.models.layers.cache import Cache, asked_fields
+    from runner.results.leaderboard.results_folder import Results
+    from runner.runs.finished.reconstruction import Reconstructor, saved_plan
+
     folder = Results(args.results).find(args.run)
     used = folder.manifest().cache
     used_path = folder.path / used if used else None
@@ -59,6 +77,8 @@ def _cache_file(path: Path | None) -> Path:
     Raises:
         UsageError: there is none.
     """
+    from runner.base.errors import UsageError
+
     if path is None or not is_file(path):
         raise UsageError(
             f"no cache file{f' {str(path)!r}' if path else ': the run used none'}; name one with --cache FILE"
@@ -67,6 +87,8 @@ def _cache_file(path: Path | None) -> Path:
 
 
 def _explained(cache: Cache, request: Request, asked: dict[str, Any]) -> dict[str, Any]:
+    from runner.models.layers.cache import differences
+
     nearest = min((differences(asked, other) for other in cache.others(request)), key=len, default=[])
     sample = request.sample
     return {

@@ -1,25 +1,31 @@
-"""`nip-run export`: fine-tune files, and the formats of other tools, from records that are paid for."""
+"""Write fine-tune files, results and transcripts for other tools, or send runs to MLflow.
+
+Examples:
+  nip-run export RUN --format openai
+  nip-run export RUN --format trl --method dpo --out DIR
+  nip-run export RUN --format inspect
+  nip-run export RUN --format scout --out DIR
+  nip-run export RUN --format mlflow --follow
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments_results import EXPORT_NAMES, MLFLOW
+from runner.cli.arguments import RUN, folder
 from runner.cli.terminal.output import note, print_json, print_table
-from runner.results.finetune.files import FineTuneFiles, Trees
-from runner.results.finetune.formats import FORMATS, Format
-from runner.results.finetune.game_lines import format_of
-from runner.results.folder import FINE_TUNE, RunFolder
-from runner.results.leaderboard.results_folder import Results
-from runner.runs.finished.reconstruction import Reconstructor, played_plan
-from runner.spec.experiment import FineTune
+
+if TYPE_CHECKING:
+    from runner.results.finetune.files import FineTuneFiles
+    from runner.results.finetune.formats import Format
+    from runner.results.folder import RunFolder
+    from runner.runs.finished.reconstruction import Reconstructor
+
 
 EXPORT_FOLDER = "exports"
 _OF_FINE_TUNING = {
@@ -35,7 +41,69 @@ _OF_TRACKING = {
 }  # fmt: skip
 
 
+EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "scout")
+
+MLFLOW = "mlflow"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", metavar="RUN", nargs="+", help=f"{RUN}; several with --format mlflow")
+    add(
+        "--format",
+        required=True,
+        choices=("openai", "trl", "verl", *EXPORT_NAMES, MLFLOW),
+        help="fine-tune files: openai, trl, verl; runs in full on a tracking server: mlflow; results, logs and "
+        "transcripts: the others",
+    )
+    add(
+        "--method",
+        choices=("sft", "dpo", "rl"),
+        help="the training method; default: sft, and rl for verl, its only one",
+    )
+    add(
+        "--chat-format", choices=("openai", "alternating"), help="of the chats; default: the format they were played in"
+    )
+    add(
+        "--out", type=folder, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT or exports/FORMAT"
+    )
+    add("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
+    add("--only-correct", action="store_true", help="only rollouts with a right verdict")
+    add("--true-labels", action="store_true", help="put the label in the place of the verifier's last message")
+    add("--subject", metavar="AGENT", help="whose model a record of one model is of")
+    add("--organization", metavar="NAME", help="every-eval-ever: who ran the evaluation")
+    add(
+        "--relationship",
+        choices=("first_party", "third_party", "collaborative", "other"),
+        help="every-eval-ever: of who ran it to who made the model",
+    )
+    add("--hf-dataset", metavar="ID", help="the benchmark's dataset on the Hugging Face Hub")
+    add("--task-id", metavar="TASK", help="hf-eval-results: the task of that benchmark")
+    add("--source-url", metavar="URL", help="hf-eval-results: where the result can be read")
+    add("--tracking-uri", metavar="URI", help="mlflow: the tracking server; default: $MLFLOW_TRACKING_URI")
+    add(
+        "--experiment",
+        metavar="NAME",
+        help="mlflow: the experiment, made where there is none; default: $MLFLOW_EXPERIMENT_NAME, else nip-run",
+    )
+    add("--follow", action="store_true", help="mlflow: send while the run plays, and end with it")
+    add(
+        "--journal",
+        action="store_true",
+        help="mlflow: send the journal and the rows of the dataset, too, from which a run is made again",
+    )
+
+
 def execute(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from runner.base.errors import UsageError
+    from runner.results.finetune.files import FineTuneFiles, Trees
+    from runner.results.folder import FINE_TUNE
+    from runner.results.leaderboard.results_folder import Results
+    from runner.runs.finished.reconstruction import Reconstructor, played_plan
+    from runner.spec.experiment import FineTune
+
     if args.format == MLFLOW:
         return _export_to_mlflow(args)
     _check_unused(args, _OF_TRACKING, "a tracking server (--format mlflow)")
@@ -126,6 +194,8 @@ def _check_unused(args: argparse.Namespace, options: Mapping[str, str], what: st
     Raises:
         UsageError: one is given.
     """
+    from runner.base.errors import UsageError
+
     given = [option for name, option in options.items() if getattr(args, name)]
     if given:
         raise UsageError(f"{comma_join(given)}: only for {what}, and --format {args.format} writes none")
@@ -137,6 +207,9 @@ def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
     Raises:
         UsageError: always.
     """
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.results_folder import Results
+
     parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
     example = f": nip-run export {parts[0]} --format {name}" if parts else ""
     raise UsageError(
@@ -151,6 +224,10 @@ def _format(name: str, method: str | None, *, trees: bool) -> Format:
     Raises:
         UsageError: this consumer has no such method.
     """
+    from runner.base.errors import UsageError
+    from runner.results.finetune.formats import FORMATS
+    from runner.results.finetune.game_lines import format_of
+
     if method is None:
         return format_of(name, trees=trees)
     if (name, method) not in FORMATS:

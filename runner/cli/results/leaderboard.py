@@ -1,18 +1,43 @@
-"""`nip-run leaderboard`: ranked rows with intervals, one list a task; or the file made again."""
+"""Rank the runs of each task, or rebuild the leaderboard file.
+
+Examples:
+  nip-run leaderboard
+  nip-run leaderboard BENCHMARK --json
+  nip-run leaderboard --rebuild
+  nip-run leaderboard --from DIR
+"""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.cli.terminal.board_lists import show_lists
 from runner.cli.terminal.output import note, print_json, say
-from runner.results.leaderboard.local_board import local_rows, shared_in_words, told_reason, without_board
-from runner.results.leaderboard.results_folder import Results
+
+if TYPE_CHECKING:
+    from runner.results.leaderboard.results_folder import Results
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("benchmark", nargs="?", metavar="BENCHMARK", help="only this benchmark")
+    add("--rebuild", action="store_true", help="make the file again from the run folders")
+    add(
+        "--from",
+        dest="where",
+        metavar="WHERE",
+        help="rank what is published there instead: a folder, git:URL, hf:OWNER/NAME or https://HOST; "
+        "only what is new is read",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.cli.terminal.board_lists import show_lists
+    from runner.results.leaderboard.local_board import local_rows, shared_in_words, told_reason, without_board
+    from runner.results.leaderboard.results_folder import Results
+
     if args.where is not None:
         if args.rebuild:
             raise UsageError("--rebuild makes the file of the results folder again; leave it out with --from")

@@ -1,4 +1,12 @@
-"""`nip-run notes`: the notes that readers keep of a run and of its games: listed, searched, added, exported."""
+"""List, search, add, export or import readers' notes on a run.
+
+Examples:
+  nip-run notes RUN
+  nip-run notes RUN ROLLOUT --add 'gives up too early' --tag verifier
+  nip-run notes last --search early
+  nip-run notes last --export notes.csv
+  nip-run notes RUN --import notes.jsonl
+"""
 
 from __future__ import annotations
 
@@ -7,24 +15,44 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.hashing import canonical
-from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted, csv_text, in_one_line
+from runner.cli.arguments import RUNS
 from runner.cli.terminal.output import note as tell
 from runner.cli.terminal.output import print_json, print_table, say, short_time
-from runner.results.folder import RunFolder
-from runner.results.leaderboard.results_folder import Results
-from runner.results.notes import MAX_FILE, Notes, ReaderNote
-from runner.runs.finished.reconstruction import played_plan, rollout_named
+
+if TYPE_CHECKING:
+    from runner.results.folder import RunFolder
+    from runner.results.notes import Notes, ReaderNote
+
 
 _COLUMNS = ("id", "rollout", "at", "by", "tags", "note")
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help=RUNS)
+    add("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--add", metavar="TEXT", help="keep a note of the rollout, or of the run")
+    what.add_argument("--remove", metavar="ID", help="take a note back")
+    what.add_argument("--export", type=Path, metavar="FILE", help="write the notes to a file, .jsonl or .csv")
+    what.add_argument(
+        "--import", dest="take_in", type=Path, metavar="FILE", help="take in a notes.jsonl, such as a report saves"
+    )
+    add("--tag", action="append", default=[], metavar="TAG", help="with --add: its tag; else only notes with it; again")
+    add("--by", metavar="NAME", help="with --add: who wrote it")
+    add("--search", metavar="WORDS", help="only notes that have all these words in text or tags")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.results_folder import Results
+    from runner.results.notes import Notes
+
     folder = Results(args.results).find(args.run)
     notes = Notes(folder)
     of = None if args.rollout is None else _rollout_id(folder, notes, args.rollout)
@@ -54,6 +82,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _rollout_id(folder: RunFolder, notes: Notes, name: str) -> str:
     """The id of the rollout that is meant; one that has notes needs no look at the run's games."""
+    from runner.runs.finished.reconstruction import played_plan, rollout_named
+
     noted = {one.rollout_id for one in notes.all()}
     return name if name in noted else rollout_named(folder, played_plan(folder), name).job.rollout_id
 
@@ -71,6 +101,9 @@ def _done(args: argparse.Namespace, result: object, said: str) -> int:
 
 
 def _read(path: Path) -> bytes:
+    from runner.base.errors import UsageError
+    from runner.results.notes import MAX_FILE
+
     try:
         return read_bounded(path, MAX_FILE)
     except OSError as error:
@@ -82,6 +115,10 @@ def _export(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:
     UsageError: the file's ending says no format.
     RunError: it cannot be written.
     """
+    from runner.base.errors import UsageError
+    from runner.base.hashing import canonical
+    from runner.base.storage.atomic_files import atomic_write
+
     if path.suffix.lower() == ".csv":
         lines = io.StringIO()
         rows = csv.writer(lines, lineterminator="\n")

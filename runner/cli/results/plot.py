@@ -1,24 +1,56 @@
-"""`nip-run plot`: a figure of runs, fit for a paper, or the rows that it is drawn from."""
+"""Draw a figure of runs for a paper, or write its data.
+
+Examples:
+  nip-run plot learning_curve RUN RUN RUN -o curve.svg
+  nip-run plot accuracy_by_protocol RUN RUN -o accuracy.svg
+  nip-run plot reliability last -o reliability.csv
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import in_one_line
+from runner.cli.arguments import RUNS
 from runner.cli.terminal.output import note, print_json, say
-from runner.pages.charts.styles import PAPERS
-from runner.pages.figures.catalog import figure
-from runner.pages.figures.figure import Figure
-from runner.results.leaderboard.results_folder import Results
+
+if TYPE_CHECKING:
+    from runner.pages.figures.figure import Figure
+
 
 SUFFIXES = (".svg", ".csv", ".json")
 
 
+FIGURES = (
+    "learning_curve", "accuracy_by_protocol", "always_failed", "reliability", "forest", "rounds", "outcomes",
+    "frontier",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("figure", metavar="NAME", choices=FIGURES, help=f"one of {', '.join(FIGURES)}")
+    add("runs", nargs="+", metavar="RUN", help=f"{RUNS}; runs of one game are pooled as its seeds")
+    add("-o", "--output", type=Path, metavar="FILE", required=True, help="FILE.svg; FILE.csv or FILE.json for its rows")
+    add(
+        "--width",
+        choices=("column", "page"),
+        default="column",
+        help="of a column (3.25 in) or a page (6.75 in) of a paper",
+    )
+    add("--title", metavar="TEXT", help="drawn above the figure; none by default: a paper has its caption")
+    add("--metric", metavar="METRIC", help="of forest and frontier; accuracy by default")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import RunError, UsageError
+    from runner.base.storage.atomic_files import atomic_write
+    from runner.pages.figures.catalog import figure
+    from runner.results.leaderboard.results_folder import Results
+
     path: Path = args.output
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"-o {path}: the name of a figure ends in .svg; .csv and .json are its rows")
@@ -40,6 +72,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _written(made: Figure, suffix: str, args: argparse.Namespace) -> bytes:
+    from runner.pages.charts.styles import PAPERS
+
     if suffix == ".json":
         return made.json()
     if suffix == ".csv":

@@ -1,4 +1,11 @@
-"""`nip-run report`: runs and a leaderboard as one page that opens from the disk, or as a folder for a web server."""
+"""Write runs as one HTML page with results and all games.
+
+Examples:
+  nip-run report last -o report.html
+  nip-run report RUN RUN -o report.html
+  nip-run report last --dir site
+  nip-run report --board -o board.html
+"""
 
 from __future__ import annotations
 
@@ -7,24 +14,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.redaction import current_redactor
-from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import in_one_line
+from runner.cli.arguments import RUNS, add_board
 from runner.cli.terminal.output import note, print_json, say
-from runner.pages.redacted import site_without_secrets, without_secrets
-from runner.pages.report.run_site import runs_site
-from runner.pages.site import Keep, Site, as_one_file
-from runner.pages.site_folder import site_folder
-from runner.results.folder import RunFolder
-from runner.results.leaderboard.results_folder import Results
 
 if TYPE_CHECKING:
     from runner.pages.boards.lists import BoardPage
+    from runner.pages.site import Keep, Site
+    from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="one page that needs no other file")
+    where.add_argument("--dir", type=Path, metavar="DIR", help="index.html and its data in pieces, for a web server")
+    add_board(parser, "the leaderboard too, or alone: a list for each task")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import RunError
+    from runner.base.storage.atomic_files import atomic_write
+    from runner.pages.site import as_one_file
+    from runner.pages.site_folder import site_folder
+    from runner.results.leaderboard.results_folder import Results
+
     _check(args)
     results = Results(args.results)
     folders = [results.find(name) for name in args.runs]
@@ -46,6 +63,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Take arguments that say what is to be shown, and where."""
+    from runner.base.errors import UsageError
+
     if not args.runs and not args.board:
         raise UsageError("name the runs that the page is to show (`nip-run runs` lists them), or say --board")
     if args.where is not None and not args.board:
@@ -69,11 +88,15 @@ def _board(where: str | None, results: Results) -> BoardPage:
 
 def _site(folders: Sequence[RunFolder], board: BoardPage | None, kept: Keep) -> Site:
     """What the page shows, without any secret that this process knows: it may be mailed."""
+    from runner.pages.redacted import site_without_secrets, without_secrets
+
     redactor = current_redactor()
     return site_without_secrets(_whole(folders, board, without_secrets(kept, redactor)), redactor)
 
 
 def _whole(folders: Sequence[RunFolder], board: BoardPage | None, keep: Keep) -> Site:
+    from runner.pages.report.run_site import runs_site
+
     if board is None:
         return runs_site(folders, keep)
     from runner.pages.boards.page import beside, board_site

@@ -1,24 +1,44 @@
-"""`nip-run runs`: the runs there are."""
+"""List all runs.
+
+Examples:
+  nip-run runs
+  nip-run runs --status interrupted
+  nip-run runs --json
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.terminal.output import note, print_json, print_table, say, short_time
-from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.sweep_points import shown_point
+
+if TYPE_CHECKING:
+    from runner.results.leaderboard.results_folder import Results
+    from runner.results.manifest import Manifest
+
 
 _COLUMNS = ("run", "status", "rollouts", "lost", "started", "cost", "benchmark", "protocol")
 _DROPPED = ("protocol", "benchmark", "cost", "started", "lost")
 """What a narrow terminal does without, the first of it first."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--status",
+        choices=("running", "done", "incomplete", "failed", "interrupted"),
+        help="only runs with this status",
+    )
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.results.leaderboard.results_folder import Results
+
     results = Results(args.results)
     manifests = [folder.manifest() for folder in results.runs()]
     for damage in results.damaged():
@@ -49,6 +69,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _note_shards(results: Results) -> None:
     """Tell of the runs that are in parts, and not one run yet."""
+    from runner.results.manifest import PLAYED
+
     for folder in results.in_shards():
         parts = folder.begun_parts()
         if parts and not folder.manifest_path.is_file():
@@ -59,6 +81,8 @@ def _note_shards(results: Results) -> None:
 
 def _folded(manifests: Sequence[Manifest]) -> list[Manifest]:
     """Runs without the finished parts of those training runs that are among them."""
+    from runner.results.manifest import Status
+
     there = {m.run_id for m in manifests}
     return [m for m in manifests if m.parent_run_id not in there or m.status != Status.DONE]
 

@@ -1,40 +1,34 @@
-"""`nip-run show`: one run's summary and rollouts, one rollout's transcript, or the chats that one agent got."""
+"""Show a run, its rollouts, a transcript or the prompts that were sent.
+
+Examples:
+  nip-run show last --wrong
+  nip-run show RUN ROLLOUT
+  nip-run show RUN ROLLOUT RUN ROLLOUT
+  nip-run show RUN ROLLOUT --prompt verifier
+"""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.base.text import comma_join, counted, in_one_line
-from runner.cli.terminal.learning_curve import show_training
+from runner.cli.arguments import RUN, add_shard
 from runner.cli.terminal.output import columns_of_output, heading, note, print_json, print_table, say
-from runner.cli.terminal.rollout_table import print_rollouts
-from runner.cli.terminal.run_problems import say_trouble
-from runner.cli.terminal.sent_prompts import print_prompts
-from runner.cli.terminal.transcript import print_transcript
 from runner.cli.terminal.wrapping import wrapped
-from runner.results.folder import RunFolder
-from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import Manifest, Status
-from runner.results.metric_rows import COLUMNS, extra_lines, metric_rows, reasons
-from runner.rollouts.job import Job
-from runner.rollouts.rollout import Rollout
-from runner.rollouts.transcript import variant_words
-from runner.runs.execution.shard_consistency import shard_of
-from runner.runs.finished.part_problems import found_in
-from runner.runs.finished.problems import troubles_of
-from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
-from runner.runs.finished.resume_advice import how_it_goes_on
-from runner.runs.finished.rollout_details import RolloutDetails
-from runner.runs.finished.rollout_rows import RolloutList, RowFilter
-from runner.runs.finished.sent_prompts import SentPrompt, sent_prompts
+
+if TYPE_CHECKING:
+    from runner.results.folder import RunFolder
+    from runner.results.manifest import Manifest
+    from runner.rollouts.job import Job
+    from runner.rollouts.rollout import Rollout
+    from runner.runs.finished.rollout_details import RolloutDetails
+    from runner.runs.finished.rollout_rows import RowFilter
+    from runner.runs.finished.sent_prompts import SentPrompt
+
 
 NAMED = 3
 """So many other rollouts that a name can mean are named."""
@@ -43,7 +37,27 @@ LIMIT = 20
 """Rollouts that a list has, where nothing else is said."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", nargs="?", default="last", help=f"{RUN}; default: last, the newest run")
+    add("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
+    add("other", metavar="RUN ROLLOUT", nargs="*", help="another run and a rollout of it, shown after the first")
+    add_shard(parser, "of a run that is played in shards: the part K of N")
+    add("--wrong", action="store_true", help="only rollouts with a wrong verdict")
+    add("--undecided", action="store_true", help="only rollouts without a verdict")
+    add("--repeat", type=int, metavar="N", help="only this repeat of each datapoint, from 0")
+    add("--limit", type=int, metavar="N", help="how many rollouts are listed; default: 20")
+    add("--all", action="store_true", help="list all of them")
+    add("--prompt", metavar="AGENT", help="with ROLLOUT: the chats that this agent's model got, as they were sent")
+    add("--round", type=int, metavar="N", help="with ROLLOUT: only this round, from 0")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.results_folder import Results
+    from runner.runs.execution.shard_consistency import shard_of
+    from runner.runs.finished.rollout_rows import RowFilter
+
     wanted = RowFilter(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
     if args.other:
         return _show_both(wanted, args)
@@ -64,6 +78,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _show_run(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> int:
+    from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
+    from runner.cli.terminal.rollout_table import print_rollouts
+    from runner.results.manifest import Status
+    from runner.runs.finished.problems import troubles_of
+    from runner.runs.finished.resume_advice import how_it_goes_on
+    from runner.runs.finished.rollout_rows import RolloutList, RowFilter
+
     manifest, metrics = folder.manifest(), _metrics(folder)
     found = RolloutList(folder, wanted, None if args.all else LIMIT if args.limit is None else args.limit)
     if args.json:
@@ -100,6 +121,8 @@ def _show_run(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) ->
 
 def _none_such(folder: RunFolder, wanted: RowFilter) -> str:
     """What to say where no rollout is as it is wanted: one without a verdict has no wrong one."""
+    from runner.runs.finished.rollout_rows import RolloutList, RowFilter
+
     if not wanted.wrong or wanted.undecided:
         return "no such rollout"
     undecided = RolloutList(folder, RowFilter(undecided=True, repeat=wanted.repeat), 0)
@@ -116,6 +139,8 @@ def _where(args: argparse.Namespace) -> list[str]:
 
 def _command(folder: RunFolder, args: argparse.Namespace, *words: str) -> str:
     """The `show` of a run: by its id, or by its folder where that is not in the results that are meant."""
+    from runner.results.leaderboard.results_folder import Results
+
     is_there = Results(args.results).run(folder.run_id).path.resolve() == folder.path.resolve()
     named = folder.run_id if is_there else str(folder.path)
     return shlex.join(["nip-run", "show", named, *words, *(_where(args) if is_there else ())])
@@ -127,6 +152,9 @@ def _metrics(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
+    from runner.cli.terminal.run_problems import say_trouble
+    from runner.runs.finished.part_problems import found_in
+
     shown = {one.run_id: one for one in (folder, *parts)}
     for run_id, trouble in found_in(folder, parts):
         say_trouble(trouble, _command(shown[run_id], args, trouble.show))
@@ -141,6 +169,8 @@ def _print_facts(shown: dict[str, Any]) -> None:
 
 
 def _print_metrics(metrics: dict[str, Any], *, whole: bool) -> None:
+    from runner.results.metric_rows import COLUMNS, extra_lines, metric_rows, reasons
+
     print_table(COLUMNS, metric_rows(metrics, whole=whole))
     for line in (*(reasons(metrics) if whole else ()), *extra_lines(metrics)):
         _say(line)
@@ -156,6 +186,10 @@ def _say(text: str) -> None:
 
 
 def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
+    from runner.cli.terminal.learning_curve import show_training
+    from runner.results.leaderboard.results_folder import Results
     from runner.training.summary import come_to
 
     metrics = come_to(folder, manifest)
@@ -210,8 +244,7 @@ def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Names
 # A rollout
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """A rollout that was asked for, with all that its run's folder has of it."""
 
     folder: RunFolder
@@ -225,6 +258,10 @@ class _Found:
 
 def _show_both(wanted: RowFilter, args: argparse.Namespace) -> int:
     """Two transcripts, one after the other, each below the name of its run."""
+    from runner.base.errors import UsageError
+    from runner.cli.terminal.transcript import print_transcript
+    from runner.results.leaderboard.results_folder import Results
+
     if len(args.other) != 2:
         raise UsageError("two rollouts are shown by their runs: nip-run show RUN ROLLOUT RUN ROLLOUT")
     if args.prompt is not None:
@@ -233,7 +270,7 @@ def _show_both(wanted: RowFilter, args: argparse.Namespace) -> int:
     for run, rollout in ((args.run, args.rollout), args.other):
         one = argparse.Namespace(**{**vars(args), "run": run, "rollout": rollout, "quiet": True})
         folder = Results(args.results).find(run)
-        found = (_of_parts if folder.manifest().is_training_run else _rollout)(folder, wanted, one)
+        found = _find_rollout(folder, wanted, one)
         if args.json:
             transcripts.append({"run_id": found.folder.run_id, **found.told.to_json(args.round)})
             continue
@@ -246,9 +283,12 @@ def _show_both(wanted: RowFilter, args: argparse.Namespace) -> int:
 
 
 def _show_rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> int:
-    training = folder.manifest().is_training_run
-    found = _of_parts(folder, wanted, args) if training else _rollout(folder, wanted, args)
-    if training and not args.quiet:
+    from runner.base.errors import UsageError
+    from runner.cli.terminal.sent_prompts import print_prompts
+    from runner.cli.terminal.transcript import print_transcript
+
+    found = _find_rollout(folder, wanted, args)
+    if folder.manifest().is_training_run and not args.quiet:
         note(f"of run {found.folder.run_id}")
     if found.prompts is not None:
         if args.json:
@@ -270,31 +310,48 @@ def _show_rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace
     return ExitCode.DONE
 
 
-def _of_parts(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> _Found:
-    """The first such rollout of a training run, in the order of its iterations."""
+def _find_rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> _Found:
+    """Find the first such rollout of a run; of a training run, in the order of its iterations.
+
+    Raises:
+        UsageError: There is none.
+    """
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.results_folder import Results
+
+    if not folder.manifest().is_training_run:
+        found = _rollout(folder, wanted, args)
+        if isinstance(found, str):
+            raise UsageError(found)
+        return found
     parts = Results.of(folder).parts_of(folder.run_id)
     for part in parts:
-        with suppress(_NoRollout):
-            return _rollout(part, wanted, args)
+        found = _rollout(part, wanted, args)
+        if not isinstance(found, str):
+            return found
     raise UsageError(
-        f"no rollout {args.rollout!r} in training run {folder.run_id}; its games are those of runs "
+        f"no rollout {args.rollout!r} in training run {folder.run_id}; its rollouts are in the runs "
         f"{comma_join(part.run_id for part in parts) or 'that are still to come'}"
     )
 
 
-class _NoRollout(UsageError):
-    """A run has no such rollout."""
-
-
 def _others(jobs: Sequence[Job], shown: Job) -> str:
     """The first few other games that a name can mean, by id and by what tells them apart."""
+    from runner.rollouts.transcript import variant_words
+
     others = [job for job in jobs if job.rollout_id != shown.rollout_id]
     named = (f"{job.rollout_id} ({', '.join([*variant_words(job), f'repeat {job.repeat}'])})" for job in others[:NAMED])
     return f"others: {comma_join(named)}" + (", ..." if len(others) > NAMED else "")
 
 
-def _rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> _Found:
-    """The first rollout of that id or datapoint; of a tree, whose branches are known only once it is played again."""
+def _rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> _Found | str:
+    """Return the first rollout of that id or datapoint, or why there is none."""
+    from runner.base.errors import RunError
+    from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
+    from runner.runs.finished.rollout_details import RolloutDetails
+    from runner.runs.finished.rollout_rows import RowFilter
+    from runner.runs.finished.sent_prompts import sent_prompts
+
     plan, name = played_plan(folder), args.rollout
 
     def meant(job: Job) -> bool:
@@ -320,10 +377,8 @@ def _rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> 
     finally:
         reconstructor.close()
     if finished:
-        raise _NoRollout(f"run {folder.run_id} has rollouts {name!r}, and none that the other options select")
+        return f"run {folder.run_id} has rollouts {name!r}, and none that the other options select"
     if jobs and plan.shape is None:
         raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to resume")
     first = next(plan.jobs())
-    raise _NoRollout(
-        f"run {folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})"
-    )
+    return f"run {folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})"

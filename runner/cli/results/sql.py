@@ -1,4 +1,13 @@
-"""`nip-run sql`: one read-only question to the leaderboard and all runs' records, by name too, or what can be asked."""
+"""Query the leaderboard and the records of all runs in SQL.
+
+Examples:
+  nip-run sql
+  nip-run sql "SELECT run_id, accuracy, ci_low, ci_high FROM leaderboard"
+  nip-run sql @
+  nip-run sql @flips run_a=RUN run_b=RUN
+  nip-run sql "PIVOT rollouts ON outcome USING count(*) GROUP BY run_id"
+  nip-run sql --file question.sql -o answer.parquet
+"""
 
 from __future__ import annotations
 
@@ -8,18 +17,18 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.storage.atomic_files import replacing
 from runner.base.storage.safe_files import create, read_bounded
 from runner.cli.terminal.output import print_block, print_json, print_table, say
 from runner.cli.terminal.query_output import BLOCKS
-from runner.results.leaderboard.database import Leaderboard
-from runner.results.leaderboard.named_queries import MARK, MAX_QUESTION, named_queries, question
-from runner.results.leaderboard.queries import QueryResult
-from runner.results.leaderboard.results_folder import Results
+
+if TYPE_CHECKING:
+    from runner.results.leaderboard.database import Leaderboard
+    from runner.results.leaderboard.queries import QueryResult
+    from runner.results.leaderboard.results_folder import Results
+
 
 TABLE_ROWS = 1_000
 """A table is measured before it is printed, so that it stands in memory."""
@@ -59,7 +68,36 @@ _COLUMNS = (
 )
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "sql",
+        nargs="?",
+        metavar="QUESTION",
+        help="SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW or SUMMARIZE; @NAME asks one that is kept, @ lists them; `-` "
+        "reads it from standard input; without one: the tables, their columns, and examples",
+    )
+    add("parameters", nargs="*", metavar="NAME=VALUE", help="values of the question's parameters, $NAME in its text")
+    add("--list", action="store_true", help="list the questions that are kept, as @ does")
+    add("--file", type=Path, metavar="FILE", help="read the question from a file")
+    add(
+        "--format",
+        choices=("table", "csv", "json", "markdown", "parquet"),
+        help="default: by the ending of --out, else table, which shows the first 1,000 rows",
+    )
+    add(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the answer to a file (behind a link: to that which it leads to); parquet needs one",
+    )
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.results.leaderboard.named_queries import MARK, question
+    from runner.results.leaderboard.results_folder import Results
+
     results = Results(args.results)
     board = results.board
     if args.list or args.sql == MARK:
@@ -92,6 +130,9 @@ def _question(args: argparse.Namespace) -> str | None:
     Raises:
         UsageError: it is said twice, or cannot be read.
     """
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.named_queries import MAX_QUESTION
+
     if args.file is not None and args.sql is not None:
         raise UsageError("a question is an argument or a file (--file), not both")
     if args.file is None and args.sql != "-":
@@ -111,6 +152,8 @@ def _given(args: argparse.Namespace) -> Mapping[str, str]:
     Raises:
         UsageError: a word gives none.
     """
+    from runner.base.errors import UsageError
+
     odd = [word for word in args.parameters if "=" not in word]
     if odd:
         raise UsageError(f"{odd[0]!r} is no parameter; give NAME=VALUE, and the question as one word, in quotes")
@@ -118,6 +161,9 @@ def _given(args: argparse.Namespace) -> Mapping[str, str]:
 
 
 def _standard_input() -> bytes:
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.named_queries import MAX_QUESTION
+
     if sys.stdin is None or sys.stdin.closed:
         raise UsageError("standard input is closed; give the question as an argument or a file (--file)")
     data = sys.stdin.buffer.read(MAX_QUESTION + 1)
@@ -132,6 +178,8 @@ def _format(args: argparse.Namespace) -> str:
     Raises:
         UsageError: two are, or it does not go where it is to go.
     """
+    from runner.base.errors import UsageError
+
     of_ending = ENDINGS.get(args.out.suffix.lower()) if args.out else None
     format_ = args.format or ("json" if args.json else of_ending or "table")
     if args.json and format_ != "json":
@@ -152,6 +200,8 @@ def _target(path: Path | None) -> Path | None:
     Raises:
         UsageError: something else stands there.
     """
+    from runner.base.errors import RunError, UsageError
+
     if path is None:
         return None
     try:
@@ -199,6 +249,9 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
     Raises:
         RunError: it cannot be written.
     """
+    from runner.base.errors import RunError
+    from runner.base.storage.atomic_files import replacing
+
     try:
         with replacing(path) as beside, create(beside) as file:
             for block in blocks:
@@ -208,6 +261,8 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
 
 
 def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
+    from runner.results.leaderboard.named_queries import MARK
+
     _, rows = board.query(_COLUMNS)
     tables = {name: [row[1:] for row in rows if row[0] == name] for name in _TABLES}
     if as_json:
@@ -229,6 +284,8 @@ def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
 
 def _show_queries(results: Results, *, as_json: bool) -> None:
     """Each with a line on what it answers."""
+    from runner.results.leaderboard.named_queries import MARK, named_queries
+
     queries = named_queries(results)
     if as_json:
         keys = ("name", "kind", "default", "about")

@@ -1,27 +1,51 @@
-"""`nip-run sweep`: the points of a sweep as one table, also while some of them are not played yet."""
+"""Show the points of a sweep as one table with rank ranges.
+
+Examples:
+  nip-run sweep spec.yaml
+  nip-run sweep spec.yaml --metric recall
+  nip-run sweep spec.yaml --json
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import decimal, with_interval
-from runner.cli.specs import SpecPoint, load_points, points_as_begun
+from runner.cli.arguments import add_specs
 from runner.cli.terminal.output import note, print_json, print_table, say
-from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.sweep_table import SweepPoint, SweepRow, SweepValue, sweep_rows
-from runner.results.metric_table import RANKING_METRIC
-from runner.runs.finished.selection import ITS_OWN
-from runner.training.dispatch import name_of
+
+if TYPE_CHECKING:
+    from runner.cli.specs import SpecPoint
+    from runner.results.leaderboard.sweep_table import SweepPoint, SweepRow, SweepValue
+
 
 _DROPPED = ("cost", "between seeds", "n")
 """What a narrow terminal does without, the first of it first."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_specs(parser)
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="METRIC",
+        help="a column of its own, beside accuracy; of an agent: AGENT.METRIC; may be given several times",
+    )
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.cli.specs import load_points, points_as_begun
+    from runner.results.leaderboard.results_folder import Results
+    from runner.results.leaderboard.sweep_table import sweep_rows
+    from runner.results.metric_table import RANKING_METRIC
+    from runner.runs.finished.selection import ITS_OWN
+    from runner.training.dispatch import name_of
+
     results = Results(args.results)
     points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
     names = [name_of(point.plan, results, ITS_OWN) for point in points]
@@ -36,6 +60,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def points_of(points: Sequence[SpecPoint], names: Sequence[str]) -> list[SweepPoint]:
     """The points of a command, each with the id of its run."""
+    from runner.results.leaderboard.sweep_table import SweepPoint
+
     return [
         SweepPoint(spec.experiment.name, name, spec.point, spec.experiment.seed)
         for point, name in zip(points, names, strict=True)
@@ -43,7 +69,7 @@ def points_of(points: Sequence[SpecPoint], names: Sequence[str]) -> list[SweepPo
     ]
 
 
-def show_sweep(rows: Sequence[SweepRow], metrics: Sequence[str] = (RANKING_METRIC,)) -> None:
+def show_sweep(rows: Sequence[SweepRow], metrics: Sequence[str]) -> None:
     """A table for each task, its rows in the order of the sweep; what does not rank says why."""
     by_task = sorted(rows, key=lambda row: [one.task for one in rows].index(row.task))
     tables = [list(table) for _, table in groupby(by_task, key=lambda row: row.task)]

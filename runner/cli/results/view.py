@@ -1,4 +1,11 @@
-"""`nip-run view`: a page on this machine that follows runs while they play, and keeps notes; or a leaderboard."""
+"""Open runs in a browser and follow them while they play.
+
+Examples:
+  nip-run view
+  nip-run view RUN RUN
+  nip-run view last --port 8080 --no-open
+  nip-run view --board
+"""
 
 from __future__ import annotations
 
@@ -11,24 +18,34 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.storage.atomic_files import atomic_write
+from runner.cli.arguments import RUNS, add_board, add_shard
 from runner.cli.terminal.output import note, print_json, say
-from runner.pages.boards.lists import local_board, published_board
-from runner.pages.live.board import BoardPages
-from runner.pages.live.live_runs import LiveRuns
-from runner.pages.live.server import PageServer
-from runner.results.folder import RunFolder
-from runner.results.leaderboard.results_folder import LAST, Results
-from runner.runs.execution.process import sigterm_as_keyboard_interrupt
-from runner.runs.execution.shard_consistency import shard_of
+
+if TYPE_CHECKING:
+    from runner.pages.live.server import PageServer
+    from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
+
 
 MAX_PORT = 65_535
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
+    add_shard(parser, "of runs that are played in shards: the part K of N")
+    add("--port", type=int, default=0, metavar="N", help="default: one that is free")
+    add("--no-open", dest="open", action="store_false", help="print where the page is, and open no browser")
+    add_board(parser, "the leaderboard instead: a list for each task, made anew when the page is loaded")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.results.leaderboard.results_folder import Results
+
     if not 0 <= args.port <= MAX_PORT:
         raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0, or none, takes a free one")
     if args.where is not None and not args.board:
@@ -40,6 +57,11 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _runs(results: Results, args: argparse.Namespace) -> int:
+    from runner.pages.live.live_runs import LiveRuns
+    from runner.pages.live.server import PageServer
+    from runner.results.leaderboard.results_folder import LAST
+    from runner.runs.execution.shard_consistency import shard_of
+
     found: Callable[[str], RunFolder] = results.find
     if args.shard is not None:
         found = partial(results.find_part, shard=shard_of(args.shard))
@@ -57,6 +79,10 @@ def _runs(results: Results, args: argparse.Namespace) -> int:
 
 def _board(results: Results, args: argparse.Namespace) -> int:
     """One that is published is read once: what came since is shown by the next view."""
+    from runner.pages.boards.lists import local_board, published_board
+    from runner.pages.live.board import BoardPages
+    from runner.pages.live.server import PageServer
+
     if args.where is None:
         return _serve(PageServer(BoardPages(lambda: local_board(results)), args.port), [], args)
     from runner.registry.board.board import registry_board
@@ -69,6 +95,9 @@ def _board(results: Results, args: argparse.Namespace) -> int:
 
 def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
+    from runner.base.storage.atomic_files import atomic_write
+    from runner.runs.execution.process import sigterm_as_keyboard_interrupt
+
     try:
         with sigterm_as_keyboard_interrupt(), TemporaryDirectory(prefix="nip-run-view-") as folder:
             page = Path(folder) / "view.html"

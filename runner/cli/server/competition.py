@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.cli.terminal.output import note, print_json, say
@@ -35,6 +34,8 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     try:
         made = make(settings, database, viewer, wanted, time.time())
     except PermissionError as error:
+        from runner.base.errors import UsageError
+
         raise UsageError(str(error)) from error
     now = time.time()
     with database.writing() as connection:
@@ -55,6 +56,8 @@ def _read(file: Path) -> bytes:
     try:
         return read_bounded(file, _MOST)
     except OSError as error:
+        from runner.base.errors import UsageError
+
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
 
 
@@ -89,6 +92,7 @@ def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
 def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
     """End a competition, with all labels and scores."""
+    from runner.base.errors import UsageError
     from runner.server.competitions import editing
 
     if not args.why:

@@ -1,12 +1,18 @@
-"""`nip-run serve`: the registry over HTTP, for a group or for everybody."""
+"""Serve a registry over HTTP.
+
+Examples:
+  nip-run serve registry
+  nip-run serve registry --port 0
+  nip-run serve registry --address https://registry.example.org
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.terminal.output import note, print_json, say
@@ -19,7 +25,66 @@ MAX_QUOTA = 1 << 30
 NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
 
 
+DIR = "the server's folder: its database, files and uploads; made if it is not there"
+
+DATABASE = (
+    "records in PostgreSQL, such as postgresql+psycopg://USER@HOST/NAME (password from PGPASSWORD or ~/.pgpass); "
+    "default: SQLite in DIR"
+)
+
+BLOBS = "files in an object store, such as s3://BUCKET/PREFIX (keys from AWS_... variables); default: in DIR"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help=DIR)
+    add("--host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1, this machine alone")
+    add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0: one that is free")
+    add("--database", metavar="URL", help=DATABASE)
+    add("--blobs", metavar="URL", help=BLOBS)
+    add(
+        "--behind-proxy",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help="a reverse proxy that speaks TLS is there, such as 127.0.0.1 or 10.0.0.0/8; may be given again",
+    )
+    add("--without-tls", action="store_true", help="listen to other machines though anybody on the way reads tokens")
+    add(
+        "--rate",
+        type=float,
+        default=100.0,
+        metavar="N",
+        help="requests a second of one account or address, 20 s of them at once; default: 100; 0: any number",
+    )
+    add("--connections", type=int, default=512, metavar="N", help="at once; default: 512; who says nothing gives way")
+    add(
+        "--quota",
+        type=float,
+        default=64.0,
+        metavar="GIB",
+        help="that one account may have published and open, each file once; default: 64; 0: any number",
+    )
+    add("--check-seconds", type=float, default=300.0, metavar="N", help="what the check of one publish may take; 300")
+    add("--check-memory", type=int, default=2_048, metavar="MIB", help="the same of memory, in MiB; default: 2048")
+    add(
+        "--address",
+        metavar="URL",
+        help="where others find it, such as https://registry.example.org; it stands in links",
+    )
+    add(
+        "--import",
+        dest="import_releases",
+        action="store_true",
+        help="first import the releases that `publish --to DIR` put there; owners without an account get one",
+    )
+    add("--rebuild", action="store_true", help="serve nothing; make all that follows from releases again, and check it")
+    add("--collect", action="store_true", help="serve nothing; remove files that no release has")
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+
     if not args.rate >= 0:
         raise UsageError(f"--rate {args.rate}: requests a second; 0 for any number")
     if not 0 <= args.quota < MAX_QUOTA:

@@ -1,4 +1,12 @@
-"""`nip-run server`: what who keeps a registry does beside it, on the machine that has its records."""
+"""Administer a served registry: accounts, organizations, tokens, backups.
+
+Examples:
+  nip-run server add-account registry alice
+  nip-run server add-organisation registry acme alice bob
+  nip-run server add-token registry alice --scope publish --days 90 --label laptop
+  nip-run server backup registry monday.backup
+  nip-run server restore new monday.backup
+"""
 
 from __future__ import annotations
 
@@ -10,12 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.server import competition
-from runner.cli.server.serve import NEEDS
 from runner.cli.terminal.output import note, print_json, print_table, say
-from runner.documents.releases.reference import Reference, parse
 
 if TYPE_CHECKING:
     from runner.server.settings import Settings
@@ -25,7 +30,74 @@ _DAY = 24 * 3600.0
 _MOST_ACTS = 200
 
 
+ACTIONS = {
+    "accounts": "list accounts and organisations",
+    "add-account": "NAME...: make accounts",
+    "add-organisation": "NAME OWNER...: make an organisation that these accounts own",
+    "add-member": "ORGANISATION ACCOUNT...: let accounts publish as it; --owner: and say who else does",
+    "remove-member": "ORGANISATION ACCOUNT...: no longer",
+    "disable": "NAME...: their tokens are taken no more; what they published stays",
+    "enable": "NAME...: they are taken again",
+    "tokens": "[ACCOUNT]: list tokens, without their secrets",
+    "add-token": "ACCOUNT: make a token, which is told this once; --scope, --days, --label",
+    "revoke-token": "ID...: the part of a token between nip_ and the second _",
+    "hide": "KIND/OWNER/NAME@VERSION...: seen by its owner alone from now on; --why",
+    "show": "KIND/OWNER/NAME@VERSION...: hidden ones are seen by all again",
+    "acts": "list what was done by these commands and over the API",
+    "backup": "FILE: all records, of one state, while the server runs",
+    "restore": "FILE: the records of a backup, into a server that has none",
+    "add-competition": "ACCOUNT FILE: score the runs on a dataset by the labels in FILE, and say what was made",
+    "change-competition": "OWNER/NAME FILE: another title or limit, or a later closing",
+    "relabel-competition": "OWNER/NAME FILE: labels in the place of wrong ones; all submissions are scored again",
+    "withdraw-competition": "OWNER/NAME: without labels and scores from now on; --why",
+    "check": "say which files of releases are missing",
+}
+
+DATABASE = (
+    "records in PostgreSQL, such as postgresql+psycopg://USER@HOST/NAME (password from PGPASSWORD or ~/.pgpass); "
+    "default: SQLite in DIR"
+)
+
+BLOBS = "files in an object store, such as s3://BUCKET/PREFIX (keys from AWS_... variables); default: in DIR"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    width = max(map(len, ACTIONS))
+    parser.add_argument_group("actions", "\n".join(f"{name:<{width}}  {what}" for name, what in ACTIONS.items()))
+    add("action", metavar="ACTION", choices=tuple(ACTIONS), help="one of the actions below")
+    add("folder", type=Path, metavar="DIR", help="the folder that `nip-run serve` has")
+    add("names", nargs="*", metavar="NAME", help="what the action is done to")
+    add("--database", metavar="URL", help=DATABASE)
+    add("--blobs", metavar="URL", help=f"with check, restore: {BLOBS}")
+    add("--owner", action="store_true", help="with add-member: as one of its owners")
+    add(
+        "--scope",
+        choices=("read", "publish", "admin"),
+        default="publish",
+        help="with add-token: read: see what is private to the account; publish: that, and publish (default); admin: "
+        "that, and hide anybody's release and read /metrics",
+    )
+    add(
+        "--days",
+        type=float,
+        default=365.0,
+        metavar="N",
+        help="with add-token: until it expires; default: 365; 0: never",
+    )
+    add("--label", default="", metavar="TEXT", help="with add-token: what it is for, in the list")
+    add(
+        "--why",
+        default="",
+        metavar="TEXT",
+        help="with hide, show, disable, and of competitions: kept in the list of acts",
+    )
+
+
 def execute(args: argparse.Namespace) -> int:
+    from runner.base.errors import UsageError
+    from runner.cli.server.serve import NEEDS
+
     try:
         from runner.server.settings import Settings
         from runner.server.store.database import Database
@@ -109,6 +181,7 @@ def _disable(connection: Any, database: Database, args: argparse.Namespace) -> N
 
 
 def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
+    from runner.base.errors import UsageError
     from runner.server.accounts.accounts import Scope, make_token
 
     if args.days < 0 or len(args.names) != 1:
@@ -137,6 +210,8 @@ def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> Non
 
 
 def _hide(connection: Any, database: Database, args: argparse.Namespace) -> None:
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Reference, parse
     from runner.server.accounts.administration import set_hidden
 
     for name in args.names:
