@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("full")
         if item.get_closest_marker("full") is not None:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "gate"]
+
+
+def pytest_sessionfinish() -> None:
+    serving = sys.modules.get("tests.support.serving")
+    if serving is not None:
+        serving.stop_shared()
 
 
 @pytest.fixture(autouse=True, scope="session")

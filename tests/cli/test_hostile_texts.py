@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         path.write_text(dump(json.loads(path.read_text())), "utf-8")  # JSON's pairs of escapes are none in YAML
         rows = [{BAD: f"{BAD}{n}", "label": n % 2, "question": BAD, "solution": BAD, f"x{BAD}": BAD} for n in range(2)]
         (made / f"{NAME}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        done = nip_run(path, "-v", cwd=made)
+        done = nip_run_here(path, "-v", cwd=made)
         check_harmless(done, 0)
         assert len(list((made / "results" / "runs").iterdir())) == 2  # every point of the sweep was played
         assert "[/b]" in done.stdout

@@ -260,6 +260,7 @@ def test_a_run_without_budget_is_resumed_with_a_larger_one(folder: Path) -> None
     assert same_rows(run_folder(folder, "exhausted"), run_folder(folder, "exhausted", "after"), "messages")
 
 
+@pytest.mark.gate
 def test_the_last_shard_completes_the_run(folder: Path) -> None:
     unpacked_after(folder)
     done = called("run", "specs/parts.yaml", "--json", "--shard", "2/2", cwd=folder)
@@ -268,6 +269,7 @@ def test_the_last_shard_completes_the_run(folder: Path) -> None:
         assert same_rows(run_folder(folder, "parts"), run_folder(folder, "parts", "after"), table)
 
 
+@pytest.mark.gate
 def test_a_training_run_continues_with_the_models_that_are_named(folder: Path) -> None:
     unpacked_after(folder)
     assert called("run", "specs/waiting.yaml", "-q", "--set-model", "p=first", cwd=folder).code == 1
@@ -303,6 +305,7 @@ def test_the_registry_lists_every_release(shared: Path) -> None:
     assert kinds == {"run", "protocol", "prompts", "dataset", "agent", "trainer", "model", "spec"}
 
 
+@pytest.mark.gate
 def test_every_release_is_got_and_is_whole(shared: Path, tmp_path: Path) -> None:
     for number, release in enumerate(RELEASES):
         target = tmp_path / str(number)
@@ -343,6 +346,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield served
 
 
+@pytest.mark.gate
 def test_a_server_continues_with_its_database(server: Any) -> None:
     pages = {
         "/": "sums/v2", f"/run/acme/{RUNS['nip']}/1": RUNS["nip"], f"/run/acme/{RUNS['malt']}/1": RUNS["malt"],

@@ -204,6 +204,7 @@ def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path)
 # Killed and gone on with
 
 
+@pytest.mark.gate
 def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, live: Path) -> None:
     with providing(delay=3600.0) as provider:
         path = batch_spec(tmp_path, provider)

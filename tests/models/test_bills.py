@@ -177,9 +177,18 @@ BILLS = {
 
 
 @pytest.mark.parametrize("name", BILLS)
-def test_the_cost_of_a_call_is_its_bill_by_the_price_list(
-    tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_call_is_charged_its_bill_by_the_price_list(at_openai: pytest.MonkeyPatch, name: str) -> None:
+    bill = BILLS[name]
+    settings = ModelSettings(model=bill.model, max_completion_tokens=100_000)
+    request = Request("m", ({"role": "user", "content": "q"},), SampleKey("d", 0, 0, "verifier", 0))
+    content = json.dumps(reply(bill.fields, bill.choices)).encode()
+    completion = read_completion(content, {}, request, settings, latency_ms=1.0)
+    assert CallCosts({"m": settings}).charge(request, completion).usd == pytest.approx(bill.usd, abs=1e-9)
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", BILLS)
+def test_a_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str) -> None:
     bill = BILLS[name]
     model = {"model": bill.model, "base_url": None, "max_completion_tokens": 100_000}
     with serving(reply=reply(bill.fields, bill.choices)) as server:
@@ -210,6 +219,7 @@ IMPOSSIBLE: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
     tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str
@@ -235,6 +245,7 @@ def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
     assert record["usage"][:4] == [prompt, answer, 0, True]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize(
     "reported",

@@ -98,6 +98,7 @@ def test_a_budget_set_later_knows_of_calls_in_flight_at_a_kill(tmp_path: Path) -
         assert provider.stats()["chat"] == 20
 
 
+@pytest.mark.gate
 def test_exactly_the_calls_in_flight_are_counted_once_and_said(tmp_path: Path) -> None:
     with providing() as provider:
         spec_file(tmp_path, provider.base_url, models=PRICED, rollouts={"concurrency": AT_ONCE})

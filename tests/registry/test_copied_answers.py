@@ -88,6 +88,7 @@ def test_a_board_that_is_rebuilt_or_of_an_older_format_says_the_same(folder: Pat
     assert json.loads(said(folder, "leaderboard", "--json")) == before
 
 
+@pytest.mark.gate
 def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(folder: Path, tmp_path: Path) -> None:
     names = [*RUNS, "replayed"]
     words = ("--as", "acme", "--licence", "MIT", "--force", "-q")
@@ -177,6 +178,7 @@ def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folde
     assert "12 of 12 verdicts of parts come from answers that it shares with later" in pair["verdict"]
 
 
+@pytest.mark.gate
 def test_workers_record_where_answers_came_from(folder: Path) -> None:
     said(folder, "spec.yaml", "--run-id", "crew", "-q", "execution.processes=2", "protocol.verifier_reward=7")
     (pair,) = json.loads(said(folder, "compare", "first", "crew", "--json"))["pairs"]
@@ -240,6 +242,7 @@ def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, gue
     assert "not answers: protocol.force_guess" in pair["verdict"]
 
 
+@pytest.mark.gate
 def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
     (folder / "sweep").mkdir()
     shutil.copy(folder / "data.jsonl", folder / "sweep" / "data.jsonl")

@@ -75,6 +75,7 @@ def test_long_answers_are_sealed_in_less_memory_than_they_have(tmp_path: Path) -
             assert largest < 32 << 20
 
 
+@pytest.mark.gate
 def test_unsealed_rows_stand_in_files_of_a_bounded_size(tmp_path: Path) -> None:
     parts = PartFiles(tmp_path, "run")
     for index, length in enumerate((3_000_000, 6_000_000, 20_000_000, *[1] * 25_000)):
@@ -93,6 +94,7 @@ HUGE = {
 """Texts whose line of JSON is longer than the 32 MiB of the buffer that DuckDB has unasked."""
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", HUGE)
 def test_one_huge_answer_among_short_ones_is_sealed_whole(tmp_path: Path, name: str) -> None:

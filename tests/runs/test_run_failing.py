@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import ProviderRefusal, UsageError
-from tests.support.processes import ended, nip_run, nip_run_here, started, until
+from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -29,11 +29,9 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
 ) -> None:
     with serving(kind=kind, after=10, latency=0.02) as server:
         spec_file(tmp_path, server.base_url, size=64)
-        process = started("spec.yaml", "rollouts.concurrency=8", "+models.m.temperature=1", "-q", cwd=tmp_path)
-        until(lambda: server.stats()["kinds"].get(kind, 0) > 0 or process.poll() is not None)
-        code, out, err = ended(process)
-        stats = server.stats()
-    assert (code, out) == (4, ""), err
+        done = nip_run_here("spec.yaml", "rollouts.concurrency=8", "+models.m.temperature=1", "-q", cwd=tmp_path)
+        stats, err = server.stats(), done.stderr
+    assert (done.returncode, done.stdout) == (4, ""), err
     assert advice in err
     temperature = "..." if kind == "unsupported_parameter" else "1"
     command = f"nip-run run spec.yaml rollouts.concurrency=8 +models.m.temperature={temperature}"

@@ -182,6 +182,7 @@ def test_the_tail_of_another_play_changes_no_verdict(tmp_path: Path) -> None:
     assert f"is damaged at byte {len(b''.join(own[:cut]))}: what stands there is whole" in done.stderr
 
 
+@pytest.mark.gate
 def test_ctrl_c_exits_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     with serving(held_after=6) as server:
         path = spec_file(tmp_path, server.base_url)

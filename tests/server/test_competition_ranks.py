@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from runner import run
 from runner.documents.releases.reference import Kind
 from runner.registry.components.drafts import component_draft
@@ -14,6 +16,7 @@ from tests.support.serving import Served
 FAIR = "/api/v1/competitions/acme/fair"
 
 
+@pytest.mark.gate
 def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: Served, tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl")
     lines = (tmp_path / "rows.jsonl").read_text().replace("right?", "fair?")

@@ -32,6 +32,7 @@ def test_a_folder_of_releases_is_refused_with_the_command_that_imports_it(filled
     assert f"nip-run serve {filled} --import" in done.stderr
 
 
+@pytest.mark.gate
 def test_what_is_imported_is_served_as_it_was_published_and_served_again_without_the_option(filled: Path) -> None:
     with connect(str(filled)) as registry:
         before = {entry.reference: (entry.sha256, entry.yanked) for entry in registry.entries()}
@@ -49,6 +50,7 @@ def test_what_is_imported_is_served_as_it_was_published_and_served_again_without
         assert len(again.ask("/api/v1/releases").json["releases"]) == 2
 
 
+@pytest.mark.full
 def test_what_is_damaged_is_named_and_not_served_and_the_rest_is_imported(filled: Path) -> None:
     (journal,) = filled.rglob("journal.jsonl")
     journal.write_bytes(journal.read_bytes()[:-10] + b"0000000000")

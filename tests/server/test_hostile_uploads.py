@@ -87,6 +87,7 @@ def refused(rows: Iterable[Row], server: Served, raw: Raw, folder: Path) -> dict
     return wrong
 
 
+@pytest.mark.gate
 def test_some_hostile_releases_are_refused_in_words_and_nothing_of_them_is_seen(
     server: Served, acme: Raw, tmp_path: Path
 ) -> None:

@@ -269,6 +269,7 @@ def test_what_is_not_there_is_no_page(site: Site, path: str) -> None:
     assert site.browser().ask(path).status == 404
 
 
+@pytest.mark.gate
 def test_a_yanked_run_leaves_the_board_and_keeps_its_page(site: Site) -> None:
     reference = parse("run/alice/gone@1")
     assert isinstance(reference, Reference)

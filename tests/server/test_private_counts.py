@@ -18,6 +18,8 @@ from tests.support.processes import until
 from tests.support.served import copy_of, put, run_bundle
 from tests.support.serving import Answered, Served, populate, serving
 
+pytestmark = pytest.mark.gate
+
 AT = 1_700_000_000.0
 """When everything was published, so that no time differs between the two servers."""
 

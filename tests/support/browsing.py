@@ -54,10 +54,11 @@ class Browsing:
 
     def once(self, path: str, is_good: Callable[[Answered], bool]) -> Answered:
         """What an address says once it is as wanted: boards and pages are made beside the server."""
-        end = time.monotonic() + HANG_SECONDS
+        started = time.monotonic()
         while not is_good(answer := self.ask(path)):
-            assert time.monotonic() < end, (path, answer.status, answer.body[:300])
-            time.sleep(0.1)
+            waited = time.monotonic() - started
+            assert waited < HANG_SECONDS, (path, answer.status, answer.body[:300])
+            time.sleep(min(max(0.1, waited / 20), 0.5))
         return answer
 
     def sign_in(self, token: str) -> Answered:

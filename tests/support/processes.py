@@ -64,11 +64,12 @@ def python(
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Poll until `condition` is true."""
-    deadline = time.monotonic() + HANG_SECONDS
+    """Poll until `condition` is true. The pauses grow with the wait, to leave CPU time to what the test waits for."""
+    started = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.01)
+        waited = time.monotonic() - started
+        assert waited < HANG_SECONDS, "what the test waits for did not happen"
+        time.sleep(min(max(0.01, waited / 20), 0.5))
 
 
 def has_open(pid: int, name: str) -> bool:

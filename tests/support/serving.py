@@ -9,7 +9,6 @@ tests of a process, without any account.
 
 from __future__ import annotations
 
-import atexit
 import http.client
 import json
 import os
@@ -245,7 +244,7 @@ def serving(
         server.stop()
 
 
-_SHARED: list[Served] = []
+_SHARED: list[tuple[Served, tempfile.TemporaryDirectory[str]]] = []
 
 
 @contextmanager
@@ -255,10 +254,8 @@ def emptied() -> Iterator[Served]:
         place = tempfile.TemporaryDirectory(prefix="nip-run-server-")
         server = Served(Path(place.name))
         server.start()
-        _SHARED.append(server)
-        atexit.register(place.cleanup)
-        atexit.register(server.stop)
-    server = _SHARED[0]
+        _SHARED.append((server, place))
+    server, _ = _SHARED[0]
     database = server.records()
     with database.writing() as connection:
         for table in reversed(metadata.sorted_tables):
@@ -267,6 +264,14 @@ def emptied() -> Iterator[Served]:
         database.changed(connection)
     database.close()
     yield server
+
+
+def stop_shared() -> None:
+    """Stop the server of `emptied` before the worker ends: pytest-xdist may kill a worker during its `atexit` calls."""
+    while _SHARED:
+        server, place = _SHARED.pop()
+        server.stop()
+        place.cleanup()
 
 
 @contextmanager

@@ -269,6 +269,7 @@ def test_a_listing_that_cannot_be_read_never_leads_to_a_second_job(server: FineT
     assert len(server.jobs()) == 1
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("fault", ["after_drop", "late"])
 def test_a_killed_process_leaves_one_job_although_listings_lag(server: FineTuner, tmp_path: Path, fault: str) -> None:
     """SIGKILL arrives while the backend waits for the answer, or before it looks for the job."""

@@ -82,6 +82,7 @@ def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path:
     assert end_of(tmp_path) == state
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("script", "message"),

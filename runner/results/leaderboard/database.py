@@ -215,13 +215,15 @@ class Leaderboard:
                 locked(self.folder / LOCK, str(path), wait_seconds),
                 _copy_beside(path, fresh=fresh) as copy,
             ):
-                _check_format(path)
+                if fresh:
+                    _check_format(path)  # else the copy is checked, which spares another connection
                 connection = connect(memory=f"{MEMORY}B")
                 try:
                     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
                     # Rows wait in memory until their group is full; the usual groups are of 122,880 rows.
                     connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
+                    _refuse_newer(connection, path)
                     _define(connection)
                     self._update(connection)
                     yield connection  # no transaction: the copy takes the place of the file, or is thrown away
@@ -246,10 +248,15 @@ def _check_format(path: Path) -> None:
     if not path.is_file():
         return
     with suppress(duckdb.Error), _reading(path) as connection:
-        if _has(connection, "board", "format"):
-            ((found,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()
-            hint = ", or remove the file and have it made again from the run folders: nip-run leaderboard --rebuild"
-            refuse_newer(path, found, LEADERBOARD, error=LeaderboardError, hint=hint)
+        _refuse_newer(connection, path)
+
+
+def _refuse_newer(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Refuse the attached board if a newer nip-run wrote it; `path` is the board's file."""
+    if _has(connection, "board", "format"):
+        ((found,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()
+        hint = ", or remove the file and have it made again from the run folders: nip-run leaderboard --rebuild"
+        refuse_newer(path, found, LEADERBOARD, error=LeaderboardError, hint=hint)
 
 
 def _has(connection: duckdb.DuckDBPyConnection, database: str, table: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from runner.results.leaderboard.schema import OF_GROUP, OF_PAIR
@@ -20,14 +21,11 @@ if TYPE_CHECKING:
 AT_ONCE = 64
 """Runs whose groups stand in memory together."""
 
-_RANKING = """
-SELECT benchmark, list, list(run_id ORDER BY accuracy DESC, run_id) FROM leaderboard
-WHERE reason IS NULL GROUP BY benchmark, list ORDER BY benchmark, list
+_RANKED = """
+SELECT benchmark, list, run_id, ci_low, ci_high, stopped IS NOT NULL, game_sha256 FROM leaderboard
+WHERE reason IS NULL ORDER BY benchmark, list, accuracy DESC, run_id
 """
-
-_INTERVALS = """
-SELECT run_id, ci_low, ci_high, stopped IS NOT NULL, game_sha256 FROM leaderboard WHERE reason IS NULL
-"""
+"""The runs that rank, list by list, the best first. One question: the view is expensive to plan."""
 
 _PAIRS = f"""
 WITH systems AS (SELECT unnest($systems) AS system, unnest($runs) AS run_id), shares AS (
@@ -89,10 +87,11 @@ def _p(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
 
 def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Give every row of the board that ranks its range of ranks."""
-    tests = _Tests(connection)
+    rows = connection.execute(_RANKED).fetchall()
+    tests = _Tests(connection, {run: RankedSystem([run], *facts) for _, _, run, *facts in rows})
     ranks: dict[str, tuple[int, int]] = {}
-    for _, _, order in connection.execute(_RANKING).fetchall():
-        ranks |= ranges_in_order(order, tests.p_values)
+    for _, ranked in groupby(rows, key=lambda row: row[:2]):
+        ranks |= ranges_in_order([run for _, _, run, *_ in ranked], tests.p_values)
     connection.begin()
     connection.execute("DELETE FROM ranks")
     _insert(connection, "ranks", [(run, *both) for run, both in ranks.items()])
@@ -104,12 +103,11 @@ def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
 class _Tests:
     """The p-values of runs against leaders: those that are known, and those that have to be made."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, systems: Mapping[str, RankedSystem]) -> None:
         self._connection = connection
+        self._systems = systems
         known = connection.execute("SELECT leader, run_id, p FROM rank_tests").fetchall()
         self._known = {(leader, run): p for leader, run, p in known}
-        rows = connection.execute(_INTERVALS).fetchall()
-        self._systems = {run: RankedSystem([run], *facts) for run, *facts in rows}
         self.used: dict[tuple[str, str], float] = {}
 
     def p_values(self, leader: str, others: Sequence[str]) -> list[float]:

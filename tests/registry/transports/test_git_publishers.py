@@ -175,6 +175,7 @@ with connect(sys.argv[1]) as registry:
 """
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("served", "times"),
     [("path", 1), pytest.param("path", 25, marks=pytest.mark.full), pytest.param("daemon", 25, marks=pytest.mark.full)],

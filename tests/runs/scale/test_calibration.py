@@ -32,6 +32,7 @@ def test_a_merge_has_a_part_that_is_there_once_and_neither_part_is_below_nothing
     assert found.once >= 0
 
 
+@pytest.mark.gate
 def test_a_merge_is_measured_also_where_the_first_datapoints_are_all_of_one_group(tmp_path: Path) -> None:
     fixed = {"min_message_rounds": 5, "max_message_rounds": 5}
     path = spec_file(tmp_path, size=400, fine_tune=None, protocol=fixed, dataset={"group_by": "label"})

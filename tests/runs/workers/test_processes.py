@@ -32,6 +32,7 @@ def asked(server: Loopback, count: int, process: subprocess.Popen[str]) -> None:
     until(lambda: server.requests >= count or process.poll() is not None)
 
 
+@pytest.mark.gate
 def test_a_worker_that_is_killed_costs_no_answer_and_changes_no_file(tmp_path: Path) -> None:
     killed: list[int] = []
 

@@ -155,6 +155,7 @@ def test_a_file_in_another_encoding_is_refused_with_row_byte_and_command(
     assert [part for part in parts if part not in said] == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("start", ["", "\n ", "\ufeff"])
 def test_a_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None, start: str) -> None:

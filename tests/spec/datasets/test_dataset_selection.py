@@ -49,6 +49,7 @@ def test_the_id_and_the_label_must_be_there(tmp_path: Path, missing: str) -> Non
     assert f"the file has no column {missing!r}" in refusal(tmp_path, jsonl(*rows))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("condition", ["label = 1", "is_right = 1", "IS_RIGHT = 1 AND label = 1"])
 @pytest.mark.parametrize("name", ["d.csv", "d.jsonl"])
 def test_a_filter_knows_a_renamed_column_by_the_files_name_too(tmp_path: Path, name: str, condition: str) -> None:
