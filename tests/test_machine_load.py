@@ -42,7 +42,7 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/server/test_bodies.py": (1, NEVER_OVER),
     "tests/server/test_connections.py": (2, "connections arrive in turn; what is asserted is waited for"),
     "tests/server/test_pages.py": (2, "at least so long; and a kill at any moment"),
-    "tests/server/test_serve.py": (2, "a time-out of the server, of the `gate` tier; and a signal at any moment"),
+    "tests/server/test_serve.py": (1, "a signal at any moment"),
     "tests/base/storage/test_journal_writes.py": (1, CPU_TIME),
     "tests/support/browsing.py": (1, POLLS),
     "tests/support/hostile_git_servers.py": (2, PLAYED),

@@ -221,7 +221,7 @@ def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, li
     assert stats["lines"] == len(calls(live))
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live: Path) -> None:
     with providing(delay=0.3) as provider:
         path = batch_spec(tmp_path, provider)

@@ -131,7 +131,7 @@ def test_a_budget_used_up_by_calls_in_flight_at_a_kill_says_so(tmp_path: Path) -
     assert "tokens are counted" in done.stderr  # nobody knows the price
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_kills_at_any_moment_count_every_call_and_none_twice(tmp_path: Path) -> None:
     """What is counted is every call that the provider got, and at most those besides that were about to be sent."""
     rng, kills = random.Random(5), 0

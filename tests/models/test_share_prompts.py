@@ -200,7 +200,7 @@ def test_more_repeats_pay_for_the_difference_alone(tmp_path: Path) -> None:
     assert Counter(ns)[3] == SIZE
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_killed_run_goes_on_with_no_answer_lost_or_doubled(tmp_path: Path) -> None:
     with providing(latency=0.03) as provider:
         path = shared(tmp_path, provider)

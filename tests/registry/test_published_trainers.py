@@ -95,7 +95,7 @@ def trainer_spec(home: Path, **trainer: Any) -> Path:
     })  # fmt: skip
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_published_training_run_is_continued_by_somebody_else_with_nothing_but_the_release(tmp_path: Path) -> None:
     ada, bob = user(tmp_path, "ada", "Pacific/Auckland"), user(tmp_path, "bob", "America/Bogota")
     registry = tmp_path / "registry"

@@ -67,7 +67,7 @@ def test_a_run_that_the_budget_of_another_process_counts_is_left_alone(tmp_path:
         assert f"run {locked} is in use by process {process.pid} " in done.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> None:
     with providing(latency=0.05) as provider:
         sweep(tmp_path, provider, budget={"usd": 1.0})

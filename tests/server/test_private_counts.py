@@ -18,7 +18,7 @@ from tests.support.processes import until
 from tests.support.served import copy_of, put, run_bundle
 from tests.support.serving import Answered, Served, populate, serving
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.full  # test_pages.py has a private run that no page counts in every run of the tests
 
 AT = 1_700_000_000.0
 """When everything was published, so that no time differs between the two servers."""

@@ -136,7 +136,7 @@ def test_a_head_that_does_not_come_ends_its_connection(served: Served) -> None:
         begun = time.monotonic()
         connection.sendall(b"GET / HTTP/1.1\r\nX: ")
         assert connection.recv(100) == b""
-        assert 15 < time.monotonic() - begun < 50
+        assert time.monotonic() - begun > 15
 
 
 def refused(*words: str | Path, cwd: Path) -> str:

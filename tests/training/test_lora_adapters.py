@@ -53,7 +53,7 @@ def happened(servers: Fleet, what: str) -> list[list[str]]:
     return [[name for event, name in one["events"] if event == what] for one in servers.ask("/adapters")]
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_the_end(tmp_path: Path) -> None:
     with fleet(2, "vllm") as servers:
         spec(tmp_path, servers.base_urls)
@@ -73,7 +73,7 @@ def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_
         assert [one["loaded"] for one in servers.ask("/adapters")] == [{}, {}]
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) -> None:
     with fleet(2, "vllm") as servers:
         spec(tmp_path, servers.base_urls)

@@ -34,7 +34,7 @@ def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", ["expert_iteration", pytest.param("malt", marks=pytest.mark.full)])
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
     with fine_tuning(latency=0.01) as provider:
         training_spec(tmp_path / "whole", **at_provider(provider.base_url, **KINDS[kind]))
@@ -59,7 +59,7 @@ def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) ->
         assert len(provider.jobs()) == len({job["sha256"] for job in provider.jobs()}) == len(jobs)
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
     """Created, and not yet in the log: the first process and the next must call the job the same."""
     training = {"iterations": 1, "test": {"scheme": "none"}}
