@@ -34,7 +34,6 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/registry/test_fetched.py": (1, ANY_MOMENT),
     "tests/rollouts/test_stop.py": (2, NEVER_OVER),
     "tests/runs/test_faults.py": (1, PLAYED),
-    "tests/runs/workers/test_ahead.py": (3, "virtual time"),
     "tests/runs/workers/test_ray.py": (1, POLLS),
     "tests/runs/workers/test_silence.py": (3, "looks are counted, not seconds"),
     "tests/server/test_answers.py": (1, NEVER_OVER),
