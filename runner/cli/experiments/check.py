@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_specs(parser)
-    add_shard(parser, "the part K of N: its games, its calls, and its share of each limit")
+    add_shard(parser, "show shard K of N: its games, calls, and share of each limit")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -36,12 +36,17 @@ _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", type=folder, nargs="?", default=Path(), metavar="DIR", help="made if it is not there; default: here"
+        "folder",
+        type=folder,
+        nargs="?",
+        default=Path(),
+        metavar="DIR",
+        help="created if missing; default: the current folder",
     )
     parser.add_argument(
         "--protocol",
         choices=("adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier"),
-        help="copy this built-in protocol and its prompts, to edit; default: prompts of a few lines for nip",
+        help="copy this built-in protocol and its prompts for editing; default: short prompts for nip",
     )
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN|PART",
-        help="runs that were played in shards, by id or folder; and folders of parts that stand elsewhere",
+        help="run ids, run folders, or folders of shards copied from other machines",
     )
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_specs(parser)
-    add("--detect", type=float, metavar="D", help="the difference of accuracy to see, such as 0.05 for five points")
+    add("--detect", type=float, metavar="D", help="the difference in accuracy to detect, such as 0.05 for five points")
     known = parser.add_mutually_exclusive_group()
     known.add_argument(
         "--from",
@@ -39,21 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="from_runs",
         metavar="RUN",
-        help="take the variance from this run of a like system, or from two runs that are like those to be compared",
+        help="take the variance from a run of a similar system, or from two runs similar to those to be compared",
     )
-    known.add_argument(
-        "--against", metavar="RUN", help="compare with this run, which is not played again; its variance is used"
-    )
+    known.add_argument("--against", metavar="RUN", help="compare with this finished run and use its variance")
     add(
         "--workers",
         type=int,
         metavar="N",
-        help="say how long the run takes and what bounds it, with so many workers (execution.processes)",
+        help="estimate the duration and the bottleneck with N workers (execution.processes)",
     )
-    add("--shards", type=int, metavar="N", help="likewise, in so many shards, each on its own machine")
-    add("--cores", type=int, metavar="N", help="of all that workers have; default: of this machine")
-    add("--like", metavar="RUN", help="its games and servers are known from this run; default: the newest that fits")
-    add("--measure", type=float, metavar="S", help="how many seconds to measure each thing here; default: 2")
+    add("--shards", type=int, metavar="N", help="the same for N shards, each on its own machine")
+    add("--cores", type=int, metavar="N", help="number of cores for all workers; default: this machine's")
+    add("--like", metavar="RUN", help="take game lengths and server speed from this run; default: the newest that fits")
+    add("--measure", type=float, metavar="S", help="seconds to spend on each measurement; default: 2")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -38,12 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verdict",
         choices=("last", "each"),
         default="last",
-        help="last: where the first judge decided, or had its last chance to; each: at every turn up to there in which "
-        "the judge may decide; default: last",
+        help="last: judge where the first judge decided or had its last chance; each: at every turn up to that one "
+        "at which the judge may decide; default: last",
     )
     add_trust(parser)
-    add("--again", action="store_true", help="judge again what was judged so, as a run of its own")
-    add("--run-id", metavar="ID", help="the run's id; default: by the first run's name")
+    add("--again", action="store_true", help="judge again as a new run")
+    add("--run-id", metavar="ID", help="the new run's id; default: derived from the first run")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, an agent of it, and overrides")
+    add("words", nargs="+", metavar="SPEC AGENT [KEY=VALUE...]", help="a spec, one of its agents, and overrides")
     add("--datapoint", metavar="ID", help="default: the first")
     add(
         "--round",
         type=int,
         metavar="N",
-        help="default: the first in which the agent speaks; earlier rounds are filled by the dummy provider",
+        help="default: the first round in which the agent speaks; the dummy provider fills earlier rounds",
     )
     add(
         "--stance",
         choices=("accept", "reject"),
-        help="of a spec with `stances: both`, the play with this stance; of opposed provers, the first's",
+        help="with `stances: both`: the game with this stance; for opposed provers, the first one's",
     )
-    add("--swapped", action="store_true", help="of a spec with `seats: swap`, the play with exchanged players")
+    add("--swapped", action="store_true", help="with `seats: swap`: the game with exchanged players")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -57,13 +57,13 @@ class _WaitingPoint(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_specs(parser)
-    add_shard(parser, "play the part K of N of the run, such as 3/8; the last part that ends makes one run of all")
-    add("--replay", metavar="RUN", help="play with the answers of this run: no network, no cost")
+    add_shard(parser, "play shard K of N, such as 3/8; the shard that finishes last merges all into one run")
+    add("--replay", metavar="RUN", help="play with the answers of this run, without network and cost")
     add(
         "--until-round",
         type=int,
         metavar="N",
-        help="with --replay: rounds before N are replayed, the rest is asked live",
+        help="with --replay: replay the rounds before N and ask the models from N on",
     )
     add(
         "--set-model",
@@ -73,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the model that you trained for a group with `backend: files`",
     )
     add_trust(parser)
-    add("--again", action="store_true", help="play a finished run again, as a run of its own")
-    add("--run-id", metavar="ID", help="the run's id; default: the spec's name and the hash of its content")
+    add("--again", action="store_true", help="play a finished run again as a new run")
+    add("--run-id", metavar="ID", help="the run's id; default: the spec's name and a hash of its content")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("reference", metavar="REF", help=f"{REF}; without a kind: a run")
+    add("reference", metavar="REF", help=f"{REF}; without a kind, a run")
     add("folder", metavar="DIR", nargs="?", type=folder, help="default: the name of the release")
     add_registry(parser)
-    add("--signer-key", type=Path, metavar="FILE", help="the public key (PEM) that must have signed it")
+    add("--signer-key", type=Path, metavar="FILE", help="check the signature with this public key (PEM)")
 
 
 def execute(args: argparse.Namespace) -> int:

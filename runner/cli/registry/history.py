@@ -35,8 +35,8 @@ _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("agent", metavar="AGENT", help="an agent, a model group or a model, by its name, or a run's id")
-    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"what is published there, too: {WHERE}")
+    parser.add_argument("agent", metavar="AGENT", help="name of an agent, model group or model, or a run id")
+    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"also include this registry: {WHERE}")
 
 
 def execute(args: argparse.Namespace) -> int:

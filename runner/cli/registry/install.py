@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("references", metavar="REF", nargs="*", help=f"{REF}; without any: what nip-run.lock says")
+    parser.add_argument("references", metavar="REF", nargs="*", help=f"{REF}; default: everything in nip-run.lock")
     add_registry(parser)
 
 

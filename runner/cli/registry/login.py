@@ -24,7 +24,7 @@ _LONGEST = 1_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("where", metavar="URL", nargs="?", help="the server; default: $NIP_RUN_REGISTRY")
-    parser.add_argument("--logout", action="store_true", help="forget its token here")
+    parser.add_argument("--logout", action="store_true", help="delete the stored token")
 
 
 def execute(args: argparse.Namespace) -> int:

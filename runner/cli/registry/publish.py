@@ -45,46 +45,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"runs ({RUN}; or a folder); or with --kind the file or folder of a component",
     )
     add("--to", dest="where", metavar="WHERE", help=f"the registry: {WHERE}")
-    add("--kind", help="of a component: protocol, prompts, dataset, agent, trainer, spec or model")
+    add("--kind", help="kind of a component: protocol, prompts, dataset, agent, trainer, spec or model")
     add(
         "--as",
         dest="name",
         metavar="OWNER/NAME@VERSION",
-        help="its name; of a run the owner will do: its id is the name, and 1 the version",
+        help="the release's name; for a run OWNER is enough: the name is its id, the version 1",
     )
-    add("--part", metavar="NAME", help="of a spec: which agent, trainer or model group it is")
-    add("--description", default="", metavar="TEXT", help="what it is, for a list")
+    add("--part", metavar="NAME", help="the agent, trainer or model group to take from a spec")
+    add("--description", default="", metavar="TEXT", help="description for listings")
     add(
         "--licence",
         "--license",
         metavar="SPDX",
-        help="how others may use it: an SPDX expression, such as CC-BY-4.0 or MIT",
+        help="license as an SPDX expression, such as CC-BY-4.0 or MIT",
     )
     add(
         "--dataset-licence",
         "--dataset-license",
         metavar="SPDX",
-        help="license of a run's dataset, if it is another; none: its rows stay here",
+        help="license of a run's dataset, if different; `none` leaves its rows out",
     )
-    add("--private", action="store_true", help="left out of searches and boards")
-    add("--dry-run", action="store_true", help="check all, and show what would be sent; send nothing")
+    add("--private", action="store_true", help="leave it out of searches and leaderboards")
+    add("--dry-run", action="store_true", help="run all checks and show what would be sent, but send nothing")
     add(
         "--force",
         action="store_true",
-        help="publish although files of a public repository are not committed or not pushed; marked as not pinned",
+        help="publish even if files of a public repository are not committed and pushed; marked as not pinned",
     )
-    add("--pin", type=Path, metavar="SPEC", help="pin a run: SPEC and its files, unchanged, are in a pushed commit now")
+    add("--pin", type=Path, metavar="SPEC", help="pin a run whose SPEC and files have since been pushed unchanged")
     add(
         "--allow-name",
         action="append",
         default=[],
         metavar="WORD",
-        help="publish this user name, machine name, host or path anyway; may be given again",
+        help="publish this user name, machine name, host or path anyway; repeatable",
     )
-    add("--child-of", metavar="REF", help=f"the release that it was made from: {REF}")
-    add("--pull-request", action="store_true", help="git, hf: as a branch or a pull request to merge")
+    add("--child-of", metavar="REF", help=f"the release it was derived from: {REF}")
+    add("--pull-request", action="store_true", help="git, hf: propose a branch or a pull request")
     add("--sign-key", type=Path, metavar="FILE", help="sign the manifest with this private key (PEM)")
-    add("--yank", metavar="REASON", help="no longer the newest for anybody; who asks for it is told why")
+    add(
+        "--yank",
+        metavar="REASON",
+        help="withdraw a version: it is no longer the newest, and whoever requests it sees the reason",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

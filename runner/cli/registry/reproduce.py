@@ -43,13 +43,13 @@ def _margin(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("reference", metavar="REF|DIR", help=f"{REF}; or a folder that `get` left")
+    add("reference", metavar="REF|DIR", help=f"{REF}; or a folder written by `get`")
     add_registry(parser)
     add(
         "--fresh",
         action="store_true",
-        help="play it anew, and say by how much it has drifted: exit code 1 where it has, 5 where that cannot be told, "
-        "4 where its model is gone",
+        help="play it again and measure the drift: exit code 1 if it drifted, 5 if the data cannot decide, "
+        "4 if its model is gone",
     )
     add(
         "--set",
@@ -57,17 +57,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="with --fresh: where its models are served, and other keys that change no game; dataset.path=FILE, where "
-        "it was published without the rows of its dataset; may be given again",
+        help="with --fresh: set where models are served and other keys that change no game; dataset.path=FILE if it "
+        "was published without its dataset; repeatable",
     )
-    add("--metric", metavar="NAME", help="with --fresh: what is compared")
+    add("--metric", metavar="NAME", help="with --fresh: the metric to compare; default: accuracy")
     add(
         "--margin",
         type=_margin,
         default=0.1,
         metavar="SHARE",
-        help="with --fresh: reproduced is what is shown to differ by no more than this share of the metric's scale "
-        "(of the published value, where it has none); default: 0.1",
+        help="with --fresh: the largest difference that counts as reproduced, as a share of the metric's scale (or of "
+        "the published value if it has no scale); default: 0.1",
     )
     add_trust(parser)
 

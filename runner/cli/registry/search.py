@@ -56,10 +56,10 @@ class _Found(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("words", metavar="WORD", nargs="*", help="found in names, descriptions, models and benchmarks")
+    add("words", metavar="WORD", nargs="*", help="words in names, descriptions, models or benchmarks")
     add_registry(parser)
-    add("--kind", help="only these: protocol, prompts, dataset, agent, trainer, spec, model or run")
-    add("--all", action="store_true", help="private and yanked releases, and older versions, too")
+    add("--kind", help="only this kind: protocol, prompts, dataset, agent, trainer, spec, model or run")
+    add("--all", action="store_true", help="include private and yanked releases and older versions")
 
 
 def execute(args: argparse.Namespace) -> int:

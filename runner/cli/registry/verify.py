@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", metavar="RUN|REF|DIR", help=f"a run ({RUN}), {REF}, or a folder that `get` left")
+    parser.add_argument("what", metavar="RUN|REF|DIR", help=f"a run ({RUN}), {REF}, or a folder written by `get`")
     add_registry(parser)
-    parser.add_argument("--signer-key", type=Path, metavar="FILE", help="the public key (PEM) that must have signed it")
+    parser.add_argument(
+        "--signer-key", type=Path, metavar="FILE", help="check the signature with this public key (PEM)"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help=f"{RUN}; RUN,RUN,... are pooled as the repeats of one system, such as one spec by several seeds",
+        help=f"{RUN}; RUN,RUN,... pools runs as repeats of one system, such as one spec with several seeds",
     )
     add(
         "--metric",
@@ -46,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="accuracy (the default), accuracy_0, balanced_accuracy, soundness_error, decided, tokens, cost, "
         "AGENT.reward, ...; a wrong name lists them",
     )
-    add("--by", metavar="COLUMN", help="compare each value of this column of the dataset, too, or label")
+    add("--by", metavar="COLUMN", help="also compare within each value of this dataset column, or of `label`")
     add(
         "--baseline",
         metavar="NAME",
-        help="compare each with this: a run, or a protocol, whose run of the same task and verifier is found",
+        help="compare each run with this one: a run, or a protocol whose run has the same task and verifier",
     )
     add(
         "--assert",
@@ -58,17 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="EXPR",
-        help="METRIC >= NUMBER, or METRIC >= base - NUMBER, where base is the baseline or else the first; one RUN "
-        "will do without base; exit 1 where it does not hold, 5 where the data cannot tell, 2 where a run cannot be "
-        "read; may be given again",
+        help="METRIC >= NUMBER, or METRIC >= base - NUMBER, with base the baseline or else the first run; without "
+        "base one RUN is enough; exit code 1 if it fails, 5 if the data cannot decide, 2 if a run cannot be read; "
+        "repeatable",
     )
     add(
         "--worst",
         action="store_true",
-        help="say, too, which run is the worst by the metric, such as of one verifier beside several provers, with an "
-        "interval that holds for all at once",
+        help="also name the run that is worst by the metric, such as one verifier with several provers, with an "
+        "interval that covers all runs at once",
     )
-    add("--flips", type=int, default=10, metavar="N", help="how many flips are listed; default: 10")
+    add("--flips", type=int, default=10, metavar="N", help="number of flips to list; default: 10")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -28,8 +28,8 @@ SHOWN_CHARACTERS = 60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN)
-    add("--cache", type=Path, metavar="FILE", help="default: the cache that the run used")
-    add("--max", type=int, default=5, metavar="N", help="how many misses to explain; default: 5")
+    add("--cache", type=Path, metavar="FILE", help="the cache to search; default: the one the run used")
+    add("--max", type=int, default=5, metavar="N", help="number of misses to explain; default: 5")
     add("--most", type=int, dest="max", action=OldName, new="--max")
 
 

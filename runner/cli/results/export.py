@@ -53,44 +53,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         required=True,
         choices=("openai", "trl", "verl", *EXPORT_NAMES, MLFLOW),
-        help="fine-tune files: openai, trl, verl; runs in full on a tracking server: mlflow; results, logs and "
-        "transcripts: the others",
+        help="fine-tune files: openai, trl, verl; whole runs to a tracking server: mlflow; results, logs "
+        "and transcripts: the others",
     )
     add(
         "--method",
         choices=("sft", "dpo", "rl"),
         help="the training method; default: sft, and rl for verl, its only one",
     )
-    add(
-        "--chat-format", choices=("openai", "alternating"), help="of the chats; default: the format they were played in"
-    )
+    add("--chat-format", choices=("openai", "alternating"), help="chat format; default: the one that was played")
     add(
         "--out", type=folder, metavar="DIR", help="default: the run's folder, fine_tune/export-FORMAT or exports/FORMAT"
     )
-    add("--agent", action="append", metavar="NAME", help="only this agent; may be given again")
-    add("--only-correct", action="store_true", help="only rollouts with a right verdict")
-    add("--true-labels", action="store_true", help="put the label in the place of the verifier's last message")
-    add("--subject", metavar="AGENT", help="whose model a record of one model is of")
+    add("--agent", action="append", metavar="NAME", help="only this agent; repeatable")
+    add("--only-correct", action="store_true", help="only rollouts with a correct verdict")
+    add("--true-labels", action="store_true", help="replace the verifier's last message with the label")
+    add("--subject", metavar="AGENT", help="the agent whose model the record names")
     add("--organization", metavar="NAME", help="every-eval-ever: who ran the evaluation")
     add(
         "--relationship",
         choices=("first_party", "third_party", "collaborative", "other"),
-        help="every-eval-ever: of who ran it to who made the model",
+        help="every-eval-ever: how the evaluator relates to the model developer",
     )
     add("--hf-dataset", metavar="ID", help="the benchmark's dataset on the Hugging Face Hub")
     add("--task-id", metavar="TASK", help="hf-eval-results: the task of that benchmark")
-    add("--source-url", metavar="URL", help="hf-eval-results: where the result can be read")
+    add("--source-url", metavar="URL", help="hf-eval-results: URL of the result")
     add("--tracking-uri", metavar="URI", help="mlflow: the tracking server; default: $MLFLOW_TRACKING_URI")
     add(
         "--experiment",
         metavar="NAME",
-        help="mlflow: the experiment, made where there is none; default: $MLFLOW_EXPERIMENT_NAME, else nip-run",
+        help="mlflow: the experiment, created if missing; default: $MLFLOW_EXPERIMENT_NAME, else nip-run",
     )
-    add("--follow", action="store_true", help="mlflow: send while the run plays, and end with it")
+    add("--follow", action="store_true", help="mlflow: send while the run plays; stop when it ends")
     add(
         "--journal",
         action="store_true",
-        help="mlflow: send the journal and the rows of the dataset, too, from which a run is made again",
+        help="mlflow: also send the journal and the dataset rows, from which the run can be rebuilt",
     )
 
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("benchmark", nargs="?", metavar="BENCHMARK", help="only this benchmark")
-    add("--rebuild", action="store_true", help="make the file again from the run folders")
+    add("--rebuild", action="store_true", help="rebuild the file from the run folders")
     add(
         "--from",
         dest="where",
         metavar="WHERE",
-        help="rank what is published there instead: a folder, git:URL, hf:OWNER/NAME or https://HOST; "
-        "only what is new is read",
+        help="rank the published runs of this registry instead: a folder, git:URL, hf:OWNER/NAME or https://HOST; "
+        "reads only new releases",
     )
 
 

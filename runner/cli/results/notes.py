@@ -37,15 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("run", metavar="RUN", help=RUNS)
     add("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--add", metavar="TEXT", help="keep a note of the rollout, or of the run")
-    what.add_argument("--remove", metavar="ID", help="take a note back")
+    what.add_argument("--add", metavar="TEXT", help="add a note to the rollout, or to the run")
+    what.add_argument("--remove", metavar="ID", help="remove a note")
     what.add_argument("--export", type=Path, metavar="FILE", help="write the notes to a file, .jsonl or .csv")
     what.add_argument(
-        "--import", dest="take_in", type=Path, metavar="FILE", help="take in a notes.jsonl, such as a report saves"
+        "--import",
+        dest="take_in",
+        type=Path,
+        metavar="FILE",
+        help="import a notes.jsonl, such as the one a report saves",
     )
-    add("--tag", action="append", default=[], metavar="TAG", help="with --add: its tag; else only notes with it; again")
-    add("--by", metavar="NAME", help="with --add: who wrote it")
-    add("--search", metavar="WORDS", help="only notes that have all these words in text or tags")
+    add(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="with --add: a tag of the note; otherwise only notes with this tag; repeatable",
+    )
+    add("--by", metavar="NAME", help="with --add: the author")
+    add("--search", metavar="WORDS", help="only notes whose text or tags contain all these words")
 
 
 def execute(args: argparse.Namespace) -> int:

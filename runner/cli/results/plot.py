@@ -33,16 +33,23 @@ FIGURES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("figure", metavar="NAME", choices=FIGURES, help=f"one of {', '.join(FIGURES)}")
-    add("runs", nargs="+", metavar="RUN", help=f"{RUNS}; runs of one game are pooled as its seeds")
-    add("-o", "--output", type=Path, metavar="FILE", required=True, help="FILE.svg; FILE.csv or FILE.json for its rows")
+    add("runs", nargs="+", metavar="RUN", help=f"{RUNS}; runs of one game are pooled as seeds")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="FILE.svg, or FILE.csv or FILE.json for the data",
+    )
     add(
         "--width",
         choices=("column", "page"),
         default="column",
-        help="of a column (3.25 in) or a page (6.75 in) of a paper",
+        help="width of a column (3.25 in) or of a page (6.75 in)",
     )
-    add("--title", metavar="TEXT", help="drawn above the figure; none by default: a paper has its caption")
-    add("--metric", metavar="METRIC", help="of forest and frontier; accuracy by default")
+    add("--title", metavar="TEXT", help="title above the figure; default: none")
+    add("--metric", metavar="METRIC", help="with forest and frontier; default: accuracy")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="one page that needs no other file")
-    where.add_argument("--dir", type=Path, metavar="DIR", help="index.html and its data in pieces, for a web server")
-    add_board(parser, "the leaderboard too, or alone: a list for each task")
+    where.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="write one self-contained page")
+    where.add_argument("--dir", type=Path, metavar="DIR", help="write index.html and its data files, for a web server")
+    add_board(parser, "include the leaderboard; without RUN, only the leaderboard")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", nargs="?", default="last", help=f"{RUN}; default: last, the newest run")
     add("rollout", metavar="ROLLOUT", nargs="?", help="a rollout id, the start of one, or a datapoint's id")
-    add("other", metavar="RUN ROLLOUT", nargs="*", help="another run and a rollout of it, shown after the first")
-    add_shard(parser, "of a run that is played in shards: the part K of N")
+    add("other", metavar="RUN ROLLOUT", nargs="*", help="a second run and rollout, shown after the first")
+    add_shard(parser, "shard K of N of a run that is played in shards")
     add("--wrong", action="store_true", help="only rollouts with a wrong verdict")
     add("--undecided", action="store_true", help="only rollouts without a verdict")
     add("--repeat", type=int, metavar="N", help="only this repeat of each datapoint, from 0")
-    add("--limit", type=int, metavar="N", help="how many rollouts are listed; default: 20")
-    add("--all", action="store_true", help="list all of them")
-    add("--prompt", metavar="AGENT", help="with ROLLOUT: the chats that this agent's model got, as they were sent")
+    add("--limit", type=int, metavar="N", help="number of rollouts to list; default: 20")
+    add("--all", action="store_true", help="list all rollouts")
+    add("--prompt", metavar="AGENT", help="with ROLLOUT: show the prompts sent to this agent's model")
     add("--round", type=int, metavar="N", help="with ROLLOUT: only this round, from 0")
 
 

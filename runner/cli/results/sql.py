@@ -74,23 +74,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sql",
         nargs="?",
         metavar="QUESTION",
-        help="SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW or SUMMARIZE; @NAME asks one that is kept, @ lists them; `-` "
-        "reads it from standard input; without one: the tables, their columns, and examples",
+        help="SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW or SUMMARIZE; @NAME runs a stored query, @ lists them; - "
+        "reads standard input; without a query: list tables, columns and examples",
     )
-    add("parameters", nargs="*", metavar="NAME=VALUE", help="values of the question's parameters, $NAME in its text")
-    add("--list", action="store_true", help="list the questions that are kept, as @ does")
-    add("--file", type=Path, metavar="FILE", help="read the question from a file")
+    add(
+        "parameters",
+        nargs="*",
+        metavar="NAME=VALUE",
+        help="values of the query's parameters, written $NAME in its text",
+    )
+    add("--list", action="store_true", help="list the stored queries, as @ does")
+    add("--file", type=Path, metavar="FILE", help="read the query from a file")
     add(
         "--format",
         choices=("table", "csv", "json", "markdown", "parquet"),
-        help="default: by the ending of --out, else table, which shows the first 1,000 rows",
+        help="default: by the extension of --out, else table, which shows the first 1,000 rows",
     )
     add(
         "-o",
         "--out",
         type=Path,
         metavar="FILE",
-        help="write the answer to a file (behind a link: to that which it leads to); parquet needs one",
+        help="write the result to a file (a link is followed); required for parquet",
     )
 
 

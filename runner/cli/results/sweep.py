@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="METRIC",
-        help="a column of its own, beside accuracy; of an agent: AGENT.METRIC; may be given several times",
+        help="add a column for this metric, or AGENT.METRIC for one agent; repeatable",
     )
 
 

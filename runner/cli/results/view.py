@@ -36,10 +36,10 @@ MAX_PORT = 65_535
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
-    add_shard(parser, "of runs that are played in shards: the part K of N")
-    add("--port", type=int, default=0, metavar="N", help="default: one that is free")
-    add("--no-open", dest="open", action="store_false", help="print where the page is, and open no browser")
-    add_board(parser, "the leaderboard instead: a list for each task, made anew when the page is loaded")
+    add_shard(parser, "shard K of N of runs that are played in shards")
+    add("--port", type=int, default=0, metavar="N", help="default: a free port")
+    add("--no-open", dest="open", action="store_false", help="print the address, but open no browser")
+    add_board(parser, "show the leaderboard instead, updated whenever the page is loaded")
 
 
 def execute(args: argparse.Namespace) -> int:

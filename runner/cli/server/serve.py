@@ -38,8 +38,8 @@ BLOBS = "files in an object store, such as s3://BUCKET/PREFIX (keys from AWS_...
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help=DIR)
-    add("--host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1, this machine alone")
-    add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0: one that is free")
+    add("--host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1, only this machine")
+    add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0: a free port")
     add("--database", metavar="URL", help=DATABASE)
     add("--blobs", metavar="URL", help=BLOBS)
     add(
@@ -47,39 +47,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NETWORK",
-        help="a reverse proxy that speaks TLS is there, such as 127.0.0.1 or 10.0.0.0/8; may be given again",
+        help="network of a reverse proxy that terminates TLS, such as 127.0.0.1 or 10.0.0.0/8; repeatable",
     )
-    add("--without-tls", action="store_true", help="listen to other machines though anybody on the way reads tokens")
+    add(
+        "--without-tls",
+        action="store_true",
+        help="accept other machines without TLS, although anybody on the network can read tokens",
+    )
     add(
         "--rate",
         type=float,
         default=100.0,
         metavar="N",
-        help="requests a second of one account or address, 20 s of them at once; default: 100; 0: any number",
+        help="requests per second for each account or address, with bursts of 20 s; default: 100; 0: no limit",
     )
-    add("--connections", type=int, default=512, metavar="N", help="at once; default: 512; who says nothing gives way")
+    add(
+        "--connections",
+        type=int,
+        default=512,
+        metavar="N",
+        help="maximum number of connections; idle ones are closed first; default: 512",
+    )
     add(
         "--quota",
         type=float,
         default=64.0,
         metavar="GIB",
-        help="that one account may have published and open, each file once; default: 64; 0: any number",
+        help="storage per account, published and in upload, each file once; default: 64; 0: no limit",
     )
-    add("--check-seconds", type=float, default=300.0, metavar="N", help="what the check of one publish may take; 300")
-    add("--check-memory", type=int, default=2_048, metavar="MIB", help="the same of memory, in MiB; default: 2048")
+    add(
+        "--check-seconds",
+        type=float,
+        default=300.0,
+        metavar="N",
+        help="time limit for the check of one publish; default: 300",
+    )
+    add(
+        "--check-memory",
+        type=int,
+        default=2_048,
+        metavar="MIB",
+        help="memory limit for the check of one publish; default: 2048",
+    )
     add(
         "--address",
         metavar="URL",
-        help="where others find it, such as https://registry.example.org; it stands in links",
+        help="public address, used in links, such as https://registry.example.org",
     )
     add(
         "--import",
         dest="import_releases",
         action="store_true",
-        help="first import the releases that `publish --to DIR` put there; owners without an account get one",
+        help="first import the releases that `publish --to DIR` wrote; creates missing accounts of owners",
     )
-    add("--rebuild", action="store_true", help="serve nothing; make all that follows from releases again, and check it")
-    add("--collect", action="store_true", help="serve nothing; remove files that no release has")
+    add("--rebuild", action="store_true", help="do not serve; rebuild and check everything derived from releases")
+    add("--collect", action="store_true", help="do not serve; remove files that belong to no release")
 
 
 def execute(args: argparse.Namespace) -> int:

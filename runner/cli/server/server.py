@@ -32,25 +32,25 @@ _MOST_ACTS = 200
 
 ACTIONS = {
     "accounts": "list accounts and organisations",
-    "add-account": "NAME...: make accounts",
-    "add-organisation": "NAME OWNER...: make an organisation that these accounts own",
-    "add-member": "ORGANISATION ACCOUNT...: let accounts publish as it; --owner: and say who else does",
-    "remove-member": "ORGANISATION ACCOUNT...: no longer",
-    "disable": "NAME...: their tokens are taken no more; what they published stays",
-    "enable": "NAME...: they are taken again",
+    "add-account": "NAME...: create accounts",
+    "add-organisation": "NAME OWNER...: create an organization owned by these accounts",
+    "add-member": "ORGANIZATION ACCOUNT...: allow accounts to publish as it; with --owner, also to manage members",
+    "remove-member": "ORGANIZATION ACCOUNT...: remove accounts from it",
+    "disable": "NAME...: reject their tokens; their releases stay",
+    "enable": "NAME...: accept their tokens again",
     "tokens": "[ACCOUNT]: list tokens, without their secrets",
-    "add-token": "ACCOUNT: make a token, which is told this once; --scope, --days, --label",
+    "add-token": "ACCOUNT: create a token, which is shown only once; --scope, --days, --label",
     "revoke-token": "ID...: the part of a token between nip_ and the second _",
-    "hide": "KIND/OWNER/NAME@VERSION...: seen by its owner alone from now on; --why",
-    "show": "KIND/OWNER/NAME@VERSION...: hidden ones are seen by all again",
-    "acts": "list what was done by these commands and over the API",
-    "backup": "FILE: all records, of one state, while the server runs",
-    "restore": "FILE: the records of a backup, into a server that has none",
-    "add-competition": "ACCOUNT FILE: score the runs on a dataset by the labels in FILE, and say what was made",
-    "change-competition": "OWNER/NAME FILE: another title or limit, or a later closing",
-    "relabel-competition": "OWNER/NAME FILE: labels in the place of wrong ones; all submissions are scored again",
-    "withdraw-competition": "OWNER/NAME: without labels and scores from now on; --why",
-    "check": "say which files of releases are missing",
+    "hide": "KIND/OWNER/NAME@VERSION...: show them only to their owner; --why",
+    "show": "KIND/OWNER/NAME@VERSION...: show hidden releases to everybody again",
+    "acts": "list administrative acts, by these commands and over the API",
+    "backup": "FILE: write a consistent backup of all records, also while the server runs",
+    "restore": "FILE: load a backup into a server without records",
+    "add-competition": "ACCOUNT FILE: create a competition that scores runs by the labels in FILE",
+    "change-competition": "OWNER/NAME FILE: change title or limit, or close later",
+    "relabel-competition": "OWNER/NAME FILE: replace wrong labels; all submissions are scored again",
+    "withdraw-competition": "OWNER/NAME: delete its labels and scores; --why",
+    "check": "list missing files of releases",
 }
 
 DATABASE = (
@@ -65,32 +65,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     width = max(map(len, ACTIONS))
     parser.add_argument_group("actions", "\n".join(f"{name:<{width}}  {what}" for name, what in ACTIONS.items()))
-    add("action", metavar="ACTION", choices=tuple(ACTIONS), help="one of the actions below")
-    add("folder", type=Path, metavar="DIR", help="the folder that `nip-run serve` has")
-    add("names", nargs="*", metavar="NAME", help="what the action is done to")
+    add("action", metavar="ACTION", choices=tuple(ACTIONS), help="one of the actions listed below")
+    add("folder", type=Path, metavar="DIR", help="the folder of `nip-run serve`")
+    add("names", nargs="*", metavar="NAME", help="arguments of the action")
     add("--database", metavar="URL", help=DATABASE)
     add("--blobs", metavar="URL", help=f"with check, restore: {BLOBS}")
-    add("--owner", action="store_true", help="with add-member: as one of its owners")
+    add("--owner", action="store_true", help="with add-member: add as an owner")
     add(
         "--scope",
         choices=("read", "publish", "admin"),
         default="publish",
-        help="with add-token: read: see what is private to the account; publish: that, and publish (default); admin: "
-        "that, and hide anybody's release and read /metrics",
+        help="with add-token: read: see private releases of the account; publish: also publish (default); admin: "
+        "also hide any release and read /metrics",
     )
     add(
         "--days",
         type=float,
         default=365.0,
         metavar="N",
-        help="with add-token: until it expires; default: 365; 0: never",
+        help="with add-token: days until it expires; default: 365; 0: never",
     )
-    add("--label", default="", metavar="TEXT", help="with add-token: what it is for, in the list")
+    add("--label", default="", metavar="TEXT", help="with add-token: label shown in the list")
     add(
         "--why",
         default="",
         metavar="TEXT",
-        help="with hide, show, disable, and of competitions: kept in the list of acts",
+        help="with hide, show, disable and competitions: the reason, recorded in the list of acts",
     )
 
 
