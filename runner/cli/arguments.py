@@ -32,6 +32,11 @@ def port(text: str) -> int:
     return number
 
 
+def results_option(path: Path) -> list[str]:
+    """Return the words that name a results folder in a command, none for the default one."""
+    return [] if path.as_posix() == "results" else ["--results", str(path)]
+
+
 class OldName(argparse.Action):
     """An option's old name, hidden from help: sets what the new one sets and adds itself to `renamed`."""
 

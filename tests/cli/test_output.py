@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.cli.terminal.layout import GAP, Column, fitted, stacked
+from runner.cli.terminal.layout import GAP, Column, fitted
 from runner.cli.terminal.output import short_time
 
 TEXT, ID, NUMBER = Column(16, 60), Column(40, 40), Column(4, 4)
@@ -22,25 +22,17 @@ TEXT, ID, NUMBER = Column(16, 60), Column(40, 40), Column(4, 4)
         (63, (2, 1), {0: 40, 1: 21}),
         (50, (1, 2), {0: 40, 2: 4}),
         (50, (2, 1), {0: 40}),
-        (39, (2, 1), None),
-        (63, (), None),
+        (39, (2, 1), {0: 40}),
+        (63, (), {0: 40, 1: 16, 2: 4}),
     ],
 )
-def test_texts_fold_then_columns_go_then_rows_are_stacked_and_no_id_is_broken(
-    width: int, drop: tuple[int, ...], expected: dict[int, int] | None
+def test_texts_fold_then_columns_are_left_out_and_no_id_is_broken(
+    width: int, drop: tuple[int, ...], expected: dict[int, int]
 ) -> None:
     found = fitted((ID, TEXT, NUMBER), width, drop)
     assert found == expected
-    if found is not None:
-        assert sum(found.values()) + GAP * (len(found) - 1) <= width
-
-
-def test_a_stacked_row_breaks_no_piece() -> None:
-    pieces = ["run " + "x" * 40, "status done", "cost 0", "started now"]
-    assert stacked(pieces, 30) == ["run " + "x" * 40, "  status done  cost 0", "  started now"]
-    folded = stacked(["run x", "marks a text of many words is folded", "n 1"], 30)
-    assert folded == ["run x", "  marks a text of many words", "    is folded", "  n 1"]
-    assert stacked(["run x\ny", "n 1"], 30) == ["run x\n    y", "  n 1"]
+    narrowest = sum(column.least for index, column in enumerate((ID, TEXT, NUMBER)) if index in found)
+    assert sum(found.values()) + GAP * (len(found) - 1) <= max(width, narrowest + GAP * (len(found) - 1))
 
 
 @pytest.mark.parametrize(

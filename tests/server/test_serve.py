@@ -161,7 +161,7 @@ def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp
     assert "cannot be written" in refused("file", "--port", "0", cwd=tmp_path)
     assert "PostgreSQL, and not in mysql" in refused("new", "--port", "0", "--database", "mysql://x/y", cwd=tmp_path)
     assert "no place for blobs" in refused("new", "--port", "0", "--blobs", "nowhere://x", cwd=tmp_path)
-    assert "a port is from 1" in refused("new", "--port", "70000", cwd=tmp_path)
+    assert "70000 is not a port; use 1 to 65535" in refused("new", "--port", "70000", cwd=tmp_path)
     with closing(sqlite3.connect(tmp_path / "new" / "registry.sqlite")) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(VERSION + 1),))
         connection.commit()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
-from runner.cli.arguments import add_shard, add_specs, add_trust
+from runner.cli.arguments import add_shard, add_specs, add_trust, results_option
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import from_elsewhere
@@ -405,9 +405,7 @@ def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
 
 
 def _options(args: argparse.Namespace) -> list[str]:
-    words = []
-    if args.results.as_posix() != "results":
-        words += ["--results", str(args.results)]
+    words = results_option(args.results)
     if args.run_id:
         words += ["--run-id", args.run_id]
     if getattr(args, "shard", None):
@@ -416,12 +414,9 @@ def _options(args: argparse.Namespace) -> list[str]:
         words.append("--again")
     if args.replay:
         words += ["--replay", args.replay]
-    for pair in args.allow_key:
-        words += ["--allow-key", pair]
-    for program in args.allow_command:
-        words += ["--allow-command", program]
-    for host in args.allow_host:
-        words += ["--allow-host", host]
+    for option in ("allow_key", "allow_command", "allow_host"):
+        for value in getattr(args, option):
+            words += [f"--{option.replace('_', '-')}", value]
     if getattr(args, "verdict", "last") != "last":
         words += ["--verdict", args.verdict]
     if args.until_round is not None:

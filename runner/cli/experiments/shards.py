@@ -13,6 +13,7 @@ from runner.base.errors import MergeError, RunDirectoryError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import find, is_file, is_folder
 from runner.base.text import counted
+from runner.cli.arguments import results_option
 from runner.cli.terminal.output import note
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
@@ -182,7 +183,7 @@ class ShardMerges:
         from runner.runs.shards.merge import all_done, merge
 
         whole = self._results.run(run_id)
-        command = shlex.join(["nip-run", "merge", run_id, *self._where()])
+        command = shlex.join(["nip-run", "merge", run_id, *results_option(self._args.results)])
         is_last, count = all_done(whole, shard.of)
         if not is_last and not whole.manifest_path.is_file():
             if not self._args.quiet:
@@ -202,7 +203,3 @@ class ShardMerges:
         if not self._args.json:
             show_result(result, self._results, run_id, quiet=self._args.quiet, told=self._told)
         return result
-
-    def _where(self) -> list[str]:
-        results = self._args.results
-        return [] if results.as_posix() == "results" else ["--results", str(results)]

@@ -54,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--part", metavar="NAME", help="the agent, trainer or model group to take from a spec")
     add("--description", default="", metavar="TEXT", help="description for listings")
-    add(
-        "--licence",
-        "--license",
-        metavar="SPDX",
-        help="license as an SPDX expression, such as CC-BY-4.0 or MIT",
-    )
+    add("--licence", "--license", metavar="SPDX", help="license as an SPDX expression, such as CC-BY-4.0 or MIT")
     add(
         "--dataset-licence",
         "--dataset-license",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
-from runner.cli.arguments import REF, add_registry, add_trust
+from runner.cli.arguments import REF, add_registry, add_trust, results_option
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import heading, note, print_json, say, warn
 from runner.documents.fetched_files import where_from
@@ -134,12 +134,8 @@ def _of_own(args: argparse.Namespace, results: Results) -> str | None:
         run = results.find(args.reference)
     except (RunError, UsageError):
         return None
-    command = f"nip-run verify {shlex.quote(args.reference)}{_results_option(args)}"
+    command = shlex.join(["nip-run", "verify", args.reference, *results_option(args.results)])
     return f"{run.run_id} is a run of yours, and reproduce is for what was published; check its numbers: {command}"
-
-
-def _results_option(args: argparse.Namespace) -> str:
-    return "" if args.results.as_posix() == "results" else f" --results {shlex.quote(str(args.results))}"
 
 
 def _show(found: ReplayResult) -> None:
@@ -249,7 +245,7 @@ def _fresh(args: argparse.Namespace, got: FetchedRelease, results: Results) -> i
 
 def _next(args: argparse.Namespace, found: FreshPlay) -> Sequence[str]:
     """The commands that show more."""
-    where = _results_option(args)
+    where = "".join(f" {shlex.quote(word)}" for word in results_option(args.results))
     folder = shlex.quote(str(found.got.folder))
     lines = [f"compare: nip-run compare {folder} {found.run_id}{where}"]
     if found.outcome == "drifted":

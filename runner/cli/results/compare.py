@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, decimal, in_one_line, p_value, with_interval
-from runner.cli.arguments import RUN
+from runner.cli.arguments import RUN, results_option
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -214,7 +214,6 @@ def _say_of(pair: SystemComparison, found: Comparison, args: argparse.Namespace)
             note(f"note: {counted(len(ids), 'datapoint')} of {system} left out, which the other has not: {named}")
     if not pair.flips or not args.flips:
         return
-    where = [] if args.results.as_posix() == "results" else ["--results", str(args.results)]
     say()
     heading(f"{title}{counted(len(pair.flips), 'flip')}: right in one and wrong in the other")
     for flip in pair.flips[: args.flips]:
@@ -223,7 +222,7 @@ def _say_of(pair: SystemComparison, found: Comparison, args: argparse.Namespace)
             f", {flip.base_accuracy:.0%} and {flip.other_accuracy:.0%}"
         )  # fmt: skip
         say(f"  {in_one_line(flip.datapoint)} (label {flip.label}): right in {flip.right_in}{shares}")
-        say(f"    {shlex.join(['nip-run', 'show', *both, *where])}")
+        say(f"    {shlex.join(['nip-run', 'show', *both, *results_option(args.results)])}")
     if len(pair.flips) > args.flips:
         say(f"  the first {args.flips}; all of them: --flips {len(pair.flips)}")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line
-from runner.cli.arguments import RUN, add_shard
+from runner.cli.arguments import RUN, add_shard, results_option
 from runner.cli.terminal.output import columns_of_output, heading, note, print_json, print_table, say
 from runner.cli.terminal.wrapping import wrapped
 
@@ -105,7 +105,7 @@ def _show_run(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) ->
             _print_metrics(metrics, whole=args.verbose > 0)
         _print_troubles(folder, (), args)
         if manifest.status != Status.DONE:
-            step = how_it_goes_on(folder, manifest, _where(args))
+            step = how_it_goes_on(folder, manifest, results_option(args.results))
             if metrics is None:
                 note(f"no results yet; {step}")
             else:
@@ -132,18 +132,13 @@ def _none_such(folder: RunFolder, wanted: RowFilter) -> str:
     return "no wrong verdict" + (f"; {without} without a verdict: --undecided" if without else "")
 
 
-def _where(args: argparse.Namespace) -> list[str]:
-    """The words that say which results folder is meant."""
-    return [] if args.results.as_posix() == "results" else ["--results", str(args.results)]
-
-
 def _command(folder: RunFolder, args: argparse.Namespace, *words: str) -> str:
     """The `show` of a run: by its id, or by its folder where that is not in the results that are meant."""
     from runner.results.leaderboard.results_folder import Results
 
     is_there = Results(args.results).run(folder.run_id).path.resolve() == folder.path.resolve()
     named = folder.run_id if is_there else str(folder.path)
-    return shlex.join(["nip-run", "show", named, *words, *(_where(args) if is_there else ())])
+    return shlex.join(["nip-run", "show", named, *words, *(results_option(args.results) if is_there else ())])
 
 
 def _metrics(folder: RunFolder) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
-from runner.cli.arguments import RUNS, add_board, add_shard
+from runner.cli.arguments import RUNS, add_board, add_shard, port
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -30,14 +30,11 @@ if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
 
 
-MAX_PORT = 65_535
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", nargs="*", metavar="RUN", help=f"{RUNS}; default: last, the newest run")
     add_shard(parser, "shard K of N of runs that are played in shards")
-    add("--port", type=int, default=0, metavar="N", help="default: a free port")
+    add("--port", type=port, default=0, metavar="N", help="default: a free port")
     add("--no-open", dest="open", action="store_false", help="print the address, but open no browser")
     add_board(parser, "show the leaderboard instead, updated whenever the page is loaded")
 
@@ -46,8 +43,6 @@ def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
 
-    if not 0 <= args.port <= MAX_PORT:
-        raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0, or none, takes a free one")
     if args.where is not None and not args.board:
         raise UsageError("--from says which leaderboard: add --board")
     if args.board and args.runs:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
+from runner.cli.arguments import port
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
     from runner.server.settings import Settings
 
-MAX_PORT = 65_535
 MAX_QUOTA = 1 << 30
 NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help=DIR)
     add("--host", default="127.0.0.1", metavar="HOST", help="default: 127.0.0.1, only this machine")
-    add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0: a free port")
+    add("--port", type=port, default=8080, metavar="N", help="default: 8080; 0: a free port")
     add("--database", metavar="URL", help=DATABASE)
     add("--blobs", metavar="URL", help=BLOBS)
     add(
@@ -89,11 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MIB",
         help="memory limit for the check of one publish; default: 2048",
     )
-    add(
-        "--address",
-        metavar="URL",
-        help="public address, used in links, such as https://registry.example.org",
-    )
+    add("--address", metavar="URL", help="public address, used in links, such as https://registry.example.org")
     add(
         "--import",
         dest="import_releases",
@@ -115,8 +111,6 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--connections {args.connections}: at least 1 at once")
     if not args.check_seconds > 0 or args.check_memory < 1:
         raise UsageError("--check-seconds and --check-memory: more than nothing, or nothing can be published")
-    if not 0 <= args.port <= MAX_PORT:
-        raise UsageError(f"--port {args.port}: a port is from 1 to {MAX_PORT}; 0 takes a free one")
     try:
         from runner.server.settings import Settings
         from runner.server.web.serving import serve

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,21 +34,20 @@ def column(header: int, cells: Sequence[str], widths: Sequence[int], header_word
     return Column(max(header_word, widest if is_whole else min(widest, NARROWEST)), most)
 
 
-def fitted(columns: Sequence[Column], width: int, drop: Collection[int] = ()) -> Mapping[int, int] | None:
-    """The width of each column that is shown, by its index; None where they do not fit even so.
+def fitted(columns: Sequence[Column], width: int, drop: Collection[int] = ()) -> Mapping[int, int]:
+    """Return the width of each column that is shown, by its index.
 
-    Columns are left out in the order of `drop`, and only as long as the rest does not fit.
+    Columns are left out in the order of `drop`, and only while the rest does not fit. If nothing more can be left out,
+    the table is wider than the terminal, which wraps its lines.
     """
     shown = dict(enumerate(columns))
     for index in drop:
         if _needed(shown.values()) <= width:
             break
         del shown[index]
-    room = width - _needed(shown.values())
-    if room < 0:
-        return None
+    room = max(width - _needed(shown.values()), 0)
     widths = {index: column.least for index, column in shown.items()}
-    # What is left goes to the columns that lack least, so that as many as can be are whole.
+    # Columns that lack the least get the spare room first, so that as many as possible are whole.
     for index in sorted(shown, key=lambda index: shown[index].most - shown[index].least):
         more = min(shown[index].most - widths[index], room)
         widths[index] += more
@@ -59,25 +57,3 @@ def fitted(columns: Sequence[Column], width: int, drop: Collection[int] = ()) ->
 
 def _needed(columns: Collection[Column]) -> int:
     return sum(column.least for column in columns) + GAP * max(len(columns) - 1, 0)
-
-
-def stacked(pieces: Sequence[str], width: int, indent: str = "  ") -> list[str]:
-    """The pieces of a row in lines of at most `width`; all but the first line are indented.
-
-    Only a text of several words that is longer than a line is broken, at blanks.
-    """
-    lines: list[str] = []
-    is_whole = True
-    for piece in pieces:
-        before, is_whole = is_whole, len(piece) <= width - len(indent) or piece.count(" ") < 2 or "\n" in piece
-        start = indent if lines else ""
-        if not is_whole:
-            lines += textwrap.wrap(
-                piece, width, initial_indent=start, subsequent_indent=2 * indent, break_long_words=False,
-                break_on_hyphens=False,
-            )  # fmt: skip
-        elif before and lines and "\n" not in f"{lines[-1]}{piece}" and len(lines[-1]) + GAP + len(piece) <= width:
-            lines[-1] += " " * GAP + piece
-        else:
-            lines.append(start + piece.replace("\n", f"\n{2 * indent}"))
-    return lines

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from runner.base.text import NOT_ESTIMABLE, escape_controls
-from runner.cli.terminal.layout import GAP, column, fitted, stacked
+from runner.cli.terminal.layout import GAP, column, fitted
 
 WIDE = 160
 """Columns of a terminal that cannot be measured."""
@@ -128,12 +128,17 @@ def jsonable(value: Any) -> Any:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None, *, drop: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    title: str | None = None,
+    *,
+    drop: Sequence[str] = (),
+    styles: Sequence[str] = (),
 ) -> None:
-    """A table on stdout. No id, number or interval is broken, however narrow the terminal is.
+    """Print a table that breaks no id, number or interval.
 
-    Texts fold first; then the columns that `drop` names are left out, the first of them first; where that is not
-    enough, each row takes several lines. Outside a terminal nothing is left out, and a row is a line, for `grep`.
+    In a terminal, texts fold first, then the columns that `drop` names are left out, in that order. In a pipe, nothing
+    is left out or folded, and a row is a line. `styles` has a Rich style for each row.
     """
     from rich.cells import cell_len
 
@@ -150,13 +155,13 @@ def print_table(
     widths = fitted(measured, width, dropped) if terminal else {i: min(c.most, LINE) for i, c in enumerate(measured)}
     if title is not None:
         heading(title)
-    if widths is None:
-        for row in cells:
-            say("\n".join(stacked([f"{head} {text}" for head, text in zip(heads, row, strict=True) if text], width)))
-        return
     numeric = {i for i in widths if rows and all(isinstance(row[i], (int, float, type(None))) for row in rows)}
     shown = [(heads[i], widths[i], i in numeric) for i in widths]
-    (_print_columns if terminal else _print_lines)(shown, [[row[i] for i in widths] for row in cells])
+    chosen = [[row[i] for i in widths] for row in cells]
+    if terminal:
+        _print_columns(shown, chosen, styles or [""] * len(rows))
+    else:
+        _print_lines(shown, chosen)
     if len(widths) < len(columns):
         left_out = ", ".join(head for i, head in enumerate(heads) if i not in widths)
         note(f"left out at {width} columns: {left_out} (--json has all)")
@@ -175,8 +180,10 @@ def _print_lines(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequen
         say(line.rstrip())
 
 
-def _print_columns(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:
-    """Columns, each a header, a width and whether it stands to the right; what is wider is folded."""
+def _print_columns(
+    columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]], styles: Sequence[str]
+) -> None:
+    """Print columns, each given as a header, a width and whether it is right-aligned; wider texts are folded."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -189,8 +196,8 @@ def _print_columns(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequ
     for head, width, numeric in columns:
         # A header that is a `str` would be read as markup.
         table.add_column(Text(head), width=width, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
+    for row, style in zip(rows, styles, strict=True):
+        table.add_row(*map(Text, row), style=style)
     terminal = sys.stdout.isatty()
     console = Output(
         file=sys.stdout,

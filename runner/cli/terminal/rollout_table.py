@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 from runner.base.text import in_one_line
-from runner.cli.terminal.output import columns_of_output, say
-from runner.cli.terminal.wrapping import cells
-from runner.game.protocols.protocol import Decision, label_word, stance_word
-from runner.rollouts.rollout import Outcome
+from runner.cli.terminal.output import print_table, say
+from runner.game.protocols.protocol import label_word, stance_word
 from runner.runs.finished.rollout_details import correct_word, verdict_word
 from runner.runs.finished.rollout_rows import RolloutList, RolloutRow
 
-STYLES = {"wrong": "31", "-": "33"}
-"""Of a line, by what stands in its column `result`."""
+STYLES = {"wrong": "red", "-": "yellow"}
+"""The style of a row by its column `result`."""
 
 
 PAGE = 1000
-"""So many rows are held at once, and stand below a head of their own."""
+"""Rows that are read at a time; each page has its own header."""
 
 
 def print_rollouts(found: RolloutList) -> RolloutRow | None:
@@ -34,55 +33,36 @@ def print_rollouts(found: RolloutList) -> RolloutRow | None:
 
 
 def _print_page(rows: Sequence[RolloutRow]) -> None:
-    width = columns_of_output()
-    table = _table(rows, outcomes=True)
-    if width is not None and any(cells(line) > width for line, _ in table):
-        table = _table(rows, outcomes=False)
-    for line, style in table:
-        say(line, style)
+    """Print a table of rollouts. The datapoint's id, which may be long, is the last column."""
+    shown = [_cells(row) for row in rows]
+    optional = {
+        "stance": len({row.stance for row in rows} - {None}) > 1,
+        "stances": any(row.stances_exchanged is not None for row in rows),
+        "seats": any(row.swapped is not None for row in rows),
+        "repeat": any(row.repeat for row in rows),
+    }
+    columns = [name for name in shown[0] if optional.get(name, True)]
+    print_table(
+        columns,
+        [[row[name] for name in columns] for row in shown],
+        drop=("outcome",),
+        styles=[STYLES.get(row["result"], "") for row in shown],
+    )
 
 
-def _table(rows: Sequence[RolloutRow], *, outcomes: bool) -> list[tuple[str, str]]:
-    """The lines and their styles. Ids are whole; the datapoint's, which may be long, stands last.
-
-    Without the column `outcomes` that of an undecided rollout stands in the place of its verdict.
-    """
-    repeats, swaps = any(row.repeat for row in rows), any(row.swapped is not None for row in rows)
-    stances = len({row.stance for row in rows} - {None}) > 1
-    exchanges = any(row.stances_exchanged is not None for row in rows)
-    head = ["rollout", "label", "verdict", "result", "rounds", "retries", "failed"]
-    head += ["stance"] * stances + ["stances"] * exchanges + ["seats"] * swaps + ["repeat"] * repeats
-    head += ["outcome"] * outcomes + ["datapoint"]
-    lines, styles = [head], ["1"]
-    for row in rows:
-        result = correct_word(row.correct, row.decision)
-        instead = not outcomes and row.decision == Decision.NONE and row.outcome != Outcome.NO_DECISION
-        lines.append(
-            [
-                row.rollout_id,
-                label_word(row.label),
-                row.outcome if instead else verdict_word(row.decision),
-                result,
-                str(row.rounds),
-                str(row.retries),
-                str(row.failed_calls),
-                *(["-" if row.stance is None else stance_word(row.stance)] if stances else []),
-                *(["exchanged" if row.stances_exchanged else "as written"] if exchanges else []),
-                *(["swapped" if row.swapped else "as written"] if swaps else []),
-                *([str(row.repeat)] if repeats else []),
-                *([row.outcome] if outcomes else []),
-                in_one_line(row.datapoint_id),
-            ]
-        )
-        styles.append(STYLES.get(result, ""))
-    numeric = {head.index(name) for name in ("rounds", "retries", "failed", "repeat") if name in head}
-    widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
-    return [(_line(line, widths, numeric), style) for line, style in zip(lines, styles, strict=True)]
-
-
-def _line(values: Sequence[str], widths: Sequence[int], numeric: set[int]) -> str:
-    parts = []
-    for index, (value, width) in enumerate(zip(values, widths, strict=True)):
-        space = " " * (width - cells(value))
-        parts.append(space + value if index in numeric else value + space)
-    return "  ".join(parts).rstrip()
+def _cells(row: RolloutRow) -> dict[str, Any]:
+    return {
+        "rollout": row.rollout_id,
+        "label": label_word(row.label),
+        "verdict": verdict_word(row.decision),
+        "result": correct_word(row.correct, row.decision),
+        "rounds": row.rounds,
+        "retries": row.retries,
+        "failed": row.failed_calls,
+        "stance": "-" if row.stance is None else stance_word(row.stance),
+        "stances": "exchanged" if row.stances_exchanged else "as written",
+        "seats": "swapped" if row.swapped else "as written",
+        "repeat": row.repeat,
+        "outcome": row.outcome,
+        "datapoint": in_one_line(row.datapoint_id),
+    }

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from runner.base.text import counted, with_interval
+from runner.cli.arguments import results_option
 from runner.cli.terminal.learning_curve import show_training
 from runner.cli.terminal.output import calls_and_cost, heading, note, print_table, say
 from runner.cli.terminal.run_problems import warn_of
@@ -51,7 +52,7 @@ def show_result(
     told: Collection[str] = frozenset(),
 ) -> None:
     """Show a run's result in a few rows, with `verbose` every metric, what went wrong, and the notes not yet `told`."""
-    where = "" if results.path.as_posix() == "results" else f" --results {shlex.quote(str(results.path))}"
+    where = "".join(f" {shlex.quote(word)}" for word in results_option(results.path))
     show = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_training_run:
         show_training(result.metrics, f"{show} --all{where}")
