@@ -13,7 +13,6 @@ from runner.base.hashing import tagged_hash
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import FileEntry, Release, digest
 from runner.documents.releases.reference import Kind
-from runner.registry.cleaning.machine_names import Names
 from runner.registry.differences import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.contamination import effort_in_words, marks_of
@@ -22,6 +21,7 @@ from runner.registry.lineage.history import history_of
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.sessions import LineageSession, session_of_release
 from runner.registry.publishing.checks import CHECKS, Subject
+from runner.registry.redaction.machine_names import Names
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import ReleaseEntry
 from tests.registry.planted import EFFORT, games_of, group, measured, run_release, session, step, training

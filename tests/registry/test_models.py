@@ -16,10 +16,10 @@ from runner.documents.releases.reference import Kind, wrong_word
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.models import MAX_WEIGHTS, model_drafts
 from runner.registry.bundles.run_facts import sources_of_manifest
-from runner.registry.cleaning.draft_cleaning import clean
 from runner.registry.components.parts import model_entry
 from runner.registry.draft import Draft, Naming
 from runner.registry.lineage.links import links_of, release_name, trained_facts
+from runner.registry.redaction.draft_redaction import clean
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.spec.loader import load_spec

@@ -14,14 +14,14 @@ from runner.base.redaction import Redactor
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
-from runner.registry.cleaning.byte_search import BLOCK, REACH, Finder, group_by_cause, search
-from runner.registry.cleaning.machine_names import Names
-from runner.registry.cleaning.private_data import private_in
-from runner.registry.cleaning.secret_keys import secret_values
-from runner.registry.cleaning.secrets import HeldSecrets, known_forms
 from runner.registry.draft import Draft
 from runner.registry.publishing.checks import CheckOutcome
 from runner.registry.publishing.publish import ReadyRelease, failures
+from runner.registry.redaction.machine_names import Names
+from runner.registry.redaction.private_text import private_in
+from runner.registry.redaction.secret_keys import secret_values
+from runner.registry.redaction.secrets import HeldSecrets, known_forms
+from runner.registry.redaction.text_search import BLOCK, REACH, Finder, group_by_cause, search
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
 HELD = "a-secret+of/our own~42"
@@ -223,7 +223,7 @@ def test_one_cause_in_several_releases_is_one_problem() -> None:
      ("key: ${key}", False), ("monkey: x", False), ("tokenizer: x/y", False)],
 )  # fmt: skip
 def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str, is_told: bool) -> None:
-    from runner.registry.cleaning.secret_keys import secret_values
+    from runner.registry.redaction.secret_keys import secret_values
 
     key = line.partition(":")[0]
     body = f"models:\n  m:\n    extra_body:\n      deep:\n        {line}\n"

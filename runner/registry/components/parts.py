@@ -19,10 +19,10 @@ from runner.documents.schema_check import check
 from runner.documents.yaml_writer import dump
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.registry.cleaning.rules import MODEL_KEYS, renamed_models
 from runner.registry.components.files import UnnamedComponent
 from runner.registry.components.lookup import finder_of
 from runner.registry.draft import Naming
+from runner.registry.redaction.rules import MODEL_KEYS, renamed_models
 from runner.results.provenance.file_pins import PinnedFiles
 from runner.results.provenance.sources_snapshot import parts_of
 from runner.rollouts.identity import agent_content, model_content

@@ -20,11 +20,11 @@ from runner.documents.yaml_writer import dump
 from runner.game.protocols.loader import find_protocol
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.cleaning.rules import renamed_models
 from runner.registry.components.files import UnnamedComponent, protocol_file, template_files
 from runner.registry.components.lookup import finder_of
 from runner.registry.components.parts import trainer_contents
 from runner.registry.draft import Naming
+from runner.registry.redaction.rules import renamed_models
 from runner.results.provenance.sources_snapshot import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
 from runner.spec.datasets.loader import HUB

@@ -11,7 +11,7 @@ from runner.base.storage.safe_files import open_to_read
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
 from runner.models.settings import FineTuneStep
-from runner.registry.cleaning.rules import MODEL_KEYS, renamed_models
+from runner.registry.redaction.rules import MODEL_KEYS, renamed_models
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest

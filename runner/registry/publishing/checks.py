@@ -21,15 +21,15 @@ from runner.documents.releases.reference import LATEST, Kind, Reference, parse
 from runner.documents.yaml_reader import read
 from runner.game.prompts.sandbox import scan as scan_template
 from runner.registry.bundles.run_facts import why_not_pinned
-from runner.registry.cleaning.draft_cleaning import ROWS, SPEC
-from runner.registry.cleaning.draft_folder import run_folder
-from runner.registry.cleaning.machine_names import Names
-from runner.registry.cleaning.private_data import private_in
 from runner.registry.differences import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.cycles import closed_cycle
 from runner.registry.publishing.spec_check import unreadable_spec
 from runner.registry.publishing.versions import taken
+from runner.registry.redaction.draft_folder import run_folder
+from runner.registry.redaction.draft_redaction import ROWS, SPEC
+from runner.registry.redaction.machine_names import Names
+from runner.registry.redaction.private_text import private_in
 from runner.registry.transports.registry import Registry
 from runner.registry.verification.kinds import wrong_kind
 from runner.registry.verification.torn_logs import torn_logs

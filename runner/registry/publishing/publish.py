@@ -15,12 +15,12 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, parse
 from runner.models.retirements import shutdown_notes
-from runner.registry.cleaning.byte_search import PrivateText
-from runner.registry.cleaning.draft_cleaning import clean
-from runner.registry.cleaning.draft_folder import as_got
-from runner.registry.cleaning.machine_names import Names
 from runner.registry.draft import Draft
 from runner.registry.publishing.checks import CheckOutcome, Subject, checked, not_pinned
+from runner.registry.redaction.draft_folder import as_got
+from runner.registry.redaction.draft_redaction import clean
+from runner.registry.redaction.machine_names import Names
+from runner.registry.redaction.text_search import PrivateText
 from runner.registry.transports.interface import Added
 from runner.registry.transports.registry import Published, Registry
 

@@ -10,7 +10,7 @@ from runner.base.storage.safe_files import read_bounded
 from runner.documents.yaml_reader import MAX_BYTES
 from runner.models.provider_traits import traits_of
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.cleaning.yaml_text import values_in
+from runner.registry.redaction.yaml_redaction import values_in
 from runner.spec.loader import load_specs
 from runner.spec.origin import DATA
 from runner.training.plan import plan_of

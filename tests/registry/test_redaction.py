@@ -17,11 +17,11 @@ from runner.documents.releases.bundle import opened
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import draft_of
-from runner.registry.cleaning.draft_cleaning import clean
-from runner.registry.cleaning.draft_folder import as_got, lay_out, run_folder
-from runner.registry.cleaning.rules import Rules
 from runner.registry.draft import Draft, Naming
 from runner.registry.publishing.spec_check import unreadable_spec
+from runner.registry.redaction.draft_folder import as_got, lay_out, run_folder
+from runner.registry.redaction.draft_redaction import clean
+from runner.registry.redaction.rules import Rules
 from runner.registry.verification.verify import wrong_in_run
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -264,7 +264,7 @@ def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path
 
 
 def test_of_an_answer_what_the_wire_format_has_stays_and_the_rest_goes() -> None:
-    from runner.registry.cleaning.rules import ANSWER_FIELD, Rules
+    from runner.registry.redaction.rules import ANSWER_FIELD, Rules
 
     message = {"role": "assistant", "content": "on hostnode17 at /srv/x", "reasoning": "http://hostnode17/"}
     fine: dict[str, Any] = {
@@ -300,8 +300,8 @@ models:
 
 
 def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_of_its_hashes() -> None:
-    from runner.registry.cleaning.rules import Rules, renamed_models
-    from runner.registry.cleaning.yaml_text import clean_yaml
+    from runner.registry.redaction.rules import Rules, renamed_models
+    from runner.registry.redaction.yaml_redaction import clean_yaml
 
     rules = Rules(renamed_models(["/a/tiny", "/b/tiny/", "/b/tiny"]), ())
     text = clean_yaml(SPEC, rules, comments=False)
@@ -334,7 +334,7 @@ NO_PLACES = (
 
 @pytest.mark.parametrize("said", PLACES)
 def test_a_place_leaves_no_value_in_whatever_word_it_stands(said: str) -> None:
-    from runner.registry.cleaning.place_patterns import Strictness, without_places
+    from runner.registry.redaction.location_patterns import Strictness, without_places
 
     for reading in Strictness:
         assert without_places(said, lambda _: None, reading) == PLACES[said], reading
@@ -343,7 +343,7 @@ def test_a_place_leaves_no_value_in_whatever_word_it_stands(said: str) -> None:
 
 
 def test_what_is_no_place_stays_in_a_value() -> None:
-    from runner.registry.cleaning.place_patterns import Strictness, without_places
+    from runner.registry.redaction.location_patterns import Strictness, without_places
 
     read = {said: without_places(said, lambda _: None, Strictness.NAMES) for said in NO_PLACES if said != "a@b"}
     assert [said for said, left in read.items() if left != said] == []

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from runner.base.hashing import tagged_hash
 from runner.models.answers import CHOICES
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.cleaning.answers import clean_answer
-from runner.registry.cleaning.place_patterns import Strictness, without_places
+from runner.registry.redaction.answer_fields import clean_answer
+from runner.registry.redaction.location_patterns import Strictness, without_places
 from runner.training.weights import is_path, without_path
 
 ADDRESS, PATH, MODEL, CACHE = "address", "path", "model path", "cache path"

@@ -23,12 +23,12 @@ from runner.base.storage.safe_files import create, make_folders
 from runner.documents.releases.bundle import Content, opened
 from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
-from runner.registry.cleaning.draft_folder import LOGS, ROLLOUTS, lay_out, run_folder
-from runner.registry.cleaning.logs import AskedAgain, clean_log
-from runner.registry.cleaning.rehashed_models import Rehashed, rehashed
-from runner.registry.cleaning.rules import CACHE, MODEL_KEYS, Rules, renamed_models
-from runner.registry.cleaning.yaml_text import clean_yaml, values_in
 from runner.registry.draft import Draft
+from runner.registry.redaction.draft_folder import LOGS, ROLLOUTS, lay_out, run_folder
+from runner.registry.redaction.journal_redaction import AskedAgain, clean_log
+from runner.registry.redaction.rehashed_run import Rehashed, rehashed
+from runner.registry.redaction.rules import CACHE, MODEL_KEYS, Rules, renamed_models
+from runner.registry.redaction.yaml_redaction import clean_yaml, values_in
 from runner.spec.origin import DATA
 from runner.spec.rejudged_run import DEBATES
 from runner.spec.trainer_files import FOLDER

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runner.base.redaction import Redactor, current_redactor
-from runner.registry.cleaning.byte_search import Cause
+from runner.registry.redaction.text_search import Cause
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from runner.base.storage.safe_files import create, open_to_read
 from runner.models.answers import CHOICES, with_values
 from runner.models.interface import SampleKey
 from runner.models.journal_records import ANSWER_TEXT
-from runner.registry.cleaning.rules import Rules
+from runner.registry.redaction.rules import Rules
 
 _KINDS = ("call", "ended", "failure")
 

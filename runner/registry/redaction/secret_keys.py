@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from runner.documents.releases.bundle import Content, opened
-from runner.registry.cleaning.rules import is_free
-from runner.registry.cleaning.yaml_text import values_in
+from runner.registry.redaction.rules import is_free
+from runner.registry.redaction.yaml_redaction import values_in
 from runner.spec.trainer_files import FOLDER, INDEX
 
 _SECRET_KEYS = re.compile(

@@ -8,7 +8,7 @@ import yaml
 
 from runner.documents.yaml_reader import MAX_BYTES
 from runner.documents.yaml_writer import dump_inline
-from runner.registry.cleaning.rules import COMMENT, Rules, is_free
+from runner.registry.redaction.rules import COMMENT, Rules, is_free
 
 
 def clean_yaml(text: str, rules: Rules, *, comments: bool = True) -> str:

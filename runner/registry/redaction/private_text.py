@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import MANIFEST, Release
-from runner.registry.cleaning.byte_search import Cause, Finder, group_by_cause, search
-from runner.registry.cleaning.draft_cleaning import FREE, rules_of
-from runner.registry.cleaning.machine_names import Names, path_pattern
-from runner.registry.cleaning.place_patterns import is_public
-from runner.registry.cleaning.rules import Rules, addresses_of
-from runner.registry.cleaning.secret_keys import secret_values
-from runner.registry.cleaning.secrets import HeldSecrets, known_forms
 from runner.registry.draft import Draft
+from runner.registry.redaction.draft_redaction import FREE, rules_of
+from runner.registry.redaction.location_patterns import is_public
+from runner.registry.redaction.machine_names import Names, path_pattern
+from runner.registry.redaction.rules import Rules, addresses_of
+from runner.registry.redaction.secret_keys import secret_values
+from runner.registry.redaction.secrets import HeldSecrets, known_forms
+from runner.registry.redaction.text_search import Cause, Finder, group_by_cause, search
 from runner.spec.trainer_files import FOLDER
 
 

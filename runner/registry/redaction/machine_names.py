@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from runner.base.storage.safe_files import read_bounded
-from runner.registry.cleaning.byte_search import Cause
+from runner.registry.redaction.text_search import Cause
 
 SHORTEST = 3
 """A name of fewer characters would be found in any text."""

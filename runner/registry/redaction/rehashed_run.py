@@ -12,7 +12,7 @@ from typing import TypeVar
 from runner.base.errors import ReleaseError
 from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.models.interface import SampleKey
-from runner.registry.cleaning.rules import Rules
+from runner.registry.redaction.rules import Rules
 from runner.results.folder import RunFolder
 from runner.results.provenance.input_files import spec_hash
 from runner.rollouts.plan import Plan
