@@ -282,7 +282,7 @@ INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "training": ("backends",),
     "exports": ("mlflow",),
     "registry": (
-        "cleaning", "transports", "components", "lineage", "bundles", "verification", "board", "publishing",
+        "redaction", "transports", "components", "lineage", "bundles", "verification", "board", "publishing",
     ),
     "registry.transports": ("git", "http", "hub"),
     "pages": ("charts", "figures", "report", "boards", "live"),

@@ -21,7 +21,7 @@ from runner.registry.lineage.history import history_of
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.sessions import LineageSession, session_of_release
 from runner.registry.publishing.checks import CHECKS, Subject
-from runner.registry.redaction.machine_names import Names
+from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import ReleaseEntry
 from tests.registry.planted import EFFORT, games_of, group, measured, run_release, session, step, training
@@ -283,7 +283,7 @@ def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
         if published:
             registry.publish([Bundle.of(release(*one), {}) for one in published.items()], "for a test")
         draft = Draft(release("chicken"), {})
-        names = Names({}, {})
+        names = MachineNames({}, {})
         beside_it = [release(name) for name in beside]
         subject = Subject(draft, draft, tmp_path, registry, frozenset(), names, beside=beside_it)
         said = list(CHECKS["references"](subject))

@@ -19,7 +19,7 @@ from runner.registry.bundles.run_facts import sources_of_manifest
 from runner.registry.components.parts import model_entry
 from runner.registry.draft import Draft, Naming
 from runner.registry.lineage.links import links_of, release_name, trained_facts
-from runner.registry.redaction.draft_redaction import clean
+from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.spec.loader import load_spec
@@ -54,7 +54,7 @@ def by_command(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def draft(results: Results, licence: str | None = "MIT") -> Draft:
-    (made,) = clean(
+    (made,) = redact_drafts(
         model_drafts(results.run(LEARN), results, Naming("acme", licence=licence)), Path(tempfile.mkdtemp())
     )
     return made
@@ -67,7 +67,7 @@ def test_two_models_whose_paths_end_alike_are_two_wherever_they_stand(tmp_path: 
         Release(kind=Kind.MODEL, owner="acme", name="m", version="1", description=f"from {one}", facts=facts),
         {"model.yaml": json.dumps({"model": other, "base_model": one}).encode(), "README.md": f"# {other}".encode()},
     )
-    (made,) = clean([said], tmp_path)
+    (made,) = redact_drafts([said], tmp_path)
     assert b"somebody" not in made.bundle().manifest
     told = model_yaml(made)
     group = made.release.facts["trained"][0]

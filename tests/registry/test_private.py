@@ -17,11 +17,10 @@ from runner.documents.releases.reference import Kind
 from runner.registry.draft import Draft
 from runner.registry.publishing.checks import CheckOutcome
 from runner.registry.publishing.publish import ReadyRelease, failures
-from runner.registry.redaction.machine_names import Names
-from runner.registry.redaction.private_text import private_in
-from runner.registry.redaction.secret_keys import secret_values
-from runner.registry.redaction.secrets import HeldSecrets, known_forms
-from runner.registry.redaction.text_search import BLOCK, REACH, Finder, group_by_cause, search
+from runner.registry.redaction.machine_names import MachineNames
+from runner.registry.redaction.private_text import find_private_text
+from runner.registry.redaction.secrets import HeldSecrets, find_secret_forms, secret_settings
+from runner.registry.redaction.text_search import BLOCK, OVERLAP, Finder, group_by_cause, search
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
 HELD = "a-secret+of/our own~42"
@@ -67,7 +66,7 @@ def found(finder: Finder, contents: Mapping[str, Content]) -> list[str]:
 @pytest.mark.parametrize("around", ["{}", '{{"content": "line\\n{}\\nline"}}', "x={}&y", "'{}'"])
 def test_a_key_of_a_known_form_is_found_and_not_shown(name: str, around: str) -> None:
     key = KEYS[name] if around.startswith(("{}", "'", "x")) else json.dumps(KEYS[name])[1:-1]
-    said = found(known_forms, {"data/x.jsonl": f"first line\n{around.format(key)}\n".encode()})
+    said = found(find_secret_forms, {"data/x.jsonl": f"first line\n{around.format(key)}\n".encode()})
     assert said
     assert ": 1 occurrence in 1 file: data/x.jsonl:2; " in said[0]
     assert said[0].endswith("no option allows a secret")
@@ -76,7 +75,7 @@ def test_a_key_of_a_known_form_is_found_and_not_shown(name: str, around: str) ->
 
 @pytest.mark.parametrize("text", HONEST)
 def test_honest_texts_hold_no_key(text: str) -> None:
-    assert found(known_forms, {"x": text.encode()}) == []
+    assert found(find_secret_forms, {"x": text.encode()}) == []
 
 
 FORMS = {
@@ -93,7 +92,7 @@ FORMS = {
 
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("at", [0, BLOCK - 20, BLOCK + REACH - 5, 2 * BLOCK - 9], ids=str)
+@pytest.mark.parametrize("at", [0, BLOCK - 20, BLOCK + OVERLAP - 5, 2 * BLOCK - 9], ids=str)
 def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form: str, at: int, tmp_path: Path) -> None:
     file = tmp_path / "journal.jsonl"
     lines = b"an honest line of text, as there are many\n" * (at // 42)
@@ -104,7 +103,7 @@ def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form
 
 
 CAROL = "/home" + "/carol"
-NAMES = Names({CAROL: "the path of your home"}, {"carol": "your user name", "box7.lan": "this machine"})
+NAMES = MachineNames({CAROL: "the path of your home"}, {"carol": "your user name", "box7.lan": "this machine"})
 
 
 @pytest.mark.parametrize(
@@ -127,14 +126,14 @@ def test_other_words_are_no_names(text: str) -> None:
 
 
 def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
-    names = NAMES.but({"Carol"})
+    names = NAMES.allow({"Carol"})
     assert found(names, {"x": b"carol"}) == []
     assert found(names, {"x": f"{CAROL}/y".encode()})
-    assert found(names.but({CAROL}), {"x": f"{CAROL}/y".encode()}) == []
-    hosts = names.also(["queen", "vllm", "carol"], "a host")
+    assert found(names.allow({CAROL}), {"x": f"{CAROL}/y".encode()}) == []
+    hosts = names.with_words(["queen", "vllm", "carol"], "a host")
     assert [len(found(hosts, {"x": text})) for text in (b"on queen", b"by vllm 0.6", b"carol")] == [1, 0, 0]
-    assert found(hosts.but({"queen"}), {"x": b"on queen"}) == []
-    short = NAMES.also(["g7", "h"], "a host")
+    assert found(hosts.allow({"queen"}), {"x": b"on queen"}) == []
+    short = NAMES.with_words(["g7", "h"], "a host")
     assert [len(found(short, {"x": text})) for text in (b"on g7!", b"g77 h", b"on h")] == [1, 0, 0]
 
 
@@ -146,19 +145,19 @@ def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
 def test_only_words_of_an_address_that_anybody_knows_are_spared(repository: str, is_spared: bool) -> None:
     sources = {"spec": FileSource(repository=repository, commit="1" * 40, path="s", clean=True)}
     release = Release(kind=Kind.PROMPTS, owner="acme", name="x", version="1", sources=sources)
-    said = list(private_in(release, {"x": b"by carol"}, Draft(release, {}), NAMES))
+    said = list(find_private_text(release, {"x": b"by carol"}, Draft(release, {}), NAMES))
     assert any(line.startswith("'carol' (your user name): ") for line in said) is not is_spared
 
 
 def test_an_address_is_found_in_whatever_case_it_is_written() -> None:
     release = Release(kind=Kind.SPEC, owner="acme", name="x", version="1")
     raw = Draft(release, {"s.yaml": b"base_url: http://Gpu7.Corp.de:80/v1"})
-    (said,) = private_in(release, {"x": b"on GPU7.corp.de and http://gpu7.corp.de:80/v1"}, raw, NAMES)
+    (said,) = find_private_text(release, {"x": b"on GPU7.corp.de and http://gpu7.corp.de:80/v1"}, raw, NAMES)
     assert said.startswith(
         "'gpu7.corp.de' (an address of a server that the spec names): 2 occurrences in 1 file: x:1, ...;"
     )
     assert said.endswith("--allow-name gpu7.corp.de")
-    assert list(private_in(release, {"x": b"on GPU7.corp.de"}, raw, NAMES.but({"gpu7.corp.de"}))) == []
+    assert list(find_private_text(release, {"x": b"on GPU7.corp.de"}, raw, NAMES.allow({"gpu7.corp.de"}))) == []
 
 
 def test_allowing_a_host_does_not_allow_a_secret_in_an_address_there() -> None:
@@ -169,9 +168,9 @@ def test_allowing_a_host_does_not_allow_a_secret_in_an_address_there() -> None:
         "http://me:Zk41@gpu7.corp.de/v1",
     ):
         raw = Draft(release, {"s.yaml": f"base_url: {secret}".encode()})
-        allowed = NAMES.but({"gpu7.corp.de"})
-        assert list(private_in(release, {"x": f"served at {secret}".encode()}, raw, allowed)), secret
-        assert list(private_in(release, {"x": b"on gpu7.corp.de"}, raw, allowed)) == []
+        allowed = NAMES.allow({"gpu7.corp.de"})
+        assert list(find_private_text(release, {"x": f"served at {secret}".encode()}, raw, allowed)), secret
+        assert list(find_private_text(release, {"x": b"on gpu7.corp.de"}, raw, allowed)) == []
 
 
 def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -180,16 +179,16 @@ def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("USER", "trillian")
     monkeypatch.setenv("HOSTNAME", "magrathea.example.org")
-    names = Names.here(tmp_path / "results")
+    names = MachineNames.of_process(tmp_path / "results")
     assert {str(home), str(tmp_path / "results")} <= names.paths.keys()
     assert {"zaphod", "trillian", "magrathea", "magrathea.example.org"} <= names.words.keys()
     monkeypatch.setenv("USER", "root")
-    assert "root" not in Names.here().words
+    assert "root" not in MachineNames.of_process().words
 
 
 def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_first_places() -> None:
     token = f"hf_{ABC[:34]}\n".encode()
-    (said,) = found(known_forms, {"a": token * 40, "b": b"\n" + token * 2})
+    (said,) = found(find_secret_forms, {"a": token * 40, "b": b"\n" + token * 2})
     assert said == (
         "a token of Hugging Face: 42 occurrences in 2 files: a:1, a:2, a:3, a:4, a:5, ...; "
         "remove it and publish again; no option allows a secret"
@@ -223,11 +222,9 @@ def test_one_cause_in_several_releases_is_one_problem() -> None:
      ("key: ${key}", False), ("monkey: x", False), ("tokenizer: x/y", False)],
 )  # fmt: skip
 def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str, is_told: bool) -> None:
-    from runner.registry.redaction.secret_keys import secret_values
-
     key = line.partition(":")[0]
     body = f"models:\n  m:\n    extra_body:\n      deep:\n        {line}\n"
-    said = list(secret_values({"data/spec.yaml": body.encode()}))
+    said = list(secret_settings({"data/spec.yaml": body.encode()}))
     assert [one.partition(" holds")[0] for one in said] == [f"data/spec.yaml: models.m.extra_body.deep.{key}"] * is_told
     assert not any("1234567890" in one for one in said)
 
@@ -242,6 +239,6 @@ def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str,
 )
 def test_a_secret_in_a_settings_file_of_a_trainer_is_found_by_its_key(name: str, text: str) -> None:
     path = f"data/inputs/trainers/p/{name}.txt"
-    (problem,) = secret_values({path: text.encode()})
+    (problem,) = secret_settings({path: text.encode()})
     assert problem.startswith(f"{path}: ")
-    assert not list(secret_values({"data/inputs/prompts/prover.jinja": text.encode()}))
+    assert not list(secret_settings({"data/inputs/prompts/prover.jinja": text.encode()}))

@@ -28,8 +28,8 @@ from runner.registry.publishing.spec_check import unreadable_spec
 from runner.registry.publishing.versions import taken
 from runner.registry.redaction.draft_folder import run_folder
 from runner.registry.redaction.draft_redaction import ROWS, SPEC
-from runner.registry.redaction.machine_names import Names
-from runner.registry.redaction.private_text import private_in
+from runner.registry.redaction.machine_names import MachineNames
+from runner.registry.redaction.private_text import find_private_text
 from runner.registry.transports.registry import Registry
 from runner.registry.verification.kinds import wrong_kind
 from runner.registry.verification.torn_logs import torn_logs
@@ -55,7 +55,7 @@ class Subject:
     """Where it would go; None: not known yet."""
     together: frozenset[str]
     """The names of all releases of the same publish."""
-    names: Names
+    names: MachineNames
     force: bool = False
     licence_needed: bool = True
     beside: Sequence[Release] = ()
@@ -195,7 +195,7 @@ def _versions(subject: Subject) -> Iterator[str]:
 
 def _private(subject: Subject) -> Iterator[str]:
     """No secret, and no name of this machine or its user, stands in any byte."""
-    yield from private_in(subject.release, subject.draft.contents, subject.raw, subject.names)
+    yield from find_private_text(subject.release, subject.draft.contents, subject.raw, subject.names)
 
 
 def _readable(subject: Subject) -> Iterator[str]:

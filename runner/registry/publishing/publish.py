@@ -17,9 +17,9 @@ from runner.documents.releases.reference import Kind, parse
 from runner.models.retirements import shutdown_notes
 from runner.registry.draft import Draft
 from runner.registry.publishing.checks import CheckOutcome, Subject, checked, not_pinned
-from runner.registry.redaction.draft_folder import as_got
-from runner.registry.redaction.draft_redaction import clean
-from runner.registry.redaction.machine_names import Names
+from runner.registry.redaction.draft_folder import lay_out_as_fetched
+from runner.registry.redaction.draft_redaction import redact_drafts
+from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.text_search import PrivateText
 from runner.registry.transports.interface import Added
 from runner.registry.transports.registry import Published, Registry
@@ -29,7 +29,7 @@ from runner.registry.transports.registry import Published, Registry
 class Options:
     """How it is published."""
 
-    names: Names
+    names: MachineNames
     """Of this machine: what must stand nowhere."""
     force: bool = False
     """What is in no public commit goes out, marked as not pinned."""
@@ -88,9 +88,9 @@ def ready(
         for said in families:
             family = [_resolved(draft, registry) for draft in said]
             work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
-            for number, (raw, draft) in enumerate(zip(family, clean(family, work), strict=True)):
+            for number, (raw, draft) in enumerate(zip(family, redact_drafts(family, work), strict=True)):
                 marked = _by_hash(_marked(draft), made)
-                laid_out = as_got(marked.release, marked.all_contents, work / f"laid_out_{number}")
+                laid_out = lay_out_as_fetched(marked.release, marked.all_contents, work / f"laid_out_{number}")
                 subject = Subject(
                     raw, marked, laid_out, registry, together, options.names, options.force, beside=beside
                 )
@@ -157,7 +157,7 @@ def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) 
         return f"{check}: {message}"
     if isinstance(message, PrivateText):
         texts = [(release, text) for release, text in failures if isinstance(text, PrivateText)]
-        message = PrivateText.of(
+        message = PrivateText.from_occurrences(
             replace(in_file, file=f"{release}:{in_file.file}")
             for release, text in texts
             for in_file in text.occurrences

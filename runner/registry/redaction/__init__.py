@@ -1,1 +1,1 @@
-"""Removal of addresses, hosts, paths and secrets from what is published."""
+"""Redaction of releases: private values are replaced, and private text is found."""

@@ -1,4 +1,4 @@
-"""The files of a release that is being made, laid out as a folder: what whoever gets it will read."""
+"""The files of a draft, written to a folder as `get` would leave them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from runner.results.folder import RunFolder
 from runner.spec.origin import DATA
 
 ROLLOUTS = f"{DATA}/{ROLLOUTS_FILE}"
-_LARGE = 1 << 20
 LOGS = (f"{DATA}/{JOURNAL}", f"{DATA}/{STAGE_LOG}")
+_LARGE = 1 << 20
 
 
 def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
-    """Write small contents, and link to files; returns the folder.
+    """Write contents to a folder, with links to files, and return the folder.
 
     Raises:
         ReleaseError: it cannot be written.
     """
-    return _written(contents, target, lambda _: True)
+    return _write(contents, target, lambda _: True)
 
 
-def as_got(release: Release, contents: Mapping[str, Content], target: Path) -> Path:
-    """The folder that `get` would leave, marker and all; only what no spec names, and may be large, is a link.
+def lay_out_as_fetched(release: Release, contents: Mapping[str, Content], target: Path) -> Path:
+    """Write the folder that `get` would leave, with its marker; only logs and rollouts are links.
 
     Raises:
         ReleaseError: it cannot be written.
     """
     marked = {MARKER: marker(str(release.reference), "0" * 64, "nowhere yet"), **contents}
-    return _written(marked, target, lambda path: path == ROLLOUTS or path in LOGS)
+    return _write(marked, target, lambda path: path == ROLLOUTS or path in LOGS)
 
 
-def _written(contents: Mapping[str, Content], target: Path, is_linked: Callable[[str], bool]) -> Path:
+def _write(contents: Mapping[str, Content], target: Path, is_linked: Callable[[str], bool]) -> Path:
     try:
         make_folders(target)
         for path, content in contents.items():
@@ -50,11 +50,12 @@ def _written(contents: Mapping[str, Content], target: Path, is_linked: Callable[
             for name in path.split("/")[:-1]:
                 folder /= name
                 make_folder(folder)
-            if isinstance(content, Path) and is_linked(path):
-                link_to(target / path, content.absolute())
-                continue
-            if isinstance(content, Path) and _is_same_file(content, target / path):
-                continue
+            if isinstance(content, Path):
+                if is_linked(path):
+                    link_to(target / path, content.absolute())
+                    continue
+                if _hard_link(content, target / path):
+                    continue
             with opened(content) as source, create(target / path) as file:
                 shutil.copyfileobj(source, file)
     except OSError as error:
@@ -62,14 +63,12 @@ def _written(contents: Mapping[str, Content], target: Path, is_linked: Callable[
     return target
 
 
-def _is_same_file(content: Path, target: Path) -> bool:
-    """Whether a large file now has a second name there, so that it need not be written once more; it is only read."""
-    said = content.lstat()
-    if not stat.S_ISREG(said.st_mode) or said.st_size < _LARGE:
-        return False
-    return same_file(content, target)
+def _hard_link(content: Path, target: Path) -> bool:
+    """Hard-link a large file instead of copying it; return whether that was done."""
+    status = content.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE and same_file(content, target)
 
 
 def run_folder(target: Path) -> RunFolder:
-    """The run folder in what was laid out. Raises as `RunFolder.got`."""
+    """Return the run folder in a folder that was laid out. Raises as `RunFolder.got`."""
     return RunFolder.got(target / DATA)

@@ -1,8 +1,7 @@
-"""Drafts into drafts without hosts, addresses and paths: taken out by rule where the run and its spec have them.
+"""Redaction of drafts: private values are removed from structured data, and free text is never changed.
 
-What somebody wrote or a model said (prompts, rows of a dataset, messages) stays as it is; where this machine's names
-stand in it, the checks stop the publish. The same run is cleaned to the same bytes wherever that is done, and what is
-clean already stays as it is.
+Free text is what somebody or a model wrote: prompts, rows of a dataset, messages. If it has a private text, the checks
+stop the publish. The same run is redacted to the same bytes on every machine, and redacting twice changes nothing.
 """
 
 from __future__ import annotations
@@ -25,214 +24,190 @@ from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.draft import Draft
 from runner.registry.redaction.draft_folder import LOGS, ROLLOUTS, lay_out, run_folder
-from runner.registry.redaction.journal_redaction import AskedAgain, clean_log
-from runner.registry.redaction.rehashed_run import Rehashed, rehashed
-from runner.registry.redaction.rules import CACHE, MODEL_KEYS, Rules, renamed_models
-from runner.registry.redaction.yaml_redaction import clean_yaml, values_in
+from runner.registry.redaction.journal_redaction import RehashParameters, redact_log
+from runner.registry.redaction.rehashed_run import RehashedRun, rehash_run
+from runner.registry.redaction.rules import CACHE, MODEL_KEYS, RedactionRules, renamed_models, strings_in
+from runner.registry.redaction.yaml_redaction import redact_yaml, values_in
 from runner.spec.origin import DATA
 from runner.spec.rejudged_run import DEBATES
 from runner.spec.trainer_files import FOLDER
 
 SPEC, MANIFEST = f"{DATA}/spec.yaml", f"{DATA}/manifest.json"
 INPUTS = f"{DATA}/inputs/"
-WRITTEN = ("written/", f"{INPUTS}written/")
 ROWS = f"{INPUTS}dataset.jsonl"
-FREE = (f"{FOLDER}/", *(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml", f"{FOLDER}/")))
-"""What somebody wrote to be read by models and people, and what a run's hashes are of."""
+FREE_TEXT = (f"{FOLDER}/", *(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml", f"{FOLDER}/")))
+"""Files and folders of free text, which the hashes of a run depend on."""
+_WRITTEN = ("written/", f"{INPUTS}written/")
+"""Specs as they were written. Their comments are removed, because a finished run's spec cannot be edited."""
 
-_CLEANED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
-"""Kinds that say where something is served or lies; the others are what somebody wrote, and no more."""
+_REDACTED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
+"""Kinds with structured data; the others are free text only."""
 _URL = re.compile(r"https?://[^\s\"',}\]]+")
-_GIVEN_URL = re.compile(rf"base_url\s*[=:]\s*[\"']?(\[[^\]]*|{_URL.pattern})")
-_PUBLIC = ("api.openai.com",)
+_BASE_URL_OVERRIDE = re.compile(rf"base_url\s*[=:]\s*[\"']?(\[[^\]]*|{_URL.pattern})")
+_PUBLIC_HOSTS = ("api.openai.com",)
 
 
-def clean(drafts: Sequence[Draft], work: Path) -> list[Draft]:
-    """The drafts that belong together, such as a training run's parts and itself, cleaned; new files go to `work`.
+def redact_drafts(drafts: Sequence[Draft], work: Path) -> list[Draft]:
+    """Redact drafts that belong together, such as a training run and its parts; new files are written to `work`.
 
     Raises:
-        ReleaseError: something cannot be taken out; nothing of it is to be published.
+        ReleaseError: something cannot be redacted, so that nothing may be published.
     """
-    said = [value for draft in drafts for value in _said(draft)]
-    models = renamed_models(text for key, text in said if key in MODEL_KEYS)
-    urls = _urls(said)
-    return [_cleaned(draft, Rules(models, urls), work / f"{number}") for number, draft in enumerate(drafts)]
+    strings = [pair for draft in drafts for pair in _structured_strings(draft)]
+    models = renamed_models(text for key, text in strings if key in MODEL_KEYS)
+    urls = _private_urls(strings)
+    return [_redact(draft, RedactionRules(models, urls), work / f"{number}") for number, draft in enumerate(drafts)]
 
 
-def rules_of(draft: Draft) -> Rules:
-    """The rules of one draft that is as its run has it: for its addresses, which must stand nowhere."""
-    return Rules({}, _urls(_said(draft)))
+def rules_for(draft: Draft) -> RedactionRules:
+    """Return the rules with the server addresses of one draft that is not redacted yet."""
+    return RedactionRules({}, _private_urls(_structured_strings(draft)))
 
 
-def _urls(said: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The addresses of servers among what is said, without those that everybody knows."""
-    urls = {text for key, text in said if key == "base_url" and "://" in text and "${" not in text}
-    return tuple(sorted(url for url in urls if urlsplit(url).hostname not in _PUBLIC))
+def _private_urls(strings: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    urls = {text for key, text in strings if key == "base_url" and "://" in text and "${" not in text}
+    return tuple(sorted(url for url in urls if urlsplit(url).hostname not in _PUBLIC_HOSTS))
 
 
-def _said(draft: Draft) -> Iterator[tuple[str, str]]:
-    """Every text of the draft's structured files, with its key."""
+def _structured_strings(draft: Draft) -> Iterator[tuple[str, str]]:
+    """Yield each string of the draft's structured data with the last part of its key."""
     for path, content in draft.contents.items():
-        if path.startswith(FREE) or draft.release.kind not in _CLEANED_KINDS:
+        if path.startswith(FREE_TEXT) or draft.release.kind not in _REDACTED_KINDS:
             continue
         if path.endswith(".yaml"):
-            for key, text in values_in(_bytes(content).decode("utf-8", "replace")):
+            for key, text in values_in(_read(content).decode("utf-8", "replace")):
                 yield key.rpartition(".")[2], text
         elif path == MANIFEST:
-            yield from _texts(orjson.loads(_bytes(content)), "")
+            yield from strings_in(orjson.loads(_read(content)))
         elif path == LOGS[1] and isinstance(content, Path):
             for _, record in read_journal(content):
-                yield from _texts(record, "")
+                yield from strings_in(record)
         elif path.endswith(".txt"):
-            given = _GIVEN_URL.findall(_bytes(content).decode("utf-8", "replace"))
-            yield from (("base_url", url) for said in given for url in _URL.findall(said))
-    yield from _texts(draft.release.facts, "")
+            overrides = _BASE_URL_OVERRIDE.findall(_read(content).decode("utf-8", "replace"))
+            yield from (("base_url", url) for override in overrides for url in _URL.findall(override))
+    yield from strings_in(draft.release.facts)
 
 
-def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _texts(item, str(name).rpartition(".")[2])
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _texts(item, key)
-    elif isinstance(value, str):
-        yield key, value
-
-
-def _bytes(content: Content) -> bytes:
+def _read(content: Content) -> bytes:
     with opened(content) as file:
         return file.read()
 
 
-def _cleaned(draft: Draft, rules: Rules, work: Path) -> Draft:
-    if draft.release.kind not in _CLEANED_KINDS:
-        return replace(draft, release=_without_logins(draft.release))
-    again: Rehashed | None = None
+def _redact(draft: Draft, rules: RedactionRules, work: Path) -> Draft:
+    release = _without_logins(draft.release)
+    if release.kind not in _REDACTED_KINDS:
+        return replace(draft, release=release)
+    rehashed: RehashedRun | None = None
     if SPEC in draft.contents:
-        # Files of a run as they are: the hashes that they had are needed to make those that they will have.
-        again = rehashed(run_folder(lay_out(draft.all_contents, work / "as_it_is")), rules)
-        rules.hashes.update(again.hashes)
-    make_folders(work / "cleaned")
+        rehashed = rehash_run(run_folder(lay_out(draft.all_contents, work / "original")), rules)
+        rules.hashes.update(rehashed.hashes)
+    make_folders(work / "redacted")
     contents = {
-        path: _content(path, content, rules, again, work / "cleaned" / f"{number}")
+        path: _redact_content(path, content, rules, rehashed, work / "redacted" / f"{number}")
         for number, (path, content) in enumerate(draft.contents.items())
     }
-    release = _without_logins(draft.release)
     release = replace(
         release,
-        description=rules.scalar(release.description, "description"),
+        description=rules.redact_string(release.description, "description"),
         identity={name: rules.hashes.get(value, value) for name, value in release.identity.items()},
-        links=tuple(
-            replace(link, identity=None if link.identity is None else rules.value(link.identity))
-            for link in release.links
-        ),
-        facts=rules.value(release.facts),
+        links=tuple(replace(link, identity=rules.redact_value(link.identity)) for link in release.links),
+        facts=rules.redact_value(release.facts),
     )
     if draft.made:
-        folder = lay_out({**draft.kept, **contents}, work / "as_it_leaves")
+        folder = lay_out({**draft.kept, **contents}, work / "published")
         contents |= {path: make(release, folder) for path, make in draft.made.items()}
-    told = rules.told() or release.facts.get("cleaned", [])
-    return replace(draft, release=replace(release, facts={**release.facts, "cleaned": told}), contents=contents)
+    counts = rules.summary() or release.facts.get("cleaned", [])
+    return replace(draft, release=replace(release, facts={**release.facts, "cleaned": counts}), contents=contents)
 
 
-def _content(path: str, content: Content, rules: Rules, again: Rehashed | None, target: Path) -> Content:
-    """A file of a draft by the rules; the very same where nothing in it is to be taken out."""
+def _redact_content(
+    path: str, content: Content, rules: RedactionRules, rehashed: RehashedRun | None, target: Path
+) -> Content:
+    """Return a redacted file of a draft, or the same content if nothing changes."""
     if path in LOGS:
-        return _log(content, target, rules, _same if again is None else again.asked)
+        return _redact_log(content, target, rules, _keep_hash if rehashed is None else rehashed.rehash_parameters)
     if path == ROLLOUTS:
-        return _rollouts(content, target, rules, str if again is None else again.rollout_ids())
+        return _redact_rollouts(content, target, rules, str if rehashed is None else rehashed.rollout_renamer())
     if path == f"{INPUTS}{DEBATES}":
-        return _first_line(content, target, rules)
-    if path.startswith(FREE):
+        return _redact_first_line(content, target, rules)
+    redact = None if path.startswith(FREE_TEXT) else _BY_SUFFIX.get(Path(path).suffix)
+    if redact is None:
         return content
-    how = _HOW.get(Path(path).suffix)
-    if how is None:
+    data = _read(content)
+    try:
+        redacted = redact(path, data, rules)
+    except UnicodeDecodeError:
         return content
-    data = _bytes(content)
-    cleaned = how(path, data, rules)
-    return content if cleaned == data else cleaned
+    return content if redacted == data else redacted
 
 
-def _same(_: object, recorded: str) -> str:
+def _keep_hash(_: object, recorded: str) -> str:
     return recorded
 
 
-def _log(content: Content, target: Path, rules: Rules, asked: AskedAgain) -> Content:
+def _redact_log(content: Content, target: Path, rules: RedactionRules, rehash: RehashParameters) -> Content:
     if isinstance(content, bytes):
-        with create(target.with_suffix(".as_it_is")) as file:
+        original = target.with_suffix(".original")
+        with create(original) as file:
             file.write(content)
-        content = target.with_suffix(".as_it_is")
-    return target if clean_log(content, target, rules, asked) else content
+        content = original
+    return target if redact_log(content, target, rules, rehash) else content
 
 
-def _rollouts(content: Content, target: Path, rules: Rules, renamed: Callable[[str], str]) -> Content:
+def _redact_rollouts(content: Content, target: Path, rules: RedactionRules, rename: Callable[[str], str]) -> Content:
     changed = False
     with opened(content) as file, create(target) as out:
         for line in file:
             row = orjson.loads(line)
-            said = (row.get("rollout_id"), row.get("error"))
-            row["rollout_id"] = renamed(str(said[0]))
-            if isinstance(said[1], str):
-                row["error"] = rules.error(said[1])
-            if (row["rollout_id"], row.get("error")) == said:
-                out.write(line)
-            else:
-                changed = True
-                out.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            redacted = {**row, "rollout_id": rename(str(row.get("rollout_id")))}
+            if isinstance(row.get("error"), str):
+                redacted["error"] = rules.redact_message(row["error"])
+            changed = changed or redacted != row
+            out.write(line if redacted == row else orjson.dumps(redacted, option=orjson.OPT_APPEND_NEWLINE))
     return target if changed else content
 
 
-def _first_line(content: Content, target: Path, rules: Rules) -> Content:
-    """Debates, whose head says by which models they were held."""
+def _redact_first_line(content: Content, target: Path, rules: RedactionRules) -> Content:
+    """Redact the first line of recorded debates, which names their models."""
     with opened(content) as file, create(target) as out:
-        head = file.readline()
-        said = orjson.loads(head)
-        cleaned = rules.value(said)
-        if cleaned == said:
+        line = file.readline()
+        head = orjson.loads(line)
+        redacted = rules.redact_value(head)
+        if redacted == head:
             return content
-        out.write(orjson.dumps(cleaned) + b"\n" * head.endswith(b"\n"))
+        out.write(orjson.dumps(redacted) + b"\n" * line.endswith(b"\n"))
         shutil.copyfileobj(file, out)
     return target
 
 
-def _json(path: str, data: bytes, rules: Rules) -> bytes:
-    said = orjson.loads(data)
-    cleaned = rules.value(said)
-    if path == MANIFEST and cleaned.get("cache") is not None:
-        cleaned["cache"] = None
-        rules.taken[CACHE] += 1
-    for name in ("why_stopped",):
-        if path == MANIFEST and isinstance(said.get(name), str):
-            cleaned[name] = rules.error(said[name])
-    if path == MANIFEST and isinstance(said.get("sources"), dict):
-        cleaned["sources"] = {part: _source_as_data(source) for part, source in said["sources"].items()}
-    return data if cleaned == said else orjson.dumps(cleaned, option=orjson.OPT_INDENT_2)
+def _redact_json(path: str, data: bytes, rules: RedactionRules) -> bytes:
+    value = orjson.loads(data)
+    redacted = rules.redact_value(value)
+    if path == MANIFEST:
+        if redacted.get("cache") is not None:
+            redacted["cache"] = None
+            rules.counts[CACHE] += 1
+        if isinstance(value.get("sources"), dict):
+            redacted["sources"] = {part: _public_source_facts(source) for part, source in value["sources"].items()}
+    return data if redacted == value else orjson.dumps(redacted, option=orjson.OPT_INDENT_2)
 
 
-def _text(_: str, data: bytes, rules: Rules) -> bytes:
-    try:
-        return rules.written(data.decode()).encode()
-    except UnicodeDecodeError:
-        return data
+def _redact_lines(_: str, data: bytes, rules: RedactionRules) -> bytes:
+    return rules.redact_lines(data.decode()).encode()
 
 
-def _yaml_text(path: str, data: bytes, rules: Rules) -> bytes:
-    """Of a spec as it was written all comments go: they are for whoever wrote it, and name hosts in plain words."""
-    try:
-        return clean_yaml(data.decode("utf-8-sig"), rules, comments=not path.startswith(WRITTEN)).encode()
-    except UnicodeDecodeError:
-        return data
+def _redact_yaml(path: str, data: bytes, rules: RedactionRules) -> bytes:
+    return redact_yaml(data.decode("utf-8-sig"), rules, comments=not path.startswith(_WRITTEN)).encode()
 
 
-def _readme(_: str, data: bytes, rules: Rules) -> bytes:
-    return rules.scalar(data.decode()).encode()
+def _redact_readme(_: str, data: bytes, rules: RedactionRules) -> bytes:
+    return rules.redact_string(data.decode()).encode()
 
 
-_HOW: Mapping[str, Callable[[str, bytes, Rules], bytes]] = {
-    ".json": _json, ".yaml": _yaml_text, ".txt": _text, ".lock": _text, ".md": _readme
+_BY_SUFFIX: Mapping[str, Callable[[str, bytes, RedactionRules], bytes]] = {
+    ".json": _redact_json, ".yaml": _redact_yaml, ".txt": _redact_lines, ".lock": _redact_lines, ".md": _redact_readme
 }  # fmt: skip
-"""By the ending of a file's name, how it is cleaned; others hold what somebody wrote."""
+"""How files are redacted, by suffix; all others are free text."""
 
 
 def _without_logins(release: Release) -> Release:
@@ -240,23 +215,23 @@ def _without_logins(release: Release) -> Release:
 
 
 def public_source(source: FileSource) -> FileSource:
-    """A source without a user's name and password in its address; one in a folder of a machine, others cannot get."""
+    """Return a source without a login in its URL, and without a repository that is a folder of one machine."""
     if source.repository is None:
         return source
-    split = urlsplit(source.repository)
-    if split.scheme in ("", "file") and not re.match(r"(?:[\w.-]+@)?[\w.-]+:[^/\\]", source.repository):
+    url = urlsplit(source.repository)
+    if url.scheme in ("", "file") and not re.match(r"(?:[\w.-]+@)?[\w.-]+:[^/\\]", source.repository):
         why = "its repository's remote is a folder of the machine that it was played on, which others cannot get"
         return replace(source, repository=None, clean=False, why=why)
-    if split.scheme in ("http", "https") and "@" in split.netloc:
-        return replace(source, repository=urlunsplit(split._replace(netloc=split.netloc.rpartition("@")[2])))
+    if url.scheme in ("http", "https") and "@" in url.netloc:
+        return replace(source, repository=urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2])))
     return source
 
 
-def _source_as_data(said: Any) -> Any:
-    if not isinstance(said, dict):
-        return said
-    names = {one: said.get(one) for one in ("repository", "commit", "path", "why")}
+def _public_source_facts(facts: Any) -> Any:
+    if not isinstance(facts, dict):
+        return facts
+    names = {name: facts.get(name) for name in ("repository", "commit", "path", "why")}
     try:
-        return {**said, **vars(public_source(FileSource(**names, clean=bool(said.get("clean")))))}
+        return {**facts, **vars(public_source(FileSource(**names, clean=bool(facts.get("clean")))))}
     except (TypeError, ValueError, AttributeError) as error:
         raise ReleaseError(f"{MANIFEST}: its sources are damaged: {error}") from error

@@ -1,4 +1,4 @@
-"""Find what must not be published: secrets, names of this machine and its user, addresses of servers."""
+"""Search of a release for private text: secrets, names of this machine and its user, addresses of the run's servers."""
 
 from __future__ import annotations
 
@@ -9,61 +9,66 @@ from urllib.parse import urlsplit
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.registry.draft import Draft
-from runner.registry.redaction.draft_redaction import FREE, rules_of
-from runner.registry.redaction.location_patterns import is_public
-from runner.registry.redaction.machine_names import Names, path_pattern
-from runner.registry.redaction.rules import Rules, addresses_of
-from runner.registry.redaction.secret_keys import secret_values
-from runner.registry.redaction.secrets import HeldSecrets, known_forms
+from runner.registry.redaction.draft_redaction import FREE_TEXT, rules_for
+from runner.registry.redaction.location_patterns import is_public_host
+from runner.registry.redaction.machine_names import MachineNames, path_pattern
+from runner.registry.redaction.rules import addresses_of
+from runner.registry.redaction.secrets import HeldSecrets, find_secret_forms, secret_settings
 from runner.registry.redaction.text_search import Cause, Finder, group_by_cause, search
 from runner.spec.trainer_files import FOLDER
 
+_API_PATH = re.compile(r"/?((api|openai)/)?(v\d+)?/?")
+"""Usual paths of a server's API."""
 
-def private_in(release: Release, contents: Mapping[str, Content], raw: Draft, names: Names) -> Iterator[str]:
-    """Find private text in a release, one line for each cause; `raw` is the release before it was cleaned."""
-    rules = rules_of(raw)
-    own = names.also(rules.host_words, "the host of a server that the spec names")
-    spared = own.but({release.owner, *_published_words(release)})
-    finders: list[Finder] = [known_forms, HeldSecrets(), spared, _Addresses(rules, names.spared)]
-    leaving: Mapping[str, Content] = {**contents, MANIFEST: release.to_bytes()}
-    yield from group_by_cause(search(leaving, finders))
-    yield from secret_values(
-        {path: text for path, text in leaving.items() if not path.startswith(FREE) or f"{FOLDER}/" in path}
+
+def find_private_text(
+    release: Release, contents: Mapping[str, Content], original: Draft, names: MachineNames
+) -> Iterator[str]:
+    """Yield one message for each cause; `original` is the draft before it was redacted."""
+    rules = rules_for(original)
+    names = names.with_words(rules.host_words, "the host of a server that the spec names")
+    allowed = names.allow({release.owner, *_words_of_public_sources(release)})
+    finders: list[Finder] = [
+        find_secret_forms,
+        HeldSecrets(),
+        allowed,
+        _ServerAddresses(rules.base_urls, names.allowed),
+    ]
+    published: Mapping[str, Content] = {**contents, MANIFEST: release.to_bytes()}
+    yield from group_by_cause(search(published, finders))
+    yield from secret_settings(
+        {path: text for path, text in published.items() if not path.startswith(FREE_TEXT) or f"{FOLDER}/" in path}
     )
 
 
-def _published_words(release: Release) -> set[str]:
-    """The words of the addresses that its files come from, which tell nothing new where anybody knows their hosts."""
+def _words_of_public_sources(release: Release) -> set[str]:
+    """Return the words in the public repository URLs of a release, which are published anyway."""
     urls = [source.repository for source in release.sources.values() if source.repository and source.clean]
-    words = [[word for word in re.split(r"[:/]+", re.sub(r"^[a-z+]+://", "", url)) if word] for url in urls]
-    public = [(at.rpartition("@")[2], *path) for at, *path in filter(None, words) if is_public(at.rpartition("@")[2])]
-    return {word for said in public for word in said}
+    split = [re.split(r"[:/]+", re.sub(r"^[a-z+]+://", "", url)) for url in urls]
+    words = [(host.rpartition("@")[2], *path) for host, *path in split]
+    return {word for host, *path in words if is_public_host(host) for word in (host, *path) if word}
 
 
-def _tells_more(address: str) -> bool:
-    """Whether an address has more than a host, such as a user, a query, or a path that may be a secret."""
+def _has_more_than_host(address: str) -> bool:
+    """Tell whether an address has a login, a query or an unusual path, which may be secret."""
     parts = urlsplit(address if "://" in address else f"//{address}")
-    return "@" in parts.netloc or bool(parts.query) or not _USUAL_PATH.fullmatch(parts.path)
+    return "@" in parts.netloc or bool(parts.query) or not _API_PATH.fullmatch(parts.path)
 
 
-_USUAL_PATH = re.compile(r"/?((api|openai)/)?(v\d+)?/?")
-"""Of an address that serves models."""
+class _ServerAddresses:
+    """A finder of the addresses of a spec's servers, grouped by host."""
 
-
-class _Addresses:
-    """Finds the addresses of a spec's servers, grouped by host."""
-
-    def __init__(self, rules: Rules, allowed: Collection[str]) -> None:
+    def __init__(self, base_urls: Collection[str], allowed: Collection[str]) -> None:
         by_host: dict[str, dict[str, None]] = {}
-        for url in rules.base_urls:
+        for url in base_urls:
             by_host.setdefault(urlsplit(url).hostname or url, {}).update(dict.fromkeys(addresses_of([url])))
         self._patterns = {
-            host: re.compile(b"|".join(path_pattern(text).pattern for text in found), re.IGNORECASE)
+            host: re.compile(b"|".join(path_pattern(text).pattern for text in private), re.IGNORECASE)
             for host, texts in by_host.items()
-            if (found := [text for text in texts if host.lower() not in allowed or _tells_more(text)])
+            if (private := [text for text in texts if host.lower() not in allowed or _has_more_than_host(text)])
         }
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
         for host, pattern in self._patterns.items():
-            for found in pattern.finditer(data):
-                yield found.start(), Cause("an address of a server that the spec names", host)
+            for match in pattern.finditer(data):
+                yield match.start(), Cause("an address of a server that the spec names", host)

@@ -1,6 +1,6 @@
-"""What hashes a model's settings, made again for settings that say no path and no address: the same run, by new names.
+"""The hashes of a run, recomputed for redacted model settings, so that the published journal replays.
 
-Where the settings come to the same hashes as before, nothing is made again.
+If redaction does not change the settings, the hashes stay as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeVar
 from runner.base.errors import ReleaseError
 from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.models.interface import SampleKey
-from runner.registry.redaction.rules import Rules
+from runner.registry.redaction.rules import RedactionRules
 from runner.results.folder import RunFolder
 from runner.results.provenance.input_files import spec_hash
 from runner.rollouts.plan import Plan
@@ -26,113 +26,108 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Rehashed:
-    """A run's hashes by the settings that it had, and by those that are published."""
+class RehashedRun:
+    """The plans and hashes of a run before and after redaction."""
 
     hashes: Mapping[str, str]
-    """Of its game, its identity, its spec: the old ones that are others now, each with the new one."""
+    """The new value of each hash that changes: those of the game, the identity and the spec."""
     before: Plan
     after: Plan
-    _parameters: Mapping[str, Mapping[str, str]] = field(repr=False)
+    _parameters: Mapping[str, tuple[str, str]] = field(repr=False)
+    """The hash of each model group's parameters, before and after."""
 
-    def asked(self, sample: SampleKey, recorded: str) -> str:
-        """The hash of the parameters that a sample was asked with, in as many digits as were recorded.
+    def rehash_parameters(self, sample: SampleKey, recorded: str) -> str:
+        """Return the new hash of a sample's model parameters, with as many digits as were recorded.
 
         Raises:
-            ReleaseError: it is none of the run's models'.
+            ReleaseError: the recorded hash is not that of the sample's model.
         """
-        known = self._parameters[self.before.group_of(sample)]
-        if known["before"] == known["after"]:
+        before, after = self._parameters[self.before.group_of(sample)]
+        if before == after:
             return recorded
-        if not known["before"].startswith(recorded):
+        if not before.startswith(recorded):
             raise ReleaseError(
-                f"the journal's answer for {sample.datapoint} was asked with other parameters than the spec's, so that "
-                "the path in its model's name cannot be taken out"
+                f"the journal's answer for {sample.datapoint} was requested with other parameters than the spec's, so "
+                "the path in its model's name cannot be redacted"
             )
-        return known["after"][: len(recorded)]
+        return after[: len(recorded)]
 
-    def rollout_ids(self) -> Callable[[str], str]:
-        """A rollout's id into the one that it has by the new names; to be asked for in the order of the plan.
+    def rollout_renamer(self) -> Callable[[str], str]:
+        """Return a function from old to new rollout ids, to be called in the order of the plan.
 
-        Of a run of any size only ids of games that have no record are held.
+        It stores only the ids of rollouts that were skipped, so its memory does not grow with the run.
         """
         if self.before.game_hash == self.after.game_hash:
-            return _same
-        pairs, passed = zip(_ids(self.before), _ids(self.after), strict=True), dict[str, str]()
+            return str
+        pairs, skipped = zip(_rollout_ids(self.before), _rollout_ids(self.after), strict=True), dict[str, str]()
 
-        def renamed(name: str) -> str:
-            while name not in passed and (pair := next(pairs, None)) is not None:
-                passed[pair[0]] = pair[1]
-            return passed.pop(name, name)
+        def rename(rollout_id: str) -> str:
+            while rollout_id not in skipped and (pair := next(pairs, None)) is not None:
+                skipped[pair[0]] = pair[1]
+            return skipped.pop(rollout_id, rollout_id)
 
-        return renamed
-
-
-def _same(name: str) -> str:
-    return name
+        return rename
 
 
-def _ids(plan: Plan) -> Iterator[str]:
-    branches = 1 if plan.shape is None else plan.shape.branches
+def _rollout_ids(plan: Plan) -> Iterator[str]:
     for job in plan.jobs():
         if plan.shape is None:
             yield job.rollout_id
         else:
-            yield from (plan.branch(job, job.number + place).rollout_id for place in range(branches))
+            yield from (plan.branch(job, job.number + place).rollout_id for place in range(plan.shape.branches))
 
 
-def rehashed(folder: RunFolder, rules: Rules) -> Rehashed:
-    """The hashes of the run in a folder, before and after its models' settings are cleaned.
+def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
+    """Recompute the hashes of the run in a folder for redacted model settings.
 
     Raises:
-        ReleaseError: its hashes change, and cannot be made again: its spec and inputs are not what was played.
+        ReleaseError: a hash changes, but the recorded one does not match the run's spec and inputs.
         NipRunError: the folder cannot be read.
     """
     manifest, before = folder.manifest(), saved_plan(folder)
-    after = before.with_spec(_cleaned(before.spec, rules))
+    after = before.with_spec(_redact_spec(before.spec, rules))
     own = recorded_plan(before.spec, folder, plan_of)
-    pairs = {
+    changes = {
         manifest.game_sha256: (before.game_hash, after.game_hash),
-        manifest.identity: (own.identity, own.with_spec(_cleaned(own.spec, rules)).identity),
+        manifest.identity: (own.identity, own.with_spec(_redact_spec(own.spec, rules)).identity),
     }
     hashes = {}
-    for recorded, (old, new) in pairs.items():
+    for recorded, (old, new) in changes.items():
         if old == new:
             continue
         if recorded != old:
             raise ReleaseError(
-                f"{manifest.run_id}: a model's name is a path, which is not for others, and its hashes cannot be made "
-                "again without it: its spec or inputs are not what was played"
+                f"{manifest.run_id}: a private value in its model settings cannot be redacted, because its spec or "
+                "inputs are not those that were played"
             )
         hashes[recorded] = new
     old, new = spec_hash(before), spec_hash(after)
     if old != new:
         hashes[manifest.spec_sha256] = new
-    return Rehashed(hashes, before, after, dict(_parameters(before, after)))
+    old_models, new_models = before.spec.experiment.models, after.spec.experiment.models
+    parameters = {
+        group: (parameters_hash(settings), parameters_hash(new_models[group])) for group, settings in old_models.items()
+    }
+    return RehashedRun(hashes, before, after, parameters)
 
 
-def _parameters(before: Plan, after: Plan) -> Iterator[tuple[str, Mapping[str, str]]]:
-    ours, theirs = before.spec.experiment.models, after.spec.experiment.models
-    for group in ours:
-        yield group, {"before": parameters_hash(ours[group]), "after": parameters_hash(theirs[group])}
+def _redact_spec(spec: Spec, rules: RedactionRules) -> Spec:
+    """Redact a spec as its file is redacted; replacements are counted there, not here."""
+    counts = rules.counts.copy()
+    experiment = spec.experiment
+    redacted = replace(
+        experiment,
+        models={name: _redact_settings(rules, settings, "models") for name, settings in experiment.models.items()},
+        agents={name: _redact_settings(rules, settings, "agents") for name, settings in experiment.agents.items()},
+        training=None if experiment.training is None else _redact_settings(rules, experiment.training, "training"),
+        description=rules.redact_string(experiment.description, "description"),
+    )
+    rules.counts.clear()
+    rules.counts.update(counts)
+    return replace(spec, experiment=redacted)
 
 
-def _cleaned(spec: Spec, rules: Rules) -> Spec:
-    """A spec by the rules that its file is cleaned by; what is taken out is counted where that is published."""
-    counted = rules.taken.copy()
-    said = spec.experiment
-    models = {name: _by(rules, settings, "models") for name, settings in said.models.items()}
-    agents = {name: _by(rules, settings, "agents") for name, settings in said.agents.items()}
-    training = None if said.training is None else _by(rules, said.training, "training")
-    description = rules.scalar(said.description, "description")
-    rules.taken.clear()
-    rules.taken.update(counted)
-    cleaned = replace(said, models=models, agents=agents, training=training, description=description)
-    return replace(spec, experiment=cleaned)
-
-
-def _by(rules: Rules, settings: T, key: str) -> T:
-    """Settings by the rules; the very same where these take nothing out."""
+def _redact_settings(rules: RedactionRules, settings: T, key: str) -> T:
     plain = to_plain(settings)
-    cleaned = rules.value(plain, key)
-    return settings if cleaned == plain else from_plain(type(settings), cleaned)
+    redacted = rules.redact_value(plain, key)
+    return settings if redacted == plain else from_plain(type(settings), redacted)

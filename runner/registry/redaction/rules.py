@@ -1,7 +1,6 @@
-"""What of a run is not for others, by rule: addresses of its servers, and paths; and what stands in their places.
+"""Redaction of structured data: addresses, users at hosts, buckets, sockets and paths are replaced under fixed rules.
 
-A rule looks at what the run and its spec say, never at the machine that publishes: the same run is cleaned to the same
-bytes by everybody.
+The rules depend on the run and its spec, never on the machine that publishes: everybody gets the same bytes.
 """
 
 from __future__ import annotations
@@ -17,208 +16,207 @@ from urllib.parse import urlsplit
 from runner.base.hashing import tagged_hash
 from runner.models.answers import CHOICES
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.redaction.answer_fields import clean_answer
-from runner.registry.redaction.location_patterns import Strictness, without_places
+from runner.registry.redaction.answer_fields import select_known_fields
+from runner.registry.redaction.location_patterns import ADDRESS, PATH, redact_locations
 from runner.training.weights import is_path, without_path
 
-ADDRESS, PATH, MODEL, CACHE = "address", "path", "model path", "cache path"
-ANSWER_FIELD, COMMENT = "field of an answer", "comment"
-"""The rules, as `facts.cleaned` names them."""
+MODEL, CACHE, ANSWER_FIELD, COMMENT = "model path", "cache path", "field of an answer", "comment"
+"""Names of rules in `facts.cleaned`, besides "address" and "path"."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.internal"))  # noqa: S104 - a name
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
 _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
-_OF_PATHS = frozenset(
+_PATH_KEYS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )
 MODEL_KEYS = ("model", "base_model", "from_model")
-"""Keys of specs, manifests and stages under which a model's name stands."""
-_FREE = frozenset(("extra_body", "headers", "options", "environment", "env"))
-"""Keys of mappings whose own keys are anybody's."""
-_OF_HOSTS = re.compile(
+"""Keys of specs, manifests and stages whose values are model names."""
+_MESSAGE_KEYS = frozenset(("error", "message", "why", "why_stopped", "reason", "log"))
+"""Keys whose values are messages of programs."""
+_OPEN_KEYS = frozenset(("extra_body", "headers", "options", "environment", "env"))
+"""Keys of mappings in which a user or a server chooses the keys."""
+_HOST_KEYS = re.compile(
     r"(?i)(?:.*[_-])?(?:hosts?|hostname|nodes?|nodename|servers?|addr|address|addresses|endpoints?|ur[il]s?|ips?|ports?|peers?)"
 )
-_OF_FILES = re.compile(r"(?i)(?:.*[_-])?(?:path|paths|dir|dirs|directory|folder|folders|file|files|root)")
-_READ_AS = {"description": Strictness.PROSE}
-_KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.-]*")
-_HOMES = re.compile(r"(?:.*[\\/])?(?:home|users|homes)[\\/][^\\/]+[\\/]*", re.IGNORECASE)
+_CLUSTER_KEY = "execution.address"
+"""The address of a Ray cluster; other keys named `address` hold files."""
+_OVERRIDE_KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.-]*")
+_HOME = re.compile(r"(?:.*[\\/])?(?:home|users|homes)[\\/][^\\/]+[\\/]*", re.IGNORECASE)
 
 
-def is_free(key: str) -> bool:
-    """Whether what stands under a key, which may be many joined by dots, is anybody's."""
-    return not _FREE.isdisjoint(key.split("."))
+def is_open(key: str) -> bool:
+    """Tell whether a key, possibly of several parts joined by dots, is in a mapping with keys of any name."""
+    return not _OPEN_KEYS.isdisjoint(key.split("."))
+
+
+def strings_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each string at any depth with the last part of its key."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from strings_in(item, str(name).rpartition(".")[2])
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from strings_in(item, key)
+    elif isinstance(value, str):
+        yield key, value
 
 
 def renamed_models(names: Iterable[str]) -> dict[str, str]:
-    """For each model whose name is a path, its last part; of several that end in the same, each with a hash."""
+    """Map each model name that is a path to its last part; a hash is added where several end alike."""
     paths = sorted({name for name in names if is_path(name)})
-    called = {name: without_path(name) or "path" for name in paths}
-    ends: dict[str, set[str]] = {}
+    short_names = {name: without_path(name) or "path" for name in paths}
+    by_end: dict[str, set[str]] = {}
     for name in paths:
-        ends.setdefault(called[name], set()).add(name.rstrip("\\/"))
-    return {
-        name: short if len(ends[short]) == 1 else f"{short}-{tagged_hash('model path', name.rstrip(chr(92) + '/'))[:8]}"
-        for name, short in called.items()
-    }
+        by_end.setdefault(short_names[name], set()).add(_without_slash(name))
+    public = {}
+    for name, short in short_names.items():
+        is_unique = len(by_end[short]) == 1
+        public[name] = short if is_unique else f"{short}-{tagged_hash('model path', _without_slash(name))[:8]}"
+    return public
+
+
+def _without_slash(path: str) -> str:
+    return path.rstrip("\\/")
 
 
 def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
-    """What tells of servers, the longest first: addresses, hosts with ports, and hosts that are more than a word."""
-    found: set[str] = set()
+    """Return the texts that identify servers, longest first: URLs, hosts with ports, hosts that are not just a word."""
+    addresses: set[str] = set()
     for url in base_urls:
-        found |= {url, url.rstrip("/")}
-        split = urlsplit(url)
-        host = split.hostname
+        addresses |= {url, url.rstrip("/")}
+        parts = urlsplit(url)
+        host = parts.hostname
         if host is None:
             continue
-        at = split.netloc.rpartition("@")[2]
-        found |= {at} if ":" in at else set()
+        host_and_port = parts.netloc.rpartition("@")[2]
+        addresses |= {host_and_port} if ":" in host_and_port else set()
         if host not in _LOOPBACK and re.search(r"[.:\d-]", host):
-            found |= {host, at, re.sub(r":\d*\Z", "", at), *_encoded(host)}
-    return tuple(sorted((text for text in found if len(text) > 2), key=lambda text: (-len(text), text)))
+            addresses |= {host, host_and_port, re.sub(r":\d*\Z", "", host_and_port), *_idna_forms(host)}
+    return tuple(sorted((text for text in addresses if len(text) > 2), key=lambda text: (-len(text), text)))
 
 
-def _encoded(host: str) -> Iterator[str]:
-    """A host whose name has letters that addresses do not have, as they have it, and the other way round."""
+def _idna_forms(host: str) -> Iterator[str]:
+    """Yield an international host name in its other spelling."""
     with suppress(UnicodeError):
         yield host.encode("idna").decode() if not host.isascii() else host.encode().decode("idna")
 
 
-_CLUSTER = "execution.address"
-"""Where a Ray cluster is; other keys named `address` are of files."""
+def _address_pattern(text: str) -> re.Pattern[str]:
+    return re.compile(r"(?<![\w.-])" + re.escape(text) + r"(?![\w-])", re.IGNORECASE)
 
 
 @dataclass
-class Rules:
-    """The rules for one publish: the runs that go out together, and what was taken out so far."""
+class RedactionRules:
+    """The rules for runs that are published together, with counts of what they replaced so far."""
 
     models: Mapping[str, str]
-    """For each model name that is a path, what it is called."""
+    """The public name of each model whose name is a path."""
     base_urls: tuple[str, ...]
     hashes: dict[str, str] = field(default_factory=dict)
-    """Identities that hash a model's name, each with the one that it has by its new name."""
-    taken: Counter[str] = field(default_factory=Counter)
+    """Identities that depend on a redacted value, each with its new value."""
+    counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._addresses = [(text, self._pattern(text)) for text in addresses_of(self.base_urls)]
-        hosts = {urlsplit(url).hostname or "" for url in self.base_urls} - {"", *_LOOPBACK}
-        self._words = sorted(hosts, key=lambda host: (-len(host), host))
-        self._hosts = [self._pattern(host) for host in self._words]
-        self._models = [(re.compile(re.escape(path) + r"(?![\w-])"), name) for path, name in _longest(self.models)]
+        addresses = addresses_of(self.base_urls)
+        hosts = {urlsplit(url).hostname or "" for url in self.base_urls} - {"", *_LOOPBACK, *addresses}
+        self.host_words = sorted(hosts, key=lambda host: (-len(host), host))
+        """Hosts that are a plain word, which may mean something else in free text."""
+        longest_first = sorted(self.models.items(), key=lambda item: (-len(item[0]), item[0]))
+        self._models = [(re.compile(re.escape(path) + r"(?![\w-])"), name) for path, name in longest_first]
+        self._addresses = [_address_pattern(text) for text in addresses]
+        self._hosts = [_address_pattern(host) for host in self.host_words]
 
-    @staticmethod
-    def _pattern(text: str) -> re.Pattern[str]:
-        return re.compile(r"(?<![\w.-])" + re.escape(text) + r"(?![\w-])", re.IGNORECASE)
-
-    @property
-    def addresses(self) -> list[str]:
-        """What must stand nowhere, not even in what somebody wrote."""
-        return [text for text, _ in self._addresses]
-
-    @property
-    def host_words(self) -> list[str]:
-        """Hosts that are a word: in what somebody wrote they may mean something else."""
-        return [host for host in self._words if host not in self.addresses]
-
-    def value(self, value: Any, key: str = "", *, free: bool = False) -> Any:
-        """Data whose texts are names, numbers, places: what a manifest has, and a spec."""
+    def redact_value(self, value: Any, key: str = "", *, in_open: bool = False) -> Any:
+        """Redact structured data, such as a manifest or a spec; `in_open`: its keys may have any name."""
         if isinstance(value, Mapping):
-            above = "execution." if key == "execution" else ""
+            prefix = "execution." if key == "execution" else ""
             return {
-                name: self.value(item, f"{above}{name}", free=free or is_free(str(name)))
+                name: self.redact_value(item, f"{prefix}{name}", in_open=in_open or is_open(str(name)))
                 for name, item in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return [self.value(item, key, free=free) for item in value]
-        return self.scalar(value, key, free=free) if isinstance(value, str) else value
+            return [self.redact_value(item, key, in_open=in_open) for item in value]
+        return self.redact_string(value, key, in_open=in_open) if isinstance(value, str) else value
 
-    def scalar(self, text: str, key: str = "", *, free: bool = False) -> str:
-        """One text of such data, under a key; `free`: in a mapping whose keys are anybody's."""
-        is_cluster = key == _CLUSTER
-        free, key = free or is_free(key), key.rpartition(".")[2]
+    def redact_string(self, text: str, key: str = "", *, in_open: bool = False) -> str:
+        """Redact one string of structured data."""
+        is_cluster = key == _CLUSTER_KEY
+        in_open, key = in_open or is_open(key), key.rpartition(".")[2]
         if text in ("", NOT_PUBLISHED):
             return text
-        if is_cluster or key == "base_url" or (free and _OF_HOSTS.fullmatch(key)):
-            return self._took(ADDRESS, NOT_PUBLISHED)
+        if is_cluster or key == "base_url" or (in_open and _HOST_KEYS.fullmatch(key)):
+            return self._replace_all(ADDRESS, NOT_PUBLISHED)
         if text in self.models:
-            return self._took(MODEL, self.models[text])
+            return self._replace_all(MODEL, self.models[text])
         if text in self.hashes:
             return self.hashes[text]
-        is_place = key in _OF_PATHS or not free  # a word to a model may begin with a stroke
-        if is_place and (
-            _ABSOLUTE.fullmatch(text) or (" " in text and key in _OF_PATHS and _WITH_BLANKS.fullmatch(text))
-        ):
-            return self._took(PATH, key if key == "cache" else _last_part(text))
-        if free and _OF_FILES.fullmatch(key) and re.search(r"[\\/]", text) and "://" not in text:
-            return self._took(PATH, _last_part(f"./{text}"))
-        return self._without(text, Strictness.FREE if free else _READ_AS.get(key, Strictness.NAMES))
+        if key in _MESSAGE_KEYS:
+            return self.redact_message(text)
+        may_be_path = key in _PATH_KEYS or not in_open  # a command to a model may begin with a slash: `/no_think`
+        has_blanks = " " in text and key in _PATH_KEYS
+        if may_be_path and (_ABSOLUTE.fullmatch(text) or (has_blanks and _WITH_BLANKS.fullmatch(text))):
+            return self._replace_all(PATH, key if key == "cache" else _last_part(text))
+        return self._redact_text(text)
 
-    def text(self, text: str) -> str:
-        """A text in which only what the spec itself says can tell: its models' paths, its servers, its hashes."""
+    def redact_message(self, text: str) -> str:
+        """Redact a message of a program, in which the spec's hosts are hosts even where they are plain words."""
+        text = self._redact_text(text)
+        for pattern in self._hosts:
+            text = self._substitute(pattern, NOT_PUBLISHED, text, ADDRESS)
+        return text
+
+    def redact_lines(self, text: str) -> str:
+        """Redact lines of `KEY=VALUE` or of any text."""
+        return "".join(self._redact_line(line) for line in text.splitlines(keepends=True))
+
+    def _redact_line(self, line: str) -> str:
+        key, equals, value = line.partition("=")
+        if not equals or not _OVERRIDE_KEY.fullmatch(key):
+            return self._redact_text(line)
+        bare = value.strip()
+        is_quoted = len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "\"'"
+        inner = bare[1:-1] if is_quoted else bare
+        redacted = self.redact_string(inner, key.lstrip("+~"))
+        return line if redacted == inner else key + equals + value.replace(inner, redacted)
+
+    def redact_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """Redact a server's answer: remove fields that the format does not have; what the model wrote stays."""
+        known, removed = select_known_fields(answer)
+        self.counts[ANSWER_FIELD] += removed
+        return {name: item if name == CHOICES else self._redact_field(name, item) for name, item in known.items()}
+
+    def _redact_field(self, name: str, value: Any) -> Any:
+        is_message = isinstance(value, str) and name not in MODEL_KEYS
+        return self.redact_message(value) if is_message else self.redact_value(value, name)
+
+    def _redact_text(self, text: str) -> str:
+        """Replace model paths by names, then private locations, then the spec's own addresses and hashes."""
         for pattern, name in self._models:
-            text = self._replaced(pattern, name, text, MODEL)
-        for _, pattern in self._addresses:
-            text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
+            text = self._substitute(pattern, name, text, MODEL)
+        text = redact_locations(text, lambda rule: self.counts.update([rule]))
+        for pattern in self._addresses:
+            text = self._substitute(pattern, NOT_PUBLISHED, text, ADDRESS)
         for old, new in self.hashes.items():
             text = text.replace(old, new)
         return text
 
-    def error(self, text: str) -> str:
-        """The words of an error, in which whatever looks like an address, a host or a path tells of a machine."""
-        text = self._without(text, Strictness.WORDS)
-        for pattern in self._hosts:
-            text = self._replaced(pattern, NOT_PUBLISHED, text, ADDRESS)
+    def _substitute(self, pattern: re.Pattern[str], replacement: str, text: str, rule: str) -> str:
+        text, count = pattern.subn(lambda _: replacement, text)
+        self.counts[rule] += count
         return text
 
-    def written(self, text: str) -> str:
-        """Lines that somebody wrote, `KEY=VALUE` or any; comments are read as the words of an error."""
-        return "".join(self._line(line) for line in text.splitlines(keepends=True))
+    def _replace_all(self, rule: str, replacement: str) -> str:
+        self.counts[rule] += 1
+        return replacement
 
-    def _line(self, line: str) -> str:
-        if line.lstrip().startswith("#"):
-            return self.error(line)
-        key, equals, value = line.partition("=")
-        if not equals or not _KEY.fullmatch(key):
-            return self._without(line, Strictness.NAMES)
-        bare = value.strip()
-        quoted = bare[:1] if len(bare) > 1 and bare[:1] == bare[-1:] and bare[:1] in "\"'" else ""
-        inner = bare.removeprefix(quoted).removesuffix(quoted) if quoted else bare
-        cleaned = self.scalar(inner, key.lstrip("+~"))
-        return line if cleaned == inner else key + equals + value.replace(inner, cleaned)
-
-    def answer(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """A server's answer, of which what the wire format does not have is taken out."""
-        kept, gone = clean_answer(said)
-        self.taken[ANSWER_FIELD] += gone
-        return {name: item if name == CHOICES else self.value(item, name) for name, item in kept.items()}
-
-    def _without(self, text: str, reading: Strictness) -> str:
-        """Models first, whose paths get names; what the spec says of its servers last, in what is left."""
-        for pattern, name in self._models:
-            text = self._replaced(pattern, name, text, MODEL)
-        return self.text(without_places(text, lambda rule: self.taken.update([rule]), reading))
-
-    def _replaced(self, pattern: re.Pattern[str], by: str, text: str, rule: str) -> str:
-        text, count = pattern.subn(lambda _: by, text)
-        self.taken[rule] += count
-        return text
-
-    def _took(self, rule: str, text: str) -> str:
-        self.taken[rule] += 1
-        return text
-
-    def told(self) -> list[dict[str, Any]]:
-        """What was taken out: by rule, how often."""
-        return [{"rule": rule, "count": count} for rule, count in sorted(self.taken.items()) if count]
+    def summary(self) -> list[dict[str, Any]]:
+        """Return the number of replacements by rule."""
+        return [{"rule": rule, "count": count} for rule, count in sorted(self.counts.items()) if count]
 
 
 def _last_part(path: str) -> str:
-    """A path's last part, unless that is somebody's home, or all of it."""
+    """Return a path's last part, or "path" where that would be a home folder or the only part."""
     path = path.removeprefix("file:").removeprefix("//")
-    if _HOMES.fullmatch(path) or re.fullmatch(r"~[^\\/]*|[\\/][^\\/]+[\\/]?", path):
+    if _HOME.fullmatch(path) or re.fullmatch(r"~[^\\/]*|[\\/][^\\/]+[\\/]?", path):
         return "path"
     return without_path(path) or "path"
-
-
-def _longest(models: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    return iter(sorted(models.items(), key=lambda pair: (-len(pair[0]), pair[0])))

@@ -1,43 +1,49 @@
-"""Secrets in bytes that are about to leave: by the forms of keys that are known, and by the values this machine holds.
+"""Secrets in bytes: keys of known forms, values that this process holds, and settings whose keys name a secret.
 
-What is found is told by its kind and place, and never shown. What is not found: a secret of no known form that no
-variable of this process holds, and anything inside a compressed file.
+A secret is reported by its kind and place, and never shown. Two kinds are not found: a secret of an unknown form that
+no variable of this process holds, and anything inside a compressed file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from runner.base.redaction import Redactor, current_redactor
+from runner.documents.releases.bundle import Content, opened
+from runner.registry.redaction.rules import is_open
 from runner.registry.redaction.text_search import Cause
+from runner.registry.redaction.yaml_redaction import values_in
+from runner.spec.trainer_files import FOLDER, INDEX
 
 
 @dataclass(frozen=True)
-class _Form:
-    """A form of keys: `hints` are texts without one of which there is none, so that most bytes are not looked at."""
+class _SecretForm:
+    """A form of secrets; bytes without any of the `hints` have none, and are not searched further."""
 
-    what: str
+    description: str
     hints: tuple[bytes, ...]
     pattern: re.Pattern[bytes]
 
 
 _BEFORE = rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))"
-"""Where a word may begin; in JSON also behind an escape, which ends in a letter."""
+"""The start of a word; in JSON it may follow an escape, which ends in a letter."""
 _MIXED = rb"(?=[A-Za-z_-]{0,80}[0-9])"
-"""With a digit somewhere near: words in a row have none."""
+"""A digit within 80 characters, which a sequence of words does not have."""
 
 _VALUE = rb"(?:" + _MIXED + rb"[A-Za-z0-9+/=._~-]{8,}|[A-Za-z+/=]{20,})"
 
 
-def _form(what: str, hints: tuple[str, ...], pattern: bytes, *, word: bool = True) -> _Form:
-    return _Form(what, tuple(hint.encode() for hint in hints), re.compile((_BEFORE if word else b"") + pattern))
+def _form(description: str, hints: tuple[str, ...], pattern: bytes, *, word: bool = True) -> _SecretForm:
+    return _SecretForm(
+        description, tuple(hint.encode() for hint in hints), re.compile((_BEFORE if word else b"") + pattern)
+    )
 
 
-FORMS: tuple[_Form, ...] = (
+FORMS: tuple[_SecretForm, ...] = (
     _form(
-        "a key of OpenAI, or of who writes keys like it", ("sk-",),
+        "a key of OpenAI or in its form", ("sk-",),
         rb"sk-(?:(?:proj|svcacct|admin|ant|or)-[A-Za-z0-9_-]{0,8})?" + _MIXED + rb"[A-Za-z0-9_-]{0,24}[A-Za-z0-9]{20}",
     ),
     _form("a token of Hugging Face", ("hf_",), rb"hf_[A-Za-z0-9]{30,}"),
@@ -70,16 +76,16 @@ FORMS: tuple[_Form, ...] = (
 )  # fmt: skip
 
 
-def known_forms(data: bytes) -> Iterator[tuple[int, Cause]]:
-    """Find keys by the forms that are known."""
+def find_secret_forms(data: bytes) -> Iterator[tuple[int, Cause]]:
+    """Find secrets of known forms."""
     for form in FORMS:
         if any(hint in data for hint in form.hints):
-            for found in form.pattern.finditer(data):
-                yield found.start(), Cause(form.what)
+            for match in form.pattern.finditer(data):
+                yield match.start(), Cause(form.description)
 
 
 class HeldSecrets:
-    """Finds the values that this process holds as secrets: of variables by whose names they are, and of used keys."""
+    """A finder of secrets that this process holds, in variables or as keys that it used."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self._redactor = redactor or current_redactor()
@@ -88,3 +94,45 @@ class HeldSecrets:
         at = self._redactor.first(data)
         if at is not None:
             yield at, Cause("the value of a key or a token that this process has in its environment")
+
+
+_SECRET_KEYS = re.compile(
+    r"(?i)(?:.*[_-])?(?:(?:api|access|secret|private|auth)[_-]?key|apikey|key|token|secret|passw(?:or)?d|passphrase|"
+    r"credentials?|(?:proxy-)?authorization|bearer)"
+)
+_TEXT_TOKEN_KEYS = re.compile(
+    r"(?i)(?:.*[_-])?(?:bos|eos|pad|unk|sep|cls|mask|stop|end|start|think|image|special)[_-]token"
+)
+_PLACEHOLDERS = re.compile(
+    r"\?\?\?|\[secret removed\]|(?:Bearer )?\$\{?[A-Za-z_][\w:.,-]*\}?|<[^<>]*>|EMPTY|none|null", re.IGNORECASE
+)
+_ASSIGNMENT_FILES = (".env", ".ini", ".toml", ".cfg")
+"""Suffixes of settings files with lines of `key = value`."""
+
+
+def is_secret_setting(key: str, text: str) -> bool:
+    """Tell whether a key names a secret and its value is not just a placeholder."""
+    name = key.rpartition(".")[2]
+    names_secret = _SECRET_KEYS.fullmatch(name) is not None and _TEXT_TOKEN_KEYS.fullmatch(name) is None
+    return names_secret and _PLACEHOLDERS.fullmatch(text.strip()) is None
+
+
+def secret_settings(contents: Mapping[str, Content]) -> Iterator[str]:
+    """Yield a message for each setting in specs, overrides and trainer files whose key names a secret."""
+    for path, content in contents.items():
+        is_trainer_file = f"{FOLDER}/" in path and not path.endswith(INDEX)
+        name = path.removesuffix(".txt") if is_trainer_file else path
+        suffixes = (".yaml", ".yml", *((".json", *_ASSIGNMENT_FILES) if is_trainer_file else (".txt",)))
+        if not name.endswith(suffixes):
+            continue
+        with opened(content) as file:
+            text = file.read().decode("utf-8", "replace")
+        has_lines = name.endswith((".txt", *_ASSIGNMENT_FILES))
+        lines = (line.partition("=") for line in text.splitlines()) if has_lines else ()
+        settings = [(key.strip().lstrip("+~"), value.strip(" \"'")) for key, _, value in lines] or values_in(text)
+        for key, value in settings:
+            if (is_trainer_file or is_open(key)) and is_secret_setting(key, value):
+                yield (
+                    f"{path}: {key} holds a value and its name says that it is a secret, which everybody could read; "
+                    "use `api_key_env` for keys, and run it again"
+                )

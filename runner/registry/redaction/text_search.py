@@ -1,4 +1,4 @@
-"""Search all bytes of a release, block by block, and say in which files and lines something stands."""
+"""Search of all bytes of a release, block by block, with the files and lines of each occurrence."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from runner.base.text import counted
 from runner.documents.releases.bundle import Content, opened
 
 BLOCK = 1 << 20
-REACH = 1 << 14
-"""So many bytes of a piece stand in the next one, too: nothing shorter is cut in two."""
+OVERLAP = 1 << 14
+"""Bytes of a block that are searched again with the next one, so that no shorter text is cut in two."""
 
-TOLD = 5
-"""So many places of one thing in one file are told."""
+MAX_PLACES = 5
+"""Places of one cause that a message lists."""
 
 
 class Cause(NamedTuple):
     """A reason why some text must not be published."""
 
     description: str
-    """Words that do not contain the text."""
+    """A description that does not contain the text."""
     text: str | None = None
     """The text itself, which `--allow-name` allows; None for a secret, which is never shown or allowed."""
 
@@ -47,35 +47,35 @@ class Occurrences:
 
 
 class PrivateText(str):
-    """A failed check: all occurrences of one cause, in one line."""
+    """The message of a failed check: all occurrences of one cause, in one line."""
 
     __slots__ = ("occurrences",)
     occurrences: tuple[Occurrences, ...]
 
     @classmethod
-    def of(cls, occurrences: Iterable[Occurrences]) -> PrivateText:
-        """Describe occurrences of one cause: what was found, how often, where, and what to do."""
+    def from_occurrences(cls, occurrences: Iterable[Occurrences]) -> PrivateText:
+        """Describe occurrences of one cause: what it is, how often, where, and what to do."""
         files = tuple(occurrences)
         cause, count = files[0].cause, sum(file.count for file in files)
         places = [f"{file.file}:{line}" for file in files for line in file.lines]
-        more = ["..."] if len(places) > TOLD or count > len(places) else []
+        more = ["..."] if len(places) > MAX_PLACES or count > len(places) else []
         remedy = "no option allows a secret"
         if cause.text is not None:
             remedy = f"if it does not identify anybody, add {shlex.join(['--allow-name', cause.text])}"
         message = cls(
             f"{cause}: {counted(count, 'occurrence')} in {counted(len(files), 'file')}: "
-            f"{', '.join([*places[:TOLD], *more])}; remove it and publish again; {remedy}"
+            f"{', '.join([*places[:MAX_PLACES], *more])}; remove it and publish again; {remedy}"
         )
         message.occurrences = files
         return message
 
 
 def group_by_cause(occurrences: Iterable[Occurrences]) -> list[PrivateText]:
-    """Group occurrences by cause; the cause that was found first is the first."""
+    """Group occurrences by cause, in the order in which the causes were found."""
     by_cause: dict[Cause, list[Occurrences]] = {}
     for in_file in occurrences:
         by_cause.setdefault(in_file.cause, []).append(in_file)
-    return [PrivateText.of(of_cause) for of_cause in by_cause.values()]
+    return [PrivateText.from_occurrences(in_files) for in_files in by_cause.values()]
 
 
 def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterator[Occurrences]:
@@ -94,18 +94,18 @@ def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterat
                 last[cause] = offset
             lines.setdefault(cause, {})[line] = None
         for cause, numbers in lines.items():
-            yield Occurrences(path, cause, tuple(numbers)[:TOLD], counts[cause])
+            yield Occurrences(path, cause, tuple(numbers)[:MAX_PLACES], counts[cause])
 
 
 def _matches(content: Content, finders: Sequence[Finder]) -> Iterator[tuple[int, int, Cause]]:
     """Yield the offset and the line of each match in a file."""
-    start, before, kept = 0, 1, b""
+    start, line, overlap = 0, 1, b""
     with opened(content) as file:
         while block := file.read(BLOCK):
-            window = kept + block
+            window = overlap + block
             for finder in finders:
-                for at, cause in finder(window):
-                    yield start + at, before + window.count(b"\n", 0, at), cause
-            kept = window[-REACH:]
-            start += len(window) - len(kept)
-            before += window.count(b"\n", 0, len(window) - len(kept))
+                for offset, cause in finder(window):
+                    yield start + offset, line + window.count(b"\n", 0, offset), cause
+            overlap = window[-OVERLAP:]
+            start += len(window) - len(overlap)
+            line += window.count(b"\n", 0, len(window) - len(overlap))

@@ -1,4 +1,4 @@
-"""A YAML text with values taken out by rule: everything else of it, comments and order too, stays as it was written."""
+"""Redaction of YAML texts; all other text, its order and its layout stay as they were written."""
 
 from __future__ import annotations
 
@@ -8,46 +8,44 @@ import yaml
 
 from runner.documents.yaml_reader import MAX_BYTES
 from runner.documents.yaml_writer import dump_inline
-from runner.registry.redaction.rules import COMMENT, Rules, is_free
+from runner.registry.redaction.rules import COMMENT, RedactionRules, is_open
 
 
-def clean_yaml(text: str, rules: Rules, *, comments: bool = True) -> str:
-    """The text by the rules, without comments if they are not to stay; one that is no YAML, line by line.
+def redact_yaml(text: str, rules: RedactionRules, *, comments: bool = True) -> str:
+    """Redact the values of a YAML text, and remove its comments unless `comments` is true.
 
-    Values by the very rule that a spec's values are cleaned by before they are hashed, however they are written.
+    Values are redacted exactly as those of the loaded spec, which its hash depends on. A text that is not YAML is
+    redacted line by line.
     """
     try:
         changes = {start: (end, value) for start, end, value in _changes(text, rules)}
-        said = list(_comments(text))
+        spans = [] if comments else list(_comments(text))
     except (yaml.YAMLError, RecursionError):
-        return "".join(rules.error(line) for line in text.splitlines(keepends=True))
-    for start, end in said:
-        rules.taken[COMMENT] += 0 if comments else 1
-        kept = rules.error(text[start:end]) if comments else ""
-        if kept != text[start:end]:
-            changes[start] = (end, kept)
+        return "".join(rules.redact_message(line) for line in text.splitlines(keepends=True))
+    rules.counts[COMMENT] += len(spans)
+    changes |= {start: (end, "") for start, end in spans}
     for start, (end, value) in sorted(changes.items(), reverse=True):
         text = text[:start] + value + text[end:]
     return text
 
 
 def values_in(text: str) -> Iterator[tuple[str, str]]:
-    """Every value that is a text, with its keys joined by dots; none where the text is no YAML."""
+    """Yield each string value with its keys joined by dots; nothing if the text is not YAML."""
     try:
         yield from ((key, node.value) for key, node in _nodes(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (yaml.YAMLError, RecursionError):
         return
 
 
-def _changes(text: str, rules: Rules) -> Iterator[tuple[int, int, str]]:
-    """Where values stand that are not for others, and what does instead."""
+def _changes(text: str, rules: RedactionRules) -> Iterator[tuple[int, int, str]]:
+    """Yield the start and end of each value to replace, and its replacement."""
     # The loader in Python: it counts characters, as a text does.
     for key, node in _nodes(text, yaml.SafeLoader):
-        by_rule = rules.scalar(node.value, key.rpartition(".")[2], free=is_free(key))
-        if by_rule != node.value:
+        redacted = rules.redact_string(node.value, key.rpartition(".")[2], in_open=is_open(key))
+        if redacted != node.value:
             start, end = node.start_mark.index, node.end_mark.index
-            in_lines = node.style in ("|", ">")
-            yield start, end, _in_one_line(by_rule) + ("\n" if in_lines and text[start:end].endswith("\n") else "")
+            is_block = node.style in ("|", ">") and text[start:end].endswith("\n")
+            yield start, end, _in_one_line(redacted) + "\n" * is_block
 
 
 def _in_one_line(value: str) -> str:
@@ -58,20 +56,20 @@ def _in_one_line(value: str) -> str:
 
 
 def _comments(text: str) -> Iterator[tuple[int, int]]:
-    """Where comments stand: between the tokens, and behind the sign that begins a value in lines."""
+    """Yield the start and end of each comment: between tokens, and after the indicator of a block scalar."""
     if len(text) > MAX_BYTES:
         return
-    at = 0
+    position = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         start, end = token.start_mark.index, token.end_mark.index
-        yield from _in(text, at, start)
+        yield from _comments_between(text, position, start)
         if isinstance(token, yaml.ScalarToken) and token.style in ("|", ">"):
-            yield from _in(text, start, min(text.find("\n", start) % (len(text) + 1), end))
-        at = max(at, end)
-    yield from _in(text, at, len(text))
+            yield from _comments_between(text, start, min(text.find("\n", start) % (len(text) + 1), end))
+        position = max(position, end)
+    yield from _comments_between(text, position, len(text))
 
 
-def _in(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _comments_between(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     while (start := text.find("#", start, end)) >= 0:
         stop = text.find("\n", start, end)
         stop = end if stop < 0 else stop
@@ -87,7 +85,7 @@ def _nodes(text: str, loader: type[yaml.SafeLoader]) -> Iterator[tuple[str, yaml
 
 
 def _scalars(node: yaml.Node | None, key: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    """Every value with the keys that it stands under, be it in a list there."""
+    """Yield each scalar with its keys; the items of a list have the key of the list."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             yield from _scalars(value, f"{key}.{name.value}" if key else str(name.value))
