@@ -1,4 +1,4 @@
-"""A release into a folder that says where it came from, with nothing in it executed; and what lies in such a folder."""
+"""A release in a folder that `get` wrote, with a marker that says where it came from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARAMETERS = "parameters.yaml"
 LOCK = "environment.lock"
 
 PIN = f"{DATA}/inputs/dataset.pin.json"
-"""Stands in the place of a dataset's rows, where their licence forbids to pass them on."""
+"""Replaces a dataset's rows if their license forbids to publish them."""
 MAX_PIN = 64 << 20
 WITHOUT_ROWS = "it was published without the rows of its dataset, and show, compare and play need them"
 
@@ -42,7 +42,7 @@ PUBLISHED = "published"
 MAX_SMALL = 2 << 20
 
 _BESIDE = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
-"""What a get writes into, beside its folder; one that was killed leaves it."""
+"""Temporary folders of `get`, which stay if it is killed."""
 
 _COMMENT = re.compile(r"#(?!.*coding)[ -~]*")
 """pip reads a file as the encoding that a comment names: bytes could be other lines to it than to us."""
@@ -59,11 +59,11 @@ class FetchedRelease:
     sha256: str
     """Of its manifest."""
     notes: tuple[str, ...] = ()
-    """What whoever got it should know: why it was yanked, whether it is signed, what could not be read."""
+    """Messages for the user: why it was yanked, whether it is signed, what could not be read."""
 
     @property
     def run(self) -> RunFolder | None:
-        """The run that it brought; None of a component."""
+        """Its run; None if it is a component."""
         return RunFolder.got(self.folder / DATA) if self.release.kind == Kind.RUN else None
 
     @property
@@ -73,15 +73,20 @@ class FetchedRelease:
 
 
 def get(
-    registry: Registry, named: Reference | Digest, folder: Path | None = None, signer_key: Path | None = None
+    registry: Registry,
+    named: Reference | Digest,
+    folder: Path | None = None,
+    signer_key: Path | None = None,
+    *,
+    tables: bool = True,
 ) -> FetchedRelease:
-    """Write a release into a folder, by default one of its name here: all of it, or nothing.
+    """Write a release into a folder, by default one with its name in the current folder: all of it, or nothing.
 
-    Of a run the tables are made again from its journal, which executes nothing: its templates are rendered as when it
-    was played.
+    The tables of a run are rebuilt from its journal unless `tables` is false. That executes nothing: templates are
+    rendered as when the run was played.
 
     Raises:
-        NotPublished, UsageError: there is no such release, or the folder holds something.
+        NotPublished, UsageError: there is no such release, or the folder is not empty.
         ReleaseError: it is damaged, or not signed by that key; nothing was written.
     """
     entry = registry.find(named)
@@ -99,7 +104,7 @@ def get(
         got = FetchedRelease(beside, release, entry.sha256)
         if release.file(PIN) is not None:
             notes.append(WITHOUT_ROWS)
-        elif release.kind == Kind.RUN and not got.is_training_run:
+        elif tables and release.kind == Kind.RUN and not got.is_training_run:
             try:
                 write_tables(RunFolder.got(beside / DATA))
             except NipRunError as error:
@@ -110,10 +115,10 @@ def get(
 
 @contextmanager
 def whole(target: Path) -> Iterator[Path]:
-    """`beside_it`, for a folder of a user's; what a killed get left there is removed.
+    """Yield a temporary folder that replaces `target` at the end; what a killed `get` left there is removed.
 
     Raises:
-        UsageError: the folder holds something, or is the current one.
+        UsageError: the folder is not empty, or is the current one.
         ReleaseError: it cannot be written.
     """
     if target.resolve() == Path.cwd():
@@ -127,10 +132,10 @@ def whole(target: Path) -> Iterator[Path]:
 
 
 def check_lock(folder: Path, release: Release) -> None:
-    """See that the environment of a release is one that nip-run writes: `pip install -r` obeys far more.
+    """Check that a release's environment has only lines that nip-run writes, because `pip install -r` accepts more.
 
     Raises:
-        ReleaseError: another line than `NAME==VERSION` or a comment is in it; which.
+        ReleaseError: a line is neither `NAME==VERSION` nor a comment.
     """
     if release.file(LOCK) is None:
         return
@@ -138,21 +143,20 @@ def check_lock(folder: Path, release: Release) -> None:
     for number, line in enumerate(lines, 1):
         if line and not _PINNED.fullmatch(line) and not _COMMENT.fullmatch(line):
             raise ReleaseError(
-                f"{LOCK}:{number} is no line of a lock of nip-run, each of which is NAME==VERSION, and pip obeys more: "
+                f"{LOCK}:{number}: expected NAME==VERSION, because pip would execute other lines: "
                 f"{in_one_line(shortened(line, 80))}"
             )
 
 
 def opened(folder: Path) -> FetchedRelease:
-    """What lies in a folder that `get` left. Its files may have been changed since; see
-    `runner.registry.verification.verify`.
+    """Open a folder that `get` wrote. Its files may have changed since; `registry.verification.verify` checks them.
 
     Raises:
-        UsageError: nothing was got into it.
+        UsageError: `get` did not write it.
         ReleaseError: its manifest is missing or damaged.
     """
     if not is_got(folder):
-        raise UsageError(f"{folder} is no folder that `nip-run get` left: it has no {MARKER}")
+        raise UsageError(f"{folder} was not written by `nip-run get`: it has no {MARKER}")
     data, said = small(folder / MANIFEST), got_from(folder)
     release = Release.from_bytes(data)
     if read_checksum(small(folder / CHECKSUM)) != digest(data):
@@ -163,17 +167,17 @@ def opened(folder: Path) -> FetchedRelease:
 
 
 def is_got(folder: Path) -> bool:
-    """Whether a release was got into a folder."""
+    """Tell whether `get` wrote a folder."""
     return (folder / MARKER).is_file() and (folder / MANIFEST).is_file()
 
 
 def got_into(results: Results) -> list[Path]:
-    """The folders of the releases that `reproduce` has got into a results folder."""
+    """Return the folders of the releases that `reproduce` fetched into a results folder."""
     return sorted(folder for folder in (results.path / PUBLISHED).glob("*/*/*") if is_got(folder))
 
 
 def small(path: Path, most: int = MAX_SMALL, shown: str | None = None) -> bytes:
-    """A small file of a got folder; `shown` is how messages name it.
+    """Read a small file of a fetched folder; `shown` is its name in messages.
 
     Raises:
         ReleaseError: it is missing, or larger than that.
@@ -190,7 +194,7 @@ def small(path: Path, most: int = MAX_SMALL, shown: str | None = None) -> bytes:
 
 
 def read_pin(path: Path) -> dict[str, Any]:
-    """What a pin says of the rows that it stands for.
+    """Read a pin: what is known of rows that are not published.
 
     Raises:
         ReleaseError: it is missing or damaged.
@@ -205,8 +209,8 @@ def read_pin(path: Path) -> dict[str, Any]:
 
 
 def found_in(registry: Registry, named: Reference | Digest) -> ReleaseEntry:
-    """The entry of a release that must be a run's. Raises as `Registry.find`; UsageError: it is none."""
+    """Find the entry of a release, which must be a run. Raises as `Registry.find`; UsageError: it is not a run."""
     entry = registry.find(named)
     if entry.reference.kind != Kind.RUN:
-        raise UsageError(f"{entry.reference} is a {entry.reference.kind}, and no run; only a run can be reproduced")
+        raise UsageError(f"{entry.reference} is a {entry.reference.kind}; only a run can be reproduced")
     return entry

@@ -396,7 +396,7 @@ def test_a_run_of_0_1_0_is_published_as_not_pinned_with_what_it_counted(old: Pat
     assert (done.returncode, shown["pinned"]) == (0, False)
     assert notes["pinned"] == ["not pinned: it is not recorded which commit its files were in"]
     assert "recorded by an earlier version (0.1.0)" in notes["numbers"][0]
-    assert (len(notes["numbers"]) < 12, "not computed then: " in notes["numbers"][-1]) == (True, True)
+    assert (len(notes["numbers"]) < 12, "not computed by that version: " in notes["numbers"][-1]) == (True, True)
     done = nip_run_here("verify", "served", cwd=old)
     assert all(note in done.stderr for note in notes["numbers"]), done.stderr  # by the same test
     assert (done.returncode, "and all else that was recorded follows" in done.stdout) == (0, True), done.stdout

@@ -14,7 +14,7 @@ from runner.pages.boards.marks import OTHER, mark_of
 from runner.pages.boards.page import FIRST
 from runner.pages.sweeps import short_names
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
-from runner.registry.lineage.contamination import NO_WEIGHTS
+from runner.registry.lineage.descriptions import NO_WEIGHTS
 from runner.results.leaderboard.local_board import local_rows
 from runner.results.leaderboard.results_folder import Results
 from tests.support.boards import board_page, board_row, kept_rows, made_board

@@ -9,7 +9,7 @@ import pytest
 
 from runner.base.errors import UsageError
 from runner.documents.releases.manifest import ReleaseLink
-from runner.registry.lineage.contamination import proof_in_words
+from runner.registry.lineage.descriptions import describe_origin
 from runner.registry.lineage.history import history_of, whole_history
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.sent_releases import record, sent_as
@@ -80,7 +80,7 @@ def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_
     here = replace(here, owner=None, key="a", sent_as=frozenset(map(str, (sent.sha256, model.sha256))))
     tested = measured("t", ONE, step("a", ONE, BASE))
     row, test = history_of("verifier", [sent, model, here, replace(tested, owner=None)])
-    assert [proof_in_words(edge) for edge in test.edges] == ["declared: a (iteration 0)"]
+    assert [describe_origin(origin) for origin in test.origins] == ["declared: a (iteration 0)"]
     assert (row.own.total.effort.rollouts, len(row.published)) == (10, 2)
     assert (row.marks, sent.looks_like) == ((), None)
 

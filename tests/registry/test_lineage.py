@@ -1,4 +1,4 @@
-"""The graph of models: edges by identity, effort counted once, and nobody passes a continued model off as new."""
+"""The graph of models: origins by identity, effort counted once, and nobody passes a continued model off as new."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from runner.base.hashing import tagged_hash
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import FileEntry, Release, digest
 from runner.documents.releases.reference import Kind
-from runner.registry.differences import CheckNote
+from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
-from runner.registry.lineage.contamination import effort_in_words, marks_of
-from runner.registry.lineage.edges import Edge, Proof
+from runner.registry.lineage.descriptions import describe_effort, marks_of
 from runner.registry.lineage.history import history_of
 from runner.registry.lineage.lineage import Lineage
+from runner.registry.lineage.model_origins import ModelOrigin, Proof
 from runner.registry.lineage.sessions import LineageSession, session_of_release
 from runner.registry.publishing.checks import CHECKS, Subject
 from runner.registry.redaction.machine_names import MachineNames
@@ -31,9 +31,9 @@ FIRST = training("first", ONE, BASE)
 SECOND = training("second", TWO, ONE, step("first", ONE, BASE))
 
 
-def edge_of(subject: LineageSession, *others: LineageSession) -> Edge | None:
+def origin_of(subject: LineageSession, *others: LineageSession) -> ModelOrigin | None:
     """Where the model of a run with one group came from."""
-    found = Lineage([subject, *others]).ancestry(subject).edges
+    found = Lineage([subject, *others]).ancestry(subject).origins
     return found[0] if found else None
 
 
@@ -75,26 +75,26 @@ def test_both_children_of_a_fork_are_kept_and_what_they_share_is_counted_once_in
     assert len({row.session.run_id for row in rows}) == len(rows)  # the prototype printed one name on every row
 
 
-def test_an_edge_is_declared_by_name_and_proved_by_weights() -> None:
+def test_an_origin_is_declared_by_name_and_proved_by_weights() -> None:
     weights = {"weights_sha256": "11" * 32}
     made = training("local", "output", BASE, made=weights)
-    by_name = edge_of(measured("end", TWO, step("second", TWO, ONE)), SECOND)
+    by_name = origin_of(measured("end", TWO, step("second", TWO, ONE)), SECOND)
     assert by_name is not None
     assert by_name.proof == Proof.DECLARED
-    same = edge_of(measured("end", "output", step("local", "output", BASE), group=weights), made)
-    renamed = edge_of(measured("end", "mine-from-scratch", group=weights), made)
+    same = origin_of(measured("end", "output", step("local", "output", BASE), group=weights), made)
+    renamed = origin_of(measured("end", "mine-from-scratch", group=weights), made)
     assert same is not None
     assert renamed is not None
-    assert (same.proof, same.left_out) == (Proof.PROVED, False)
-    assert (renamed.proof, renamed.left_out) == (Proof.PROVED, True)  # by its bytes, whatever it is called
+    assert (same.proof, same.is_undeclared) == (Proof.PROVED, False)
+    assert (renamed.proof, renamed.is_undeclared) == (Proof.PROVED, True)  # by its bytes, whatever it is called
 
 
 @pytest.mark.parametrize(
     ("last", "weights", "why"),
     [
-        (step("second", "ft:other", ONE), None, "that made ft:two"),
+        (step("second", "ft:other", ONE), None, "that run made ft:two"),
         (step("second", TWO, ONE, dataset_sha256="edited"), None, "ft:two on another dataset"),
-        (step("second", TWO, ONE, iteration=4), None, "that made no model of it"),
+        (step("second", TWO, ONE, iteration=4), None, "that iteration made no model of it"),
         (step("local", "output", BASE), "22" * 32, "with other weights"),
         (step("second", "output", BASE), "11" * 32, "but its weights are those that run/acme/local@1 made"),
     ],
@@ -104,18 +104,21 @@ def test_a_lineage_that_says_what_its_ancestor_did_not_make_is_broken(
 ) -> None:
     local = training("local", "output", BASE, made={"weights_sha256": "11" * 32})
     end = measured("end", str(last["model"]), last, group={"weights_sha256": weights})
-    edge = edge_of(end, FIRST, SECOND, local)
-    assert edge is not None
-    assert edge.proof == Proof.BROKEN
-    assert why in str(edge.why)
+    origin = origin_of(end, FIRST, SECOND, local)
+    assert origin is not None
+    assert origin.proof == Proof.BROKEN
+    assert why in str(origin.reason)
     assert rollouts_behind(end, FIRST, SECOND, local)[1]  # so that its effort is at least what is known
     assert any(why in mark for mark in marks(end, FIRST, SECOND, local))
 
 
 def test_a_lineage_that_ends_with_another_model_than_was_played_is_broken() -> None:
-    edge = edge_of(measured("end", "ft:better", step("second", TWO, ONE)), SECOND)
-    assert edge is not None
-    assert (edge.proof, edge.why) == (Proof.BROKEN, f"it was played with ft:better, and its lineage ends with {TWO}")
+    origin = origin_of(measured("end", "ft:better", step("second", TWO, ONE)), SECOND)
+    assert origin is not None
+    assert (origin.proof, origin.reason) == (
+        Proof.BROKEN,
+        f"it was played with ft:better, but its lineage ends with {TWO}",
+    )
 
 
 def test_a_model_trained_for_one_more_step_and_published_again_is_shown_for_what_it_is() -> None:
@@ -131,7 +134,7 @@ def test_a_model_trained_for_one_more_step_and_published_again_is_shown_for_what
     assert rollouts_behind(own, FIRST, SECOND, ours) == (30, False)
     assert any(mark.startswith("goes on from run/acme/second@1 (it") for mark in marks(own, FIRST, SECOND, ours))
     assert rollouts_behind(end, cut) == (10, True)  # where the run it took is not here, its name says that there is one
-    assert f"{TWO} is a fine-tuned model, whose training is not here" in marks(end, cut)
+    assert f"{TWO} is a fine-tuned model, and its training is not here" in marks(end, cut)
 
 
 def test_weights_taken_from_a_run_are_known_whatever_they_are_called_and_whoever_trains_them() -> None:
@@ -141,11 +144,11 @@ def test_weights_taken_from_a_run_are_known_whatever_they_are_called_and_whoever
     end = measured("end", "fresh", owner="thief", group=more)
     assert rollouts_behind(end, theirs, mine) == (10, False)  # by their word alone it is a claim, which is told
     assert "claimed by run/acme/theirs@1 (iteration 0), not confirmed" in marks(end, theirs, mine)
-    assert edge_of(mine, theirs).proof == Proof.CLAIMED  # type: ignore[union-attr]
+    assert origin_of(mine, theirs).proof == Proof.CLAIMED  # type: ignore[union-attr]
     sent = published_weights("theirs", theirs, b"of theirs")
     taken = measured("end", "fresh", owner="thief", group={"weights_sha256": sent.holds})
     assert sent.holds is not None
-    assert edge_of(taken, sent).proof == Proof.PROVED  # type: ignore[union-attr]
+    assert origin_of(taken, sent).proof == Proof.PROVED  # type: ignore[union-attr]
     assert rollouts_behind(taken, sent) == (10, False)
 
 
@@ -164,7 +167,7 @@ def published_weights(run: str, made_by: LineageSession, content: bytes, **said:
 
 
 def test_a_stranger_who_says_to_have_made_ones_weights_adds_nothing_but_the_claim() -> None:
-    """It would have set up a proved edge to any run, with its own games on the datapoints that are measured."""
+    """It would have set up a proved origin to any run, with its own games on the datapoints that are measured."""
     weights = {"weights_sha256": "ab" * 32}
     points = {"datapoints_sha256": ["d1", "d2"]}
     evil = training("evil", "output", BASE, owner="mallory", made=weights)
@@ -183,7 +186,7 @@ def test_a_stranger_who_says_to_have_made_ones_weights_adds_nothing_but_the_clai
 
     named = measured("named", "mine", step("run", "mine", BASE), owner="honest", group=weights)
     wrong = training("run", "else", BASE, owner="mallory")  # a run of the same id, which made another model
-    assert edge_of(named, wrong).proof == Proof.MISSING  # type: ignore[union-attr]
+    assert origin_of(named, wrong).proof == Proof.MISSING  # type: ignore[union-attr]
 
 
 CLAIM = "claimed by run/mallory/evil@1 (iteration 0) and model/mallory/evil@1 (iteration 0), not confirmed"
@@ -199,7 +202,7 @@ def test_a_stranger_cannot_claim_a_model_whose_name_anybody_may_give() -> None:
     claim = training("claim", "gpt-4o-mini-2024-07-18", "nothing", owner="mallory")
     games = games_of(claim, "d1", "d2", owner="mallory")
     honest = measured("honest", "gpt-4o-mini-2024-07-18", facts={"datapoints_sha256": ["d1", "d2"]})
-    assert edge_of(honest, claim, games) is None
+    assert origin_of(honest, claim, games) is None
     assert marks(honest, claim, games) == []
     two = [training("one", "ft:x", BASE, owner="a"), training("two", "ft:x", BASE, owner="b")]
     assert marks(measured("end", "ft:x"), *two) == [
@@ -211,14 +214,14 @@ def test_a_missing_ancestor_is_a_tombstone_with_its_digest_and_what_lies_behind_
     """The prototype's page raised KeyError for a run whose root was never published."""
     gone = step("second", TWO, ONE, release="run/acme/second@1", release_sha256="ab" * 32)
     end = measured("end", TWO, step("first", ONE, BASE), gone)
-    assert str(edge_of(end, FIRST).why).endswith(f"which is not here (sha256:{'ab' * 32})")  # type: ignore[union-attr]
+    assert str(origin_of(end, FIRST).reason).endswith(f"which is not here (sha256:{'ab' * 32})")  # type: ignore[union-attr]
     untold = "is not here: what its training took is not known"
     assert marks(end, FIRST) == [f"ancestor run/acme/second@1 {untold}"]
     lines = step("gone", ONE, BASE), step("gone", TWO, ONE, iteration=1, release="run/acme/gone@1")
     measuring = {"datapoints_sha256": ["a", "b"]}
     alone = measured("end", TWO, *lines, facts=measuring)  # one mark, however many of its models are in the lineage
     assert marks(alone) == [f"ancestor run/acme/gone@1 {untold}"]
-    assert effort_in_words(Lineage([alone]).ancestry(alone).total, "rollouts", "cost_usd") == "not known"
+    assert describe_effort(Lineage([alone]).ancestry(alone).total, "rollouts", "cost_usd") == "not known"
     assert rollouts_behind(end, FIRST) == (10, True)
     assert rollouts_behind(end) == (0, True)
 
@@ -252,8 +255,8 @@ def test_cycles_are_told_and_end() -> None:
     itself = training("itself", "ft:i", "ft:i0", step("itself", "ft:i0", "ft:i", dataset_sha256=None))
     lineage = Lineage([chicken, egg, after, FIRST, SECOND])
     assert lineage.cycles() == [["run/acme/chicken@1", "run/acme/egg@1"]]
-    assert lineage.way_back("run/acme/egg@1") == ["run/acme/egg@1", "run/acme/chicken@1", "run/acme/egg@1"]
-    assert lineage.way_back("run/acme/after@1") == []  # it comes from a cycle, and closes none
+    assert lineage.find_cycle("run/acme/egg@1") == ["run/acme/egg@1", "run/acme/chicken@1", "run/acme/egg@1"]
+    assert lineage.find_cycle("run/acme/after@1") == []  # it comes from a cycle, and closes none
     assert lineage.ancestry(after).total.effort.rollouts == 20
     assert {row.session.run_id for row in history_of("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
     assert Lineage([itself]).ancestry(itself).total.effort.rollouts == 10

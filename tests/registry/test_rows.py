@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from runner.base.errors import RunError
-from runner.registry.differences import MAX_TOLD, some_of
+from runner.registry.check_notes import MAX_LISTED, limit_differences
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.verification.rows import different_from_published, different_rows
 from runner.results.folder import RunFolder
@@ -163,5 +163,5 @@ def test_messages_and_calls_that_are_missing_are_told_by_what_they_are_of(run: R
 
 
 def test_of_many_alike_it_is_told_how_many() -> None:
-    told = list(some_of((f"row {number}" for number in range(MAX_TOLD + 1234)), "rows"))
-    assert told[MAX_TOLD - 1 :] == [f"row {MAX_TOLD - 1}", "and 1,234 more rows"]
+    told = list(limit_differences((f"row {number}" for number in range(MAX_LISTED + 1234)), "rows"))
+    assert told[MAX_LISTED - 1 :] == [f"row {MAX_LISTED - 1}", "and 1,234 more rows"]

@@ -14,7 +14,7 @@ from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
-from runner.registry.differences import CheckNote
+from runner.registry.check_notes import CheckNote
 from runner.registry.signing import SIGNATURE_FILE, check, check_release, sign, sign_release
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry, ReleaseEntry

@@ -175,7 +175,7 @@ def test_a_lock_that_pip_would_obey_more_of_is_refused(line: str, there: Path, t
     reference = publish(tmp_path / "registry", bundle)
     with (
         connect(str(tmp_path / "registry")) as registry,
-        pytest.raises(ReleaseError, match=r"environment\.lock:3 is no line"),
+        pytest.raises(ReleaseError, match=r"environment\.lock:3: expected NAME==VERSION"),
     ):
         get(registry, parse(reference), tmp_path / "got")
     assert not (tmp_path / "got").exists()
@@ -243,7 +243,7 @@ def _metric_twice(run: Path) -> str:
     said["metrics"][-1].pop("clusters")
     (run / "metrics.json").write_text(json.dumps(said))
     edited(run / "manifest.json", f'"version": "{__version__}"', '"version": "0.2.1"')
-    return "metric accuracy: it stands there twice"
+    return "metric accuracy: recorded twice"
 
 
 def _key_twice(run: Path) -> str:

@@ -10,7 +10,7 @@ from runner.cli.terminal.board_lists import show_lists
 from runner.cli.terminal.output import note, print_json, say, wrapped
 from runner.registry.board.board import registry_board
 from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
-from runner.registry.lineage.contamination import legend
+from runner.registry.lineage.descriptions import legend
 from runner.registry.transports.locations import to_read
 
 TIER, TRAINED, MARKS = "tier", "trained on", "marks"

@@ -17,7 +17,7 @@ from runner.pages.boards.marks import Mark, mark_of
 from runner.pages.sweeps import SweepPoints, published_sweeps, short_names, sweeps_of
 from runner.registry.board.board import RegistryBoard
 from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
-from runner.registry.lineage.contamination import legend
+from runner.registry.lineage.descriptions import legend
 from runner.results.leaderboard.local_board import (
     lists_of,
     local_rows,

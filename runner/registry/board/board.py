@@ -18,7 +18,7 @@ from runner.documents.releases.reference import Kind
 from runner.registry.board.cache import DATA, BoardCache, CachedRun
 from runner.registry.board.numbers import NOT_RECOMPUTED
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
-from runner.registry.lineage.contamination import edge_json, marks_of, total_json
+from runner.registry.lineage.descriptions import marks_of, origin_json, total_json
 from runner.registry.lineage.lineage import Ancestry, Lineage
 from runner.registry.lineage.relations import kin_in_words, replayed_run
 from runner.registry.lineage.sessions import LineageSession
@@ -276,7 +276,7 @@ def _with_lineage(
         "signed": entry.signed,
         "effort": total_json(ancestry),
         "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
-        "lineage": [edge_json(edge) for edge in ancestry.edges],
+        "lineage": [origin_json(origin) for origin in ancestry.origins],
         "tier": entry.vouched or TIER,
         "numbers": AS_PUBLISHED
         if any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in kept.marks)

@@ -16,8 +16,9 @@ from runner.base.text import in_one_line, shortened
 from runner.documents.yaml_reader import Document, parse
 from runner.documents.yaml_writer import dump, dump_inline
 from runner.registry.bundles import parameters, run_data
-from runner.registry.differences import MOST_SHOWN, by_other, some_of
+from runner.registry.check_notes import limit_differences
 from runner.registry.fetched_release import FetchedRelease, small
+from runner.registry.metric_differences import MAX_SHOWN, is_from_other_version
 from runner.results.folder import RunFolder
 from runner.spec.experiment import SAVED_SPEC
 from runner.spec.model_sources import ModelSource
@@ -41,8 +42,10 @@ def wrong_beside(got: FetchedRelease, run: RunFolder, but: frozenset[str] = froz
     }
     for name, expected in follows.items():
         if name not in but and got.release.file(name) is not None:
-            may_say_more = name == run_data.FILE and by_other(manifest)
-            yield from some_of(_differences(name, got.folder / name, expected, may_say_more=may_say_more), "values")
+            may_say_more = name == run_data.FILE and is_from_other_version(manifest)
+            yield from limit_differences(
+                _differences(name, got.folder / name, expected, may_say_more=may_say_more), "values"
+            )
 
 
 def _differences(name: str, path: Path, expected: bytes, *, may_say_more: bool) -> Iterator[str]:
@@ -60,7 +63,7 @@ def _differences(name: str, path: Path, expected: bytes, *, may_say_more: bool) 
     said = _leaves(document.data)
     follows = _leaves(parse(expected.decode(), Document(name, path.parent)).data)
     for key, value in sorted(said.items()):
-        told = f"{name} says {in_one_line(shortened(key, MOST_SHOWN))}: {_shown(value)}"
+        told = f"{name} says {in_one_line(shortened(key, MAX_SHOWN))}: {_shown(value)}"
         if key not in follows and not may_say_more:
             yield f"{told}, which follows from nothing in {DATA}/"
         elif key in follows and not is_same(value, follows[key]):
@@ -78,4 +81,4 @@ def _leaves(data: Any, at: str = "") -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    return in_one_line(shortened(dump_inline(value), MOST_SHOWN))
+    return in_one_line(shortened(dump_inline(value), MAX_SHOWN))

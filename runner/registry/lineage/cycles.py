@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from runner.documents.releases.manifest import Release, digest
 from runner.documents.releases.reference import Kind
-from runner.registry.differences import CheckNote
+from runner.registry.check_notes import CheckNote
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.sessions import LineageSession, session_of_release
 from runner.registry.transports.registry import Registry, ReleaseEntry
@@ -24,9 +24,9 @@ def closed_cycle(release: Release, together: Iterable[Release], registry: Regist
     ours = {str(one.reference): one for one in (*together, release)}
     lineage = Lineage([*map(_session, ours.values()), *_published(registry, ours.keys())])
     key = str(release.reference)
-    if own := lineage.way_back(key, release.owner):
+    if own := lineage.find_cycle(key, release.owner):
         return f"{_in_words(own)}; one of them says what is not so, and {registry.where} takes none"
-    chain = lineage.way_back(key)
+    chain = lineage.find_cycle(key)
     return CheckNote(f"{_in_words(chain)}; by the word of others, of whom one says what is not so") if chain else None
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import did_you_mean
-from runner.registry.lineage.contamination import edge_json, marks_of, total_json
-from runner.registry.lineage.edges import Edge
+from runner.registry.lineage.descriptions import marks_of, origin_json, total_json
 from runner.registry.lineage.lineage import Ancestry, Contact, Lineage
+from runner.registry.lineage.model_origins import ModelOrigin
 from runner.registry.lineage.relations import Originals, again_in_words, as_one, replayed_run, reproduced_by
 from runner.registry.lineage.session_facts import Group
 from runner.registry.lineage.sessions import LineageSession
@@ -30,7 +30,7 @@ class HistoryRow:
     session: LineageSession
     groups: tuple[Group, ...]
     """Those that are meant."""
-    edges: tuple[Edge, ...]
+    origins: tuple[ModelOrigin, ...]
     own: Ancestry
     """Its own training alone."""
     ancestry: Ancestry
@@ -89,7 +89,7 @@ class HistoryRow:
             "cumulative": total_json(self.ancestry),
             "accuracy": session.facts.get("accuracy"),
             "trained_on": None if self.contact is None else {**asdict(self.contact), "shown": str(self.contact)},
-            "lineage": [edge_json(edge) for edge in self.edges],
+            "lineage": [origin_json(origin) for origin in self.origins],
             "after": [run_id for run_id, _ in self.after],
             "depth": self.depth,
             "marks": list(self.marks),
@@ -177,7 +177,7 @@ def _called(session: LineageSession) -> set[str]:
 def _rows(meant: Mapping[RunKey, tuple[Group, ...]], runs: Runs, replays: Runs, lineage: Lineage) -> list[HistoryRow]:
     rows = {key: _row(runs[key], replays.get(key, ()), groups, lineage) for key, groups in meant.items()}
     for row in rows.values():
-        found = dict.fromkeys(maker.session.run for edge in row.edges for maker in edge.makers)
+        found = dict.fromkeys(maker.session.run for origin in row.origins for maker in origin.makers)
         row.after = tuple(run for run in found if run in rows and run != row.session.run)
     return list(_in_tree(rows))
 
@@ -220,15 +220,16 @@ def _family(meant: dict[RunKey, tuple[Group, ...]], runs: Runs, lineage: Lineage
 
 
 def _makers(session: LineageSession, group: Group, lineage: Lineage) -> Iterator[Any]:
-    edge = lineage.edge_of(session, group)
-    yield from () if edge is None else edge.makers
+    origin = lineage.origin_of(session, group)
+    yield from () if origin is None else origin.makers
 
 
 def _row(
     copies: Sequence[LineageSession], replays: Sequence[LineageSession], groups: tuple[Group, ...], lineage: Lineage
 ) -> HistoryRow:
     session = copies[0]
-    edges = tuple(edge for group in groups if (edge := lineage.edge_of(session, group)) is not None)
+    found = (lineage.origin_of(session, group) for group in groups)
+    origins = tuple(origin for origin in found if origin is not None)
     ancestry = lineage.ancestry(session, groups)
     contact = lineage.contact(session, ancestry)
     own = ancestry.of_run(session.run) if session.trains else Ancestry()
@@ -236,7 +237,7 @@ def _row(
     published = tuple(copy for copy in copies if copy.owner is not None)
     played = lineage.trained_on(own)[0] if session.trains else session.datapoints
     return HistoryRow(
-        session, groups, edges, own, ancestry, contact, published, _once(replays),
+        session, groups, origins, own, ancestry, contact, published, _once(replays),
         datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
     )  # fmt: skip
 

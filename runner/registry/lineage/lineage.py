@@ -1,4 +1,4 @@
-"""All the training behind a model: what it took, on which datapoints, and what of it is not known."""
+"""All the training behind a model: its effort, its datapoints, and what is not known of it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from runner.registry.lineage.edges import MINTED, Edge, Edges, ModelMaker, ModelUse, Proof
 from runner.registry.lineage.links import EFFORT
+from runner.registry.lineage.model_origins import ModelMaker, ModelOrigin, ModelUse, OriginIndex, Proof
 from runner.registry.lineage.session_facts import Effort, Group
 from runner.registry.lineage.sessions import LineageSession
 
 
 @dataclass(frozen=True)
 class Total:
-    """Effort summed up; of the names in `at_least` some is not known."""
+    """A sum of effort; the fields in `at_least` are lower bounds, because some training is not known."""
 
     effort: Effort
     at_least: frozenset[str] = frozenset()
@@ -26,7 +26,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Contact:
-    """How many of a benchmark's datapoints its models were trained on."""
+    """The number of a benchmark's datapoints that its models were trained on."""
 
     trained_on: int
     datapoints: int
@@ -41,24 +41,24 @@ class Contact:
 
 @dataclass(frozen=True)
 class TrainedGames:
-    """The games of one iteration that a model learnt from."""
+    """The games of one iteration that a model was trained on."""
 
     run_id: str
     effort: Effort
     owners: frozenset[str | None]
-    """Of those who say so: whose word counts for which datapoints they had."""
+    """The owners of the releases that say so, whose word counts for the datapoints."""
 
 
 @dataclass
 class Ancestry:
     """All the training behind the models of one run."""
 
-    edges: list[Edge] = field(default_factory=list)
+    origins: list[ModelOrigin] = field(default_factory=list)
     """From the nearest ancestors to the farthest."""
     trained: dict[tuple[tuple[str, str], int], TrainedGames] = field(default_factory=dict)
-    """Each iteration of each run that a model learnt from."""
+    """Each iteration of each run that a model was trained on."""
     unknown: list[str] = field(default_factory=list)
-    """What is not known, so that all sums are at least what they say."""
+    """Reasons why all sums are lower bounds."""
 
     @property
     def total(self) -> Total:
@@ -72,7 +72,7 @@ class Ancestry:
         return Total(Effort(**known), frozenset(at_least))  # type: ignore[arg-type]  # counts are whole numbers
 
     def of_run(self, run: tuple[str, str]) -> Ancestry:
-        """What of it is the training of one run."""
+        """Return the part of it that is the training of one run."""
         return Ancestry(trained={key: games for key, games in self.trained.items() if key[0] == run})
 
     @property
@@ -81,13 +81,13 @@ class Ancestry:
         return list(dict.fromkeys(run[0] for run, _ in self.trained))
 
 
-class Lineage(Edges):
-    """The graph over sessions, and what can be asked of it."""
+class Lineage(OriginIndex):
+    """The graph of sessions and of the models that they made."""
 
     def ancestry(self, session: LineageSession, groups: Sequence[Group] | None = None) -> Ancestry:
-        """All the training behind a run's models, or those of some groups: each iteration once, whatever leads to it.
+        """Collect all the training behind a run's models, or those of some groups, each iteration once.
 
-        Of a training run or a model: what is behind what it made, its own training too.
+        For a training run or a model release this includes its own training.
         """
         found = Ancestry()
         seen: set[tuple[object, ...]] = set()
@@ -96,34 +96,34 @@ class Lineage(Edges):
             if group.made:
                 waiting.append(ModelMaker(session, group, group.made[-1]))
             else:
-                waiting.append(ModelUse.of(session, group))
+                waiting.append(ModelUse.from_group(session, group))
         while waiting:
             at = waiting.popleft()
             if isinstance(at, ModelUse):
                 waiting.extend(self._from_use(at, found))
-            elif (at.session.key, *at.key) not in seen:  # copies of a run are looked at each: one may say less
+            elif (at.session.key, *at.key) not in seen:  # every copy of a run is read, because one may say less
                 seen.add((at.session.key, *at.key))
                 self._count(at, found)
-                waiting.append(_before(at))
+                waiting.append(_trained_from(at))
         return found
 
     def _from_use(self, use: ModelUse, found: Ancestry) -> Iterator[ModelUse | ModelMaker]:
         is_first = use.lineage is use.group.lineage
-        edge = self.edge_of(use.session, use.group) if is_first else self.edge(use)
-        if edge is None:
+        origin = self.origin_of(use.session, use.group) if is_first else self.find_origin(use)
+        if origin is None:
             return
-        found.edges.append(edge)
-        if edge.proof in (Proof.BROKEN, Proof.MISSING):
-            found.unknown.append(edge.why or str(edge.proof))
-        elif edge.proof == Proof.CLAIMED and (use.model or "").startswith(MINTED):
+        found.origins.append(origin)
+        if origin.proof in (Proof.BROKEN, Proof.MISSING):
+            found.unknown.append(origin.reason or str(origin.proof))
+        elif origin.proof == Proof.CLAIMED and use.has_unique_name:
             found.unknown.append(f"{use.model} is a fine-tuned model, and who trained it is claimed, not confirmed")
-        if edge.makers:
-            yield from edge.makers
+        if origin.makers:
+            yield from origin.makers
         elif use.lineage:
-            yield use.before()
+            yield use.before_last_training()
 
     def _count(self, maker: ModelMaker, found: Ancestry) -> None:
-        """Count the games that a model was trained on; of copies that do not agree, and of its parts, the most."""
+        """Count the games that a model was trained on; if copies or parts disagree, the largest numbers count."""
         for iteration in maker.made.trained_on:
             key = (maker.session.run, iteration)
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
@@ -136,18 +136,18 @@ class Lineage(Edges):
             found.trained[key] = TrainedGames(run_id, effort, owners)
 
     def contact(self, session: LineageSession, ancestry: Ancestry | None = None) -> Contact | None:
-        """How many datapoints of a benchmark its models were trained on; None where it knows none of either."""
+        """Count the datapoints of a benchmark that its models were trained on; None if either is unknown."""
         behind = ancestry or self.ancestry(session)
         if session.kind != "benchmark" or not (behind.trained or behind.unknown):
             return None
-        measured = session.datapoints  # which may be read from its inputs: only where it matters
+        measured = session.datapoints  # may read the inputs, so only if it is needed
         if not measured:
             return None
         trained, at_least = self.trained_on(behind)
         return Contact(len(trained & measured), len(measured), at_least)
 
     def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
-        """The content hashes of the datapoints that models learnt from, and whether there may be more of them."""
+        """Return the content hashes of the datapoints that models were trained on, and whether more are possible."""
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.trained.items():
@@ -158,80 +158,64 @@ class Lineage(Edges):
         return trained, at_least
 
     def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageSession]:
-        """The sessions of a part of a training run, by those whose word counts for it."""
+        """Yield the sessions of a part of a training run that are of these owners."""
         for part in self._by_run.get(run_id, ()):
             if part.parent_run_id == parent and part.owner in owners and not part.private:
                 yield part
 
     def cycles(self) -> list[list[str]]:
-        """Runs whose models come from each other, which cannot be: some of them say what is not so."""
-        return _cycles(self._after())
+        """Return the groups of sessions whose models come from each other, so that some of them must be wrong."""
+        makers = self._makers_by_session()
+        chains = (_find_cycle(key, makers) for key in sorted(makers))
+        return [list(cycle) for cycle in dict.fromkeys(tuple(sorted(set(chain))) for chain in chains if chain)]
 
-    def way_back(self, key: str, owner: str | None = None) -> list[str]:
-        """The shortest chain by which the models of a run, or of a model's release, come from itself: from it to it.
+    def find_cycle(self, key: str, owner: str | None = None) -> list[str]:
+        """Return the shortest chain by which the models of a session come from themselves, or an empty list.
 
-        With an owner: through that owner's releases alone. Nothing: they do not.
+        With an owner, only that owner's releases are links of the chain.
         """
-        after = self._after(owner)
-        before: dict[str, str] = {}
-        waiting = deque([key])
-        while waiting and key not in before:
-            at = waiting.popleft()
-            for maker in sorted(after.get(at, ())):
-                if maker not in before:
-                    before[maker] = at
-                    waiting.append(maker)
-        chain = [key] if key in before else []
-        while chain and (len(chain) == 1 or chain[-1] != key):
-            chain.append(before[chain[-1]])
-        return chain[::-1]
+        return _find_cycle(key, self._makers_by_session(owner))
 
-    def _after(self, owner: str | None = None) -> dict[str, set[str]]:
-        """Of each session, or of an owner's, the makers of the models that it began with."""
-        after: dict[str, set[str]] = {}
-        for session in (one for one in self.sessions if owner in (None, one.owner)):
-            edges = [self.edge_of(session, group) for group in session.groups]
-            makers = {maker.session.key for edge in edges if edge is not None for maker in edge.makers}
+    def _makers_by_session(self, owner: str | None = None) -> dict[str, set[str]]:
+        """Map each session, or each of an owner, to the makers of the models that it began with."""
+        by_session: dict[str, set[str]] = {}
+        for session in (item for item in self.sessions if owner in (None, item.owner)):
+            origins = [self.origin_of(session, group) for group in session.groups]
+            makers = {maker.session.key for origin in origins if origin is not None for maker in origin.makers}
             if makers:
-                after[session.key] = makers
-        return after
+                by_session[session.key] = makers
+        return by_session
 
 
-def _before(maker: ModelMaker) -> ModelUse | ModelMaker:
-    """What a model was trained from: an earlier one of the same run, or what that run began with."""
-    before = maker.made.from_iteration
-    earlier = None if before is None else maker.group.made_in(before)
-    return (
-        ModelUse.of(maker.session, maker.group) if earlier is None else ModelMaker(maker.session, maker.group, earlier)
-    )
+def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
+    previous: dict[str, str] = {}
+    waiting = deque([key])
+    while waiting and key not in previous:
+        current = waiting.popleft()
+        for maker in sorted(makers.get(current, ())):
+            if maker not in previous:
+                previous[maker] = current
+                waiting.append(maker)
+    chain = [key] if key in previous else []
+    while chain and (len(chain) == 1 or chain[-1] != key):
+        chain.append(previous[chain[-1]])
+    return chain[::-1]
 
 
-def _most(one: Effort, other: Effort) -> Effort:
-    def most(name: str) -> int | float | None:
-        values = [value for value in (getattr(one, name), getattr(other, name)) if value is not None]
+def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
+    """Return what a model was trained from: an earlier model of the same run, or the one that the run began with."""
+    iteration = maker.made.from_iteration
+    earlier = None if iteration is None else maker.group.made_in(iteration)
+    if earlier is None:
+        return ModelUse.from_group(maker.session, maker.group)
+    return ModelMaker(maker.session, maker.group, earlier)
+
+
+def _most(first: Effort, second: Effort) -> Effort:
+    """Return the larger value of each field."""
+
+    def larger(name: str) -> int | float | None:
+        values = [value for value in (getattr(first, name), getattr(second, name)) if value is not None]
         return max(values, default=None)
 
-    return Effort(**{name.name: most(name.name) for name in fields(Effort)})  # type: ignore[arg-type]
-
-
-def _cycles(after: Mapping[str, set[str]]) -> list[list[str]]:
-    """The groups of nodes that lead back to themselves, found without a call for each step."""
-    left = {node: set(targets) for node, targets in after.items()}
-    while True:
-        ends = {node for node, targets in left.items() if not targets & left.keys()}
-        entered = {target for targets in left.values() for target in targets}
-        gone = ends | (left.keys() - entered)
-        if not gone:
-            break
-        left = {node: targets - gone for node, targets in left.items() if node not in gone}
-    cycles = []
-    while left:
-        reached, waiting = set(), [min(left)]
-        while waiting:
-            node = waiting.pop()
-            if node in left and node not in reached:
-                reached.add(node)
-                waiting.extend(left[node])
-        cycles.append(sorted(reached))
-        left = {node: targets for node, targets in left.items() if node not in reached}
-    return cycles
+    return Effort(**{item.name: larger(item.name) for item in fields(Effort)})  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from runner.documents.releases.reference import LATEST, Kind, Reference, parse
 from runner.documents.yaml_reader import read
 from runner.game.prompts.sandbox import scan as scan_template
 from runner.registry.bundles.run_facts import why_not_pinned
-from runner.registry.differences import CheckNote
+from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.cycles import closed_cycle
 from runner.registry.publishing.spec_check import unreadable_spec

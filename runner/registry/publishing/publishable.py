@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.documents.releases.manifest import FileSource
 from runner.registry.bundles.run_facts import why_not_pinned
-from runner.registry.differences import CheckNote
+from runner.registry.check_notes import CheckNote
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.provenance.sources_snapshot import sources_of

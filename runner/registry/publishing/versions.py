@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from runner.base.errors import NewerFormatError, ReleaseError
 from runner.base.text import counted
 from runner.documents.releases.bundle import Bundle
-from runner.registry.differences import CheckNote
+from runner.registry.check_notes import CheckNote
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.spec.origin import DATA
 

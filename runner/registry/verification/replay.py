@@ -9,16 +9,15 @@ from typing import Any
 
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import read_json
-from runner.registry.differences import (
-    CheckNote,
-    by_earlier,
-    by_other,
-    different_counts,
-    different_metrics,
-    recomputed_by,
-    some_of,
-)
+from runner.registry.check_notes import CheckNote, limit_differences
 from runner.registry.fetched_release import FetchedRelease
+from runner.registry.metric_differences import (
+    compare_counts,
+    compare_metrics,
+    describe_versions,
+    is_from_0_1,
+    is_from_other_version,
+)
 from runner.registry.recomputed_run import check_claims
 from runner.registry.verification.reproducible import link_of, sound, suffixed
 from runner.registry.verification.rows import different_from_published
@@ -60,7 +59,7 @@ class ReplayResult:
     def versions(self) -> str:
         """With which it was recomputed, and which one recorded it."""
         assert self.got.run is not None
-        return recomputed_by(self.got.run.manifest())
+        return describe_versions(self.got.run.manifest())
 
     @property
     def same_version(self) -> bool:
@@ -84,7 +83,7 @@ def replayed(got: FetchedRelease, results: Results, watch: Watch | None = None) 
     which = WhichRun(run_id=name, replay=source)
     mine, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
     options = RunOptions(replay=source, watch=watch, reproduces=link_of(got))
-    earlier = by_earlier(run.manifest())
+    earlier = is_from_0_1(run.manifest())
     try:
         result = run_plan(mine, results, name, options)
     except RunError as error:  # an answer is missing, or was given to another question
@@ -98,17 +97,17 @@ def replayed(got: FetchedRelease, results: Results, watch: Watch | None = None) 
 def _different(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
     """What of a run its replay does not bear out, and what another version told otherwise."""
     manifest = run.manifest()
-    metrics = different_metrics(read_json(run.metrics), result.metrics, manifest)
+    metrics = compare_metrics(read_json(run.metrics), result.metrics, manifest)
     counts = {name: getattr(result.manifest, name) for name in COUNTED}
     wrong = [
-        *some_of(metrics.wrong, "numbers"),
-        *some_of(_different_rows(run, result, by_other(manifest)), "rows"),
+        *limit_differences(metrics.wrong, "numbers"),
+        *limit_differences(_different_rows(run, result, is_from_other_version(manifest)), "rows"),
         *(
             f"{name}: published {published!r}, recomputed {again!r}"
-            for name, published, again in different_counts(manifest, counts)
+            for name, published, again in compare_counts(manifest, counts)
         ),
     ]
-    return wrong, list(some_of(metrics.otherwise, "numbers"))
+    return wrong, list(limit_differences(metrics.other_version, "numbers"))
 
 
 def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:

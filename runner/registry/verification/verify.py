@@ -23,19 +23,17 @@ from runner.registry.bundles.extra_files import wrong_beside
 from runner.registry.bundles.missing_rows import lacks_rows
 from runner.registry.bundles.run_data import accuracy_of
 from runner.registry.bundles.runs import ROWS
+from runner.registry.check_notes import CheckNote, VersionNote, limit_differences
 from runner.registry.components.files import GOLDEN, changed_renderings
-from runner.registry.differences import (
-    CheckNote,
-    Otherwise,
-    by_earlier,
-    by_other,
-    different_counts,
-    different_metrics,
-    recomputed_by,
-    some_of,
-)
 from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, FetchedRelease, check_lock, get, opened
 from runner.registry.lineage.listed_facts import wrong_facts
+from runner.registry.metric_differences import (
+    compare_counts,
+    compare_metrics,
+    describe_versions,
+    is_from_0_1,
+    is_from_other_version,
+)
 from runner.registry.recomputed_run import recomputed
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.signing import check_release
@@ -78,7 +76,7 @@ def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path |
         return
     with TemporaryDirectory(prefix=".nip-run-") as place:
         try:
-            got = get(registry, entry.reference, Path(place) / "got")
+            got = get(registry, entry.reference, Path(place) / "got", tables=False)
         except ReleaseError as error:
             yield str(error)
             return
@@ -230,7 +228,7 @@ def wrong_in_run(folder: RunFolder) -> Iterator[str]:
         return
     wrong = [*_wrong_journal(folder, manifest), *_wrong_inputs(folder, manifest)]
     yield from wrong
-    if manifest.format < RUN_FOLDER and not by_earlier(manifest):
+    if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json says no format, and every nip-run since 0.1.0 writes one, as {manifest.version}"
     # Every version that records where answers come from writes the hashes, too.
     is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
@@ -280,7 +278,7 @@ def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
 
 def _hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
     yield "inputs/dataset.jsonl is", plan.spec.dataset.sha256 == manifest.dataset_sha256
-    if by_earlier(manifest):  # 0.1.0 hashed protocols and specs otherwise
+    if is_from_0_1(manifest):  # 0.1.0 hashed protocols and specs otherwise
         return
     protocol = tagged_hash("protocol", protocol_content(plan.spec.protocol))
     if not manifest.is_training_run and manifest.parent_run_id is None:
@@ -296,15 +294,19 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     if manifest.status not in PLAYED:
         return
     with recomputed(folder) as again:
-        found = different_metrics(read_json(folder.metrics), again.metrics, manifest)
-        yield from some_of(found.wrong, "numbers")
-        if found.otherwise:
-            yield from map(Otherwise, (recomputed_by(manifest), *some_of(found.otherwise, "numbers")))
+        found = compare_metrics(read_json(folder.metrics), again.metrics, manifest)
+        yield from limit_differences(found.wrong, "numbers")
+        if found.other_version:
+            yield from map(
+                VersionNote, (describe_versions(manifest), *limit_differences(found.other_version, "numbers"))
+            )
         names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
         if manifest.prices is None and manifest.cost_usd is not None:  # a later list has other prices
             names.append("cost_usd")
         yield from (
             f"manifest.json says {name} {recorded!r}; from the journal follows {value!r}"
-            for name, recorded, value in different_counts(manifest, {name: again.counts[name] for name in names})
+            for name, recorded, value in compare_counts(manifest, {name: again.counts[name] for name in names})
         )
-        yield from some_of(different_rows(folder, again.folder, other_version=by_other(manifest)), "rows")
+        yield from limit_differences(
+            different_rows(folder, again.folder, other_version=is_from_other_version(manifest)), "rows"
+        )

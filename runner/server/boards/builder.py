@@ -256,8 +256,8 @@ def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSessio
         first = by_run.setdefault((one.run_id, one.owner), one.key)
         if one.trains:
             head[top(one.key)] = top(first)
-        edges = [edge for group in one.groups if group.lineage and (edge := lineage.edge_of(one, group)) is not None]
-        for maker in (maker for edge in edges for maker in edge.makers):
+        origins = [lineage.origin_of(one, group) for group in one.groups if group.lineage]
+        for maker in (maker for origin in origins if origin is not None for maker in origin.makers):
             head[top(one.key)] = top(maker.session.key)
     for one in sessions:
         if one.parent_run_id and (parent := by_run.get((one.parent_run_id, one.owner))):

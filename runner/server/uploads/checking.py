@@ -18,7 +18,7 @@ from runner.documents.releases.bundle import Content
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.documents.releases.reference import Kind, Reference, parse
-from runner.registry.differences import CheckNote
+from runner.registry.check_notes import CheckNote
 from runner.registry.skipped_releases import in_words, lacks_memory
 from runner.registry.transports.interface import Added, Stored
 from runner.registry.transports.listing import small_file

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.base.storage.atomic_files import read_json
-from runner.registry.differences import by_earlier, different_counts, different_metrics
+from runner.registry.metric_differences import compare_counts, compare_metrics, is_from_0_1
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.version import __version__
@@ -33,17 +33,17 @@ def accuracy(said: Metrics) -> dict[str, Any]:
 def stands_twice(said: Metrics) -> str:
     said["metrics"].insert(0, {**accuracy(said), "value": 0.99})
     said["metrics"][-1].pop("clusters")
-    return "metric accuracy: it stands there twice"
+    return "metric accuracy: recorded twice"
 
 
 def has_no_name(said: Metrics) -> str:
     said["metrics"].append({**accuracy(said), "metric": ["accuracy"]})
-    return "metrics.json: one of its metrics has no name"
+    return "metrics.json: a metric has no name"
 
 
 def is_no_list(said: Metrics) -> str:
     said["metrics"] = {"accuracy": 1}
-    return "metrics.json: its metrics are no list"
+    return "metrics.json: `metrics` is not a list"
 
 
 def is_a_boolean(said: Metrics) -> str:
@@ -59,7 +59,7 @@ def is_no_whole_number(said: Metrics) -> str:
 
 def has_another_agents_name(said: Metrics) -> str:
     said["metrics"].append({**accuracy(said), "agent": "accuracy", "metric": "accuracy of accuracy"})
-    return "metric accuracy of accuracy of accuracy: recorded, and follows from nothing"
+    return "metric accuracy of accuracy of accuracy: recorded, but it does not follow from the journal"
 
 
 def has_another_interval(said: Metrics) -> str:
@@ -90,15 +90,15 @@ def test_a_metric_that(forge: Callable[[Metrics], str], wrong_in: tuple[str, ...
     again = read_json(OLD / "metrics.json")
     said = copy.deepcopy(again)
     expected = forge(said)
-    found = different_metrics(said, again, VERSIONS[version])
+    found = compare_metrics(said, again, VERSIONS[version])
     assert any(line.startswith(expected) for line in found.wrong) == (version in wrong_in), found
-    assert bool(found.wrong or found.otherwise)
-    assert different_metrics(again, again, VERSIONS[version]).otherwise == ()
+    assert bool(found.wrong or found.other_version)
+    assert compare_metrics(again, again, VERSIONS[version]).other_version == ()
 
 
 def test_only_0_1_0_is_read_as_0_1_0_and_left_counts_out() -> None:
     without_format = replace(RECORDED, version=__version__)
-    assert (by_earlier(RECORDED), by_earlier(without_format)) == (True, False)
+    assert (is_from_0_1(RECORDED), is_from_0_1(without_format)) == (True, False)
     for manifest, wrong in ((RECORDED, []), (without_format, [("completions", None, 3)])):
-        assert list(different_counts(replace(manifest, completions=None), {"completions": 3})) == wrong
-    assert list(different_counts(replace(RECORDED, rollouts=True), {"rollouts": 1})) == [("rollouts", True, 1)]
+        assert list(compare_counts(replace(manifest, completions=None), {"completions": 3})) == wrong
+    assert list(compare_counts(replace(RECORDED, rollouts=True), {"rollouts": 1})) == [("rollouts", True, 1)]

@@ -1,0 +1,156 @@
+"""Descriptions of where a run's models came from: marks of a row, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from runner.registry.lineage.lineage import Ancestry, Contact, Total
+from runner.registry.lineage.model_origins import ModelMaker, ModelOrigin, Proof
+from runner.registry.lineage.sessions import LineageSession
+
+NO_WEIGHTS = "weights not known"
+"""The mark of a run with a trained model that only a name identifies; `legend` explains it."""
+
+
+def marks_of(session: LineageSession, ancestry: Ancestry, contact: Contact | None) -> list[str]:
+    """Return what a reader must know about a run, the worst first."""
+    missing = _missing_runs(ancestry.origins)
+    marks = []
+    if contact is not None and (contact.trained_on or (contact.at_least and not missing)):
+        marks.append(str(contact))
+    for origin in ancestry.origins:
+        if origin.is_undeclared and origin.makers:
+            marks.append(f"goes on from {describe_makers(origin)}, which its own lineage leaves out")
+        elif origin.missing_run is not None:
+            marks.append(f"ancestor {missing[origin.missing_run]} is not here: what its training took is not known")
+        elif origin.reason is not None:
+            marks.append(origin.reason)
+        if origin.claimed_by:
+            marks.append(_describe_claims(origin))
+        marks.extend(
+            f"{maker.session.key}, an ancestor, was yanked: {maker.session.yanked}"
+            for maker in origin.makers
+            if maker.session.yanked is not None
+        )
+    if session.yanked is not None:
+        marks.append(f"yanked: {session.yanked}")
+    if session.facts.get("pinned") is False:
+        marks.append("not pinned: its files are in no public commit")
+    if any(map(_has_unknown_weights, ancestry.origins)):
+        marks.append(NO_WEIGHTS)
+    return list(dict.fromkeys(marks))
+
+
+def _missing_runs(origins: Iterable[ModelOrigin]) -> dict[str, str]:
+    """Return the name of each ancestor that is not here, by run id: its release if any lineage names it."""
+    names: dict[str, str] = {}
+    for origin in origins:
+        if origin.missing_run is not None:
+            release = origin.use.lineage[-1].release
+            names[origin.missing_run] = release or names.get(origin.missing_run, origin.missing_run)
+    return names
+
+
+def describe_makers(origin: ModelOrigin) -> str:
+    """Name the runs that made a model and the iterations; a model release only if its run is not among them."""
+    runs = {maker.session.run for maker in origin.makers if maker.session.kind != "model"}
+    return _names([maker for maker in origin.makers if maker.session.kind != "model" or maker.session.run not in runs])
+
+
+def _names(makers: Sequence[ModelMaker]) -> str:
+    """Name makers by release and iteration; a run of this results folder hides its releases."""
+    local = {maker.session.run for maker in makers if maker.session.owner is None}
+    makers = [maker for maker in makers if maker.session.owner is None or maker.session.run not in local]
+    names = (f"{maker.session.key} (iteration {maker.made.step.iteration})" for maker in makers)
+    return " and ".join(dict.fromkeys(names))
+
+
+def _describe_claims(origin: ModelOrigin) -> str:
+    return f"claimed by {_names(origin.claimed_by)}, not confirmed"
+
+
+def _has_unknown_weights(origin: ModelOrigin) -> bool:
+    """Tell whether a trained model has neither a hash of its weights nor a unique name."""
+    use = origin.use
+    last = use.lineage[-1] if use.lineage else None
+    is_trained = last is not None or bool(origin.makers)
+    hashes = [
+        use.weights_sha256, last and last.weights_sha256, *(maker.made.step.weights_sha256 for maker in origin.makers)
+    ]  # fmt: skip
+    return is_trained and not any(hashes) and not use.has_unique_name
+
+
+def origin_json(origin: ModelOrigin) -> dict[str, Any]:
+    """Return an origin as JSON."""
+    return {
+        "run": origin.use.session.key if not origin.use.session.private else None,
+        "group": origin.use.group.name,
+        "model": origin.use.model,
+        "proof": str(origin.proof),
+        "why": origin.reason,
+        "left_out_of_its_lineage": origin.is_undeclared,
+        "claimed_by": [maker.session.key for maker in origin.claimed_by],
+        "made_by": [
+            {
+                "release": maker.session.key,
+                "sha256": maker.session.sha256,
+                "run_id": maker.session.run_id,
+                "iteration": maker.made.step.iteration,
+                "yanked": maker.session.yanked,
+            }
+            for maker in origin.makers
+        ],
+    }
+
+
+def total_json(ancestry: Ancestry) -> dict[str, Any]:
+    """Return the effort of all training behind a run as JSON."""
+    total = ancestry.total
+    return {
+        **vars(total.effort),
+        "at_least": sorted(total.at_least),
+        "runs": ancestry.runs,
+        "iterations": len(ancestry.trained),
+        "unknown": list(dict.fromkeys(ancestry.unknown)),
+    }
+
+
+def describe_effort(total: Total, *names: str) -> str:
+    """Describe effort, as `24 rollouts`, `at least 24 rollouts`, `not known`, or `none` if nothing was trained."""
+    parts = []
+    for name in names:
+        if value := getattr(total.effort, name):
+            prefix = "at least " if name in total.at_least else ""
+            number = f"${value:.2f}" if name == "cost_usd" else f"{value:,} {name.replace('_', ' ')}"
+            parts.append(f"{prefix}{number}")
+    return ", ".join(parts) or ("none" if total.at_least.isdisjoint(names) else "not known")
+
+
+def describe_origin(origin: ModelOrigin) -> str:
+    """Describe how an origin is known, and from whom."""
+    if origin.proof == Proof.CLAIMED:
+        return _describe_claims(origin)
+    if origin.proof in (Proof.MISSING, Proof.BROKEN):
+        return f"{origin.proof}: {origin.reason}"
+    return f"{origin.proof}: {describe_makers(origin)}"
+
+
+_PROOFS = {
+    Proof.PROVED: "by the hash of its weights",
+    Proof.DECLARED: "by its name and the word of whoever used it",
+    Proof.CLAIMED: "only others say that they made it, which counts for nothing",
+    Proof.BROKEN: "not known, since the named run made no such model",
+    Proof.MISSING: "not known, since the named run is not here",
+}
+
+
+def legend(marks: Iterable[str]) -> str | None:
+    """Explain the terms in marks; None if they need no explanation."""
+    marks = set(marks)
+    first_words = {mark.split(" ", 1)[0].rstrip(":") for mark in marks}
+    proofs = "; ".join(f"{proof}: {how}" for proof, how in _PROOFS.items() if proof in first_words)
+    lines = [f"how the maker of a model is known: {proofs}"] if proofs else []
+    if NO_WEIGHTS in marks:
+        lines.append(f"{NO_WEIGHTS}: only a name says which model it is")
+    return "; ".join(lines) or None

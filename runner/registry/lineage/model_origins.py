@@ -1,0 +1,312 @@
+"""Which run produced the model that another run began with.
+
+An origin is found by the identity of the model, not by the lineage that somebody declares: it is *proved* by the hash
+of the weights, *declared* by the model's name at its provider, and *broken* if a lineage names a run that did not
+produce the model. So an origin is still found if somebody removes it from a lineage.
+
+Anybody can publish a run that claims to have produced another's model: a stage log can be written by hand, and a
+registry does not record who was first. A claim counts (its effort and its datapoints) only if one of these confirms it:
+
+- the owner of the run that began with the model also owns the run that claims it;
+- the lineage of the run that began with the model names the claiming run, and the owner of that release;
+- the claiming owner published a model release whose files have the hash of the weights. This shows that they had the
+  weights, not that nobody else had them: if weights are public, it is as good as their word, and readers see whose.
+
+Any other claim is *claimed*: it is shown with its author and adds nothing to the row. So strangers cannot mark somebody
+else's run, and a run that hides that it continues another's model shows that other's claim. If the model's own name
+says that it was fine-tuned, the training behind it is "at least" what is known, whoever claims it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from runner.registry.lineage.session_facts import Group, MadeModel, TrainingStep
+from runner.registry.lineage.sessions import LineageSession
+
+UNIQUE_PREFIX = "ft:"
+"""The start of names of fine-tuned models, which a provider never gives twice."""
+
+
+class Proof(StrEnum):
+    """How an origin is known."""
+
+    PROVED = "proved"
+    DECLARED = "declared"
+    CLAIMED = "claimed"
+    """Others claim to have produced the model, and nothing confirms it."""
+    BROKEN = "broken"
+    MISSING = "missing"
+    """The run that is named is not here, or is private."""
+
+
+@dataclass(frozen=True)
+class ModelUse:
+    """A model that a run began with."""
+
+    session: LineageSession
+    group: Group
+    model: str | None
+    weights_sha256: str | None
+    lineage: tuple[TrainingStep, ...]
+
+    @classmethod
+    def from_group(cls, session: LineageSession, group: Group) -> ModelUse:
+        return cls(session, group, group.model, group.weights_sha256, group.lineage)
+
+    def before_last_training(self) -> ModelUse:
+        """Return the model that its last training started from, according to its own lineage."""
+        return ModelUse(self.session, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
+
+    @property
+    def has_unique_name(self) -> bool:
+        return (self.model or "").startswith(UNIQUE_PREFIX)
+
+
+@dataclass(frozen=True)
+class ModelMaker:
+    """The run or model release that produced a model group's weights."""
+
+    session: LineageSession
+    group: Group
+    made: MadeModel
+
+    @property
+    def key(self) -> tuple[tuple[str, str], str, int]:
+        return self.session.run, self.group.name, self.made.step.iteration
+
+    @property
+    def step_key(self) -> tuple[str, int]:
+        return self.session.run_id, self.made.step.iteration
+
+
+@dataclass(frozen=True)
+class ModelOrigin:
+    """Where a model came from. Without makers, `reason` says all that is known."""
+
+    use: ModelUse
+    proof: Proof
+    makers: tuple[ModelMaker, ...] = ()
+    reason: str | None = None
+    """A remark for the reader."""
+    is_undeclared: bool = False
+    """The lineage that the run declares does not name the origin."""
+    claimed_by: tuple[ModelMaker, ...] = ()
+    """Others that claim to have produced the model, without confirmation."""
+    missing_run: str | None = None
+    """The id of the run that the lineage names, if neither it nor another maker of the model is here."""
+
+
+class OriginIndex:
+    """The origins of models among the sessions of a registry, of a results folder, or of both."""
+
+    def __init__(self, sessions: Iterable[LineageSession]) -> None:
+        self.sessions = list(sessions)
+        self._by_weights: dict[str, list[ModelMaker]] = defaultdict(list)
+        self._by_name: dict[tuple[str, str], list[ModelMaker]] = defaultdict(list)
+        self._by_step: dict[tuple[str, int], list[ModelMaker]] = defaultdict(list)
+        self._by_run: dict[str, list[LineageSession]] = defaultdict(list)
+        self._cache: dict[tuple[int, str], ModelOrigin | None] = {}
+        for session in self.sessions:
+            self._by_run[session.run_id].append(session)
+            for group in session.groups:
+                for made in group.made:
+                    self._add(ModelMaker(session, group, made))
+
+    def _add(self, maker: ModelMaker) -> None:
+        step = maker.made.step
+        self._by_step[maker.step_key].append(maker)
+        self._by_name[maker.group.provider, step.model].append(maker)
+        if step.weights_sha256 is not None:
+            self._by_weights[step.weights_sha256].append(maker)
+
+    def origin_of(self, session: LineageSession, group: Group) -> ModelOrigin | None:
+        """Return the origin of the model that a run began with in a group; the result is cached."""
+        key = (id(session), group.name)
+        if key not in self._cache:
+            self._cache[key] = self.find_origin(ModelUse.from_group(session, group))
+        return self._cache[key]
+
+    def find_origin(self, use: ModelUse) -> ModelOrigin | None:
+        """Find the origin of a model; None if no training before it is known."""
+        with_weights = _of_other_runs(self._by_weights.get(use.weights_sha256 or "", ()), use)
+        makers, claims = _split_claims(with_weights, use)
+        origin = self._find_by_weights(use, makers) if makers else self._find_by_declaration(use)
+        if not claims:
+            return origin
+        if origin is None:
+            return ModelOrigin(use, Proof.CLAIMED, claimed_by=_public(claims))
+        more = [maker for maker in _public(claims) if maker not in origin.claimed_by]
+        return replace(origin, claimed_by=(*origin.claimed_by, *more))
+
+    def _find_by_declaration(self, use: ModelUse) -> ModelOrigin | None:
+        if use.lineage:
+            return self._find_by_lineage(use, use.lineage[-1])
+        origin = self._find_by_name(use, None)
+        if origin is None and use.has_unique_name:
+            reason = f"{use.model} is a fine-tuned model, and its training is not here"
+            return ModelOrigin(use, Proof.MISSING, reason=reason)
+        return origin
+
+    def _find_by_weights(self, use: ModelUse, makers: Sequence[ModelMaker]) -> ModelOrigin:
+        if not use.lineage:
+            return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=True))
+        last = use.lineage[-1]
+        is_declared = any(maker.step_key == (last.run_id, last.iteration) for maker in makers)
+        named = self._by_step[last.run_id, last.iteration]
+        if is_declared or not any(_is_meant(maker.session, use, last) for maker in named):
+            return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=not is_declared))
+        reason = f"its lineage says that {last.run_id} made it, but its weights are those that {_names(makers)} made"
+        return _hide_private(ModelOrigin(use, Proof.BROKEN, tuple(makers), reason))
+
+    def _find_by_lineage(self, use: ModelUse, last: TrainingStep) -> ModelOrigin:
+        if use.model is not None and use.model != last.model:
+            return self._broken(use, f"it was played with {use.model}, but its lineage ends with {last.model}")
+        same_step = self._by_step[last.run_id, last.iteration]
+        candidates = _meant_or_all(same_step, use, last)
+        makers = [maker for maker in candidates if _matches(maker, use, last)]
+        if makers:
+            runs = {maker.session.run for maker in makers}
+            copies = [
+                maker for maker in same_step if maker.session.run in runs and not _is_meant(maker.session, use, last)
+            ]
+            claims = _public(_without_copies(copies, makers))
+            reason = _other_release(makers, last)
+            return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, claimed_by=claims))
+        meant = [maker for maker in candidates if _is_meant(maker.session, use, last)]
+        if meant:
+            made = _describe_made(meant, last)
+            return self._broken(use, f"its lineage says that {_names(meant)} made it, but that run made {made}")
+        step = f"iteration {last.iteration} of {last.run_id}"
+        sessions = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
+        if any(session.kind == "training" for session in sessions):
+            return self._broken(use, f"its lineage says that {step} made it, but that iteration made no model of it")
+        missing = ModelOrigin(use, Proof.MISSING, reason=_describe_missing(last), missing_run=last.run_id)
+        return self._find_by_name(use, f"its lineage names {step}") or missing
+
+    def _broken(self, use: ModelUse, reason: str) -> ModelOrigin:
+        makers, claims = _split_claims(self._with_name(use), use)
+        return ModelOrigin(use, Proof.BROKEN, _public(makers), reason, claimed_by=_public(claims))
+
+    def _find_by_name(self, use: ModelUse, reason: str | None) -> ModelOrigin | None:
+        """Find an origin by the model's name alone; None if nobody made a model of this name."""
+        makers, claims = _split_claims(self._with_name(use), use)
+        if not makers:
+            return ModelOrigin(use, Proof.CLAIMED, reason=reason, claimed_by=_public(claims)) if claims else None
+        if len({maker.session.run for maker in makers}) > 1:
+            reason = f"several runs say that they made {use.model}: {_names(makers)}"
+            return ModelOrigin(use, Proof.MISSING, reason=reason, is_undeclared=True)
+        is_undeclared = not use.lineage
+        return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, is_undeclared=is_undeclared))
+
+    def _with_name(self, use: ModelUse) -> list[ModelMaker]:
+        """Return the makers of a model of this name: those of the same owner, or any if the name is unique.
+
+        A stranger's claim to have made a model with a name that anybody can choose means nothing.
+        """
+        if use.model is None:
+            return []
+        makers = _of_other_runs(self._by_name.get((use.group.provider, use.model), ()), use)
+        own = [maker for maker in makers if maker.session.owner == use.session.owner]
+        return own or (makers if use.has_unique_name else [])
+
+
+def _of_other_runs(makers: Iterable[ModelMaker], use: ModelUse) -> list[ModelMaker]:
+    return [maker for maker in makers if maker.session.run != use.session.run]
+
+
+def _hide_private(origin: ModelOrigin) -> ModelOrigin:
+    """Return an origin without private makers; of a private release only its existence may be shown."""
+    public = _public(origin.makers)
+    if public:
+        return replace(origin, makers=public)
+    reason = f"made by a private release, sha256:{origin.makers[0].session.sha256}"
+    return ModelOrigin(origin.use, Proof.MISSING, reason=reason, is_undeclared=origin.is_undeclared)
+
+
+def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[ModelMaker], list[ModelMaker]]:
+    """Split makers into those whose word counts and those with unconfirmed, different claims.
+
+    An owner who published the weights counts besides the owner of the run, unless the latter published them too.
+    """
+    confirmed = [maker for maker in makers if maker.session.owner in (None, use.session.owner)]
+    holders = [
+        maker for maker in makers if maker.session.holds is not None and maker.session.holds == use.weights_sha256
+    ]
+    if not any(maker in confirmed for maker in holders):
+        held = {(maker.session.run, maker.session.owner) for maker in holders}
+        confirmed += [maker for maker in makers if (maker.session.run, maker.session.owner) in held]
+    if not confirmed and use.lineage:
+        last = use.lineage[-1]
+        same_step = [maker for maker in makers if maker.step_key == (last.run_id, last.iteration)]
+        confirmed = _meant_or_all(same_step, use, last)
+    return confirmed, _without_copies(makers, confirmed)
+
+
+def _without_copies(makers: Sequence[ModelMaker], confirmed: Sequence[ModelMaker]) -> list[ModelMaker]:
+    """Return makers that are neither confirmed nor copies of a confirmed run that say the same."""
+    same = [(maker.session.run, group) for maker in confirmed for group in maker.session.groups]
+    return [maker for maker in makers if maker not in confirmed and (maker.session.run, maker.group) not in same]
+
+
+def _meant_or_all(makers: Sequence[ModelMaker], use: ModelUse, last: TrainingStep) -> list[ModelMaker]:
+    """Return the makers that a lineage means; all of them if it means none of these and names no owner."""
+    meant = [maker for maker in makers if _is_meant(maker.session, use, last)]
+    return meant or (list(makers) if last.release is None else [])
+
+
+def _is_meant(session: LineageSession, use: ModelUse, last: TrainingStep) -> bool:
+    """Tell whether a lineage means this run, not a stranger's run of the same id."""
+    owner = [] if last.release is None else last.release.split("/")[-2:-1]
+    return session.owner in (None, use.session.owner, *owner)
+
+
+def _public(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
+    return tuple(maker for maker in makers if not maker.session.private)
+
+
+def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
+    """Tell whether a maker made the model that a lineage describes."""
+    made = maker.made.step
+    hashes = {digest for digest in (use.weights_sha256, last.weights_sha256) if digest is not None}
+    return (
+        made.model == last.model
+        and last.dataset_sha256 in (None, made.dataset_sha256)
+        and (not hashes or made.weights_sha256 is None or hashes == {made.weights_sha256})
+    )
+
+
+def _other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
+    """Return a remark if the release that the model was taken from is here with other bytes."""
+    for maker in makers:
+        session = maker.session
+        if session.key == last.release and last.release_sha256 not in (None, session.sha256):
+            return f"it was made from another {session.key} (sha256:{last.release_sha256}) than the one that is here"
+    return None
+
+
+def _describe_missing(last: TrainingStep) -> str:
+    """Describe an ancestor that is not here."""
+    release = f", {last.release}" if last.release else ""
+    digest = last.release_sha256 or last.weights_sha256
+    known = f"sha256:{digest}" if digest else f"trained on a dataset of sha256:{last.dataset_sha256}"
+    return f"made by {last.run_id}{release}, which is not here ({known})"
+
+
+def _names(makers: Sequence[ModelMaker]) -> str:
+    names = ("a private release" if maker.session.private else maker.session.key for maker in makers)
+    return " and ".join(dict.fromkeys(names))
+
+
+def _describe_made(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
+    """Describe how what was made differs from what a lineage says."""
+    models = {maker.made.step.model for maker in _public(makers)}
+    if last.model not in models:
+        return " and ".join(sorted(models)) or "another model"
+    steps = [maker.made.step for maker in makers if maker.made.step.model == last.model]
+    if all(last.dataset_sha256 not in (None, step.dataset_sha256) for step in steps):
+        return f"{last.model} on another dataset"
+    return f"{last.model} with other weights"

@@ -1,0 +1,221 @@
+"""Comparison of recorded numbers with those recomputed from the journal.
+
+A difference is wrong if this version recorded the number. Version 0.1.0 computed fewer numbers and other intervals: its
+differences are only noted, except for what it counted as this version does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from runner.base.storage.format_versions import RUN_FOLDER
+from runner.base.storage.strict_json import is_same
+from runner.base.text import shortened
+from runner.results.manifest import Manifest
+from runner.version import __version__
+
+MAX_SHOWN = 60
+"""Characters shown of a value that is not a number."""
+
+_UNCHANGED_METRICS = re.compile(r"accuracy\w*|decided|decision|precision|recall|episode_length|rounds_played|reward")
+_UNCHANGED_FIELDS = ("value", "stderr", "n", "clusters")
+"""Metrics and their fields that 0.1.0 computed as this version does."""
+
+_CHANGED_KEYS = ("methods", "original_statistics", "variance", "vote_curve")
+"""Keys of metrics.json that 0.1.0 wrote differently."""
+
+
+@dataclass(frozen=True)
+class MetricDifferences:
+    """The differences between a recorded and a recomputed metrics.json."""
+
+    wrong: tuple[str, ...]
+    other_version: tuple[str, ...] = ()
+    """Differences that the version that recorded them explains."""
+
+
+def is_from_0_1(manifest: Manifest) -> bool:
+    """Tell whether 0.1.0 recorded a run; every later version writes a format."""
+    return manifest.format < RUN_FOLDER and manifest.version.startswith("0.1.")
+
+
+def is_from_other_version(manifest: Manifest) -> bool:
+    """Tell whether a version other than this one recorded a run."""
+    return is_from_0_1(manifest) or manifest.version != __version__
+
+
+def describe_versions(manifest: Manifest) -> str:
+    """Name the version that recomputed a run and the one that recorded it."""
+    recorded = f"recorded by an earlier version ({manifest.version})"
+    return f"recomputed with {__version__}, {recorded if is_from_0_1(manifest) else f'played with {manifest.version}'}"
+
+
+def compare_counts(manifest: Manifest, recomputed: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, recorded and recomputed value of each count that differs; 0.1.0 did not record all of them."""
+    for name, value in recomputed.items():
+        recorded = getattr(manifest, name)
+        is_missing = recorded is None and is_from_0_1(manifest)
+        if not is_missing and not is_same(recorded, value):
+            yield name, recorded, value
+
+
+class _Kind(Enum):
+    CHANGED = auto()
+    """Recorded with another value."""
+    NOT_COMPUTED = auto()
+    """Recorded, but not recomputed."""
+    NOT_RECORDED = auto()
+    """Recomputed, but not recorded."""
+    REORDERED = auto()
+    MALFORMED = auto()
+    """Cannot be read, or has two meanings."""
+
+
+@dataclass(frozen=True)
+class _Difference:
+    kind: _Kind
+    line: str
+    name: str = "metrics.json"
+    """The metric with its agent, or the key of metrics.json."""
+    metric: str | None = None
+    field: str = ""
+
+    @property
+    def sort_key(self) -> int:
+        if self.kind != _Kind.CHANGED:
+            return 3
+        return (self.field != "value") + (self.field not in _UNCHANGED_FIELDS)
+
+    @property
+    def is_wrong_in_0_1(self) -> bool:
+        """Tell whether 0.1.0 computed the number as this version does."""
+        if self.metric is None:
+            return self.kind == _Kind.CHANGED and self.name not in _CHANGED_KEYS
+        is_unchanged = _UNCHANGED_METRICS.fullmatch(self.metric) is not None
+        return is_unchanged and (self.kind == _Kind.NOT_COMPUTED or self.field in _UNCHANGED_FIELDS)
+
+
+def compare_metrics(
+    recorded: Mapping[str, Any], recomputed: Mapping[str, Any], manifest: Manifest
+) -> MetricDifferences:
+    """Compare two metrics.json; differences in values come first."""
+    is_old, is_other = is_from_0_1(manifest), is_from_other_version(manifest)
+    wrong: list[str] = []
+    noted: list[str] = []
+    intervals: list[str] = []
+    not_recorded: list[str] = []
+    for difference in sorted(_compare(recorded, recomputed), key=lambda item: item.sort_key):
+        if difference.kind == _Kind.MALFORMED:
+            wrong.append(difference.line)
+        elif difference.kind == _Kind.NOT_RECORDED:
+            not_recorded.append(difference.name)
+        elif difference.kind == _Kind.REORDERED:
+            (noted if is_other else wrong).append(difference.line)
+        elif not is_old or difference.is_wrong_in_0_1:
+            wrong.append(difference.line)
+        elif difference.kind == _Kind.CHANGED and difference.field not in _UNCHANGED_FIELDS:
+            intervals.append(difference.name)
+        else:
+            noted.append(difference.line)
+    if intervals:
+        noted.append(f"different intervals, or none now: {_unique(intervals)}")
+    if not_recorded:
+        why = "not computed by that version" if is_other else "not recorded"
+        (noted if is_other else wrong).append(f"{why}: {_unique(not_recorded)}")
+    return MetricDifferences(tuple(wrong), tuple(noted))
+
+
+def _unique(names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _compare(recorded: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Iterator[_Difference]:
+    for name in sorted((recorded.keys() | recomputed.keys()) - {"run_id"}):
+        if name == "metrics" and name in recorded and name in recomputed:
+            yield from _compare_rows(recorded[name], recomputed[name])
+        elif name not in recorded:
+            yield _Difference(_Kind.NOT_RECORDED, "", name)
+        elif not is_same(recorded[name], recomputed.get(name)):
+            line = f"metrics.json, {name}: {_describe_both(recorded[name], recomputed.get(name))}"
+            yield _Difference(_Kind.CHANGED, line, name)
+
+
+_Row = Mapping[str, Any]
+_Key = tuple[str | None, str]
+"""The agent of a metric, or None for the game, and the metric's name."""
+
+
+def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
+    found, problems = _by_key(recorded)
+    expected, _ = _by_key(recomputed)
+    for line in dict.fromkeys(problems):
+        yield _Difference(_Kind.MALFORMED, line)
+    for key, row in expected.items():
+        if key in found:
+            yield from _compare_fields(key, found[key], row)
+        else:
+            yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1])
+    for key in found.keys() - expected.keys():
+        line = f"metric {_name(key)}: recorded, but it does not follow from the journal"
+        yield _Difference(_Kind.NOT_COMPUTED, line, _name(key), key[1])
+    if [key for key in found if key in expected] != [key for key in expected if key in found]:
+        yield _Difference(_Kind.REORDERED, "metrics.json: the metrics are in a different order")
+
+
+def _compare_fields(key: _Key, recorded: _Row, recomputed: _Row) -> Iterator[_Difference]:
+    for field in dict.fromkeys((*recorded, *recomputed)):
+        if field not in recorded:
+            yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1], field)
+        elif not is_same(recorded[field], recomputed.get(field)):
+            line = f"metric {_name(key)}, {field}: {_describe_both(recorded[field], recomputed.get(field))}"
+            yield _Difference(_Kind.CHANGED, line, _name(key), key[1], field)
+
+
+def _by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
+    """Return the first row of each metric, and what is wrong with the list."""
+    if not isinstance(rows, list):
+        return {}, ["metrics.json: `metrics` is not a list"]
+    by_key: dict[_Key, _Row] = {}
+    problems: list[str] = []
+    for row in rows:
+        agent, metric = (row.get("agent"), row.get("metric")) if isinstance(row, Mapping) else (None, None)
+        if not isinstance(metric, str) or not isinstance(agent, str | None):
+            problems.append("metrics.json: a metric has no name")
+        elif (agent, metric) in by_key:
+            problems.append(f"metric {_name((agent, metric))}: recorded twice")
+        else:
+            by_key[agent, metric] = row
+    return by_key, problems
+
+
+def _name(key: _Key) -> str:
+    agent, metric = key
+    return shortened(metric if agent is None else f"{metric} of {agent}", MAX_SHOWN)
+
+
+def _describe_both(recorded: Any, recomputed: Any) -> str:
+    first, second = format_both(recorded, recomputed)
+    return f"recorded {first}, recomputed {second}"
+
+
+def format_both(first: Any, second: Any) -> Sequence[str]:
+    """Format two different values; numbers have 6 digits, or all digits if 6 do not show the difference."""
+    if isinstance(first, (dict, list)) and type(first) is type(second):
+        return "one value", "another"
+    short = [_format(value, "{:.6g}".format) for value in (first, second)]
+    return short if short[0] != short[1] else [_format(value, repr) for value in (first, second)]
+
+
+def _format(value: Any, format_float: Callable[[float], str]) -> str:
+    if isinstance(value, float):
+        return format_float(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
+        return str(value)
+    if isinstance(value, (dict, list)):
+        return "one" if value else "none"
+    return "none" if value is None else shortened(json.dumps(value, default=str), MAX_SHOWN)
