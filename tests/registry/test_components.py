@@ -17,9 +17,7 @@ from runner.documents.releases.reference import Kind
 from runner.documents.yaml_reader import read
 from runner.game.protocols.loader import load_protocol
 from runner.registry.components.drafts import component_draft
-from runner.registry.components.files import GOLDEN, changed_renderings, prompts_identity, protocol_identity
-from runner.registry.transports.locations import connect
-from runner.registry.verification.verify import wrong_in_release
+from runner.registry.components.files import prompts_identity, protocol_identity
 from runner.results.provenance.manifest_writer import new_manifest
 from runner.rollouts.plan import Plan
 from runner.spec.loader import load_spec, load_specs
@@ -79,21 +77,6 @@ def test_prompts_have_the_hashes_that_runs_have_and_say_what_they_use(tmp_path: 
     assert made.release.identity == {"prompts": prompts_identity(everything)}
     assert made.release.facts["columns"] == ["question", "solution"]
     assert "max_response_words" in templates["prover"]["variables"]
-
-
-def test_a_template_engine_that_renders_otherwise_shows(tmp_path: Path) -> None:
-    made = bundle(PROMPTS, Kind.PROMPTS)
-    folder = unpacked(made, tmp_path / "out")
-    assert changed_renderings(folder) == []
-    golden = json.loads((folder / GOLDEN).read_text("utf-8"))
-    assert all("<question>" in text for name, text in golden["rendered"].items() if name in ("prover", "verifier"))
-    golden["rendered"]["prover"] += " "
-    (folder / GOLDEN).write_text(json.dumps(golden), "utf-8")
-    assert changed_renderings(folder) == ["prover"]
-    with connect(str(tmp_path / "registry")) as registry:
-        registry.publish([Bundle.of(made.release, {**made.contents, GOLDEN: folder / GOLDEN})], "test")
-        found = list(wrong_in_release(registry, registry.find(made.release.reference)))
-    assert ["prover.jinja otherwise" in line for line in found] == [True], found
 
 
 def test_a_dataset_says_its_rows_and_has_the_hashes_of_runs(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tm
         got = get(registry, parse(reference), tmp_path / "got")
     missing, *different = replayed(got, Results(tmp_path / "results")).different
     assert "has no answer number" in missing
-    assert [line for line in different if line.endswith("it follows from no game of the journal")], different
+    assert [line for line in different if line.endswith("or follows from no game of the journal")], different
     assert [line for line in different if line.startswith("manifest.json says completions")], different
 
 

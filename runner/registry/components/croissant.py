@@ -1,4 +1,4 @@
-"""The rows of a dataset described in Croissant 1.1 (JSON-LD of schema.org), as dataset searches and loaders read it.
+"""A dataset's description in Croissant 1.1 (JSON-LD of schema.org), which dataset searches and loaders read.
 
 `benchmarks/proofs/croissant.py` has it checked, and rows loaded by it, by the format's own package.
 """
@@ -17,50 +17,32 @@ from runner.documents.releases.bundle import PIECE, Content, opened
 
 FILE = "croissant.json"
 
-_CONTEXT: Mapping[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "arrayShape": "cr:arrayShape",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "containedIn": "cr:containedIn",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "description": {"@container": "@language"},
-    "equivalentProperty": "cr:equivalentProperty",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileObject": "cr:fileObject",
-    "fileProperty": "cr:fileProperty",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isArray": "cr:isArray",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "name": {"@container": "@language"},
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
-"""That of the format's own examples."""
+_TERMS = (
+    "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty", "extract", "field", "fileObject",
+    "fileProperty", "fileSet", "format", "includes", "isArray", "isLiveDataset", "jsonPath", "key", "md5",
+    "parentField", "path", "recordSet", "references", "regex", "repeated", "replace", "samplingRate", "separator",
+    "source", "subField", "transform",
+)  # fmt: skip
+_CONTEXT: Mapping[str, Any] = dict(
+    sorted(
+        {
+            **{term: f"cr:{term}" for term in _TERMS},
+            "@language": "en",
+            "@vocab": "https://schema.org/",
+            "conformsTo": "dct:conformsTo",
+            "cr": "http://mlcommons.org/croissant/",
+            "data": {"@id": "cr:data", "@type": "@json"},
+            "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+            "dct": "http://purl.org/dc/terms/",
+            "description": {"@container": "@language"},
+            "examples": {"@id": "cr:examples", "@type": "@json"},
+            "name": {"@container": "@language"},
+            "rai": "http://mlcommons.org/croissant/RAI/",
+            "sc": "https://schema.org/",
+        }.items()
+    )
+)
+"""The context of the format's own examples."""
 
 _FORMATS = {".jsonl": "application/jsonlines", ".csv": "text/csv", ".parquet": "application/x-parquet"}
 _TYPES = {"text": "sc:Text", "integer": "sc:Integer", "number": "sc:Float", "boolean": "sc:Boolean", "json": "sc:Text"}
@@ -77,9 +59,9 @@ def croissant_of(
     *,
     published: str | None = None,
 ) -> bytes:
-    """The description of a dataset's rows, which stand in files of one form (paths in the release).
+    """Describe a dataset's rows in files of one format, given by their paths in the release.
 
-    `columns` has for each its kind: `text`, `integer`, `number`, `boolean`, or `json` for what is nested or mixed.
+    `columns` maps each column to `text`, `integer`, `number`, `boolean`, or `json` for nested or mixed values.
     `published` is a date, as `2026-11-22`.
 
     Raises:
@@ -111,7 +93,7 @@ def croissant_of(
 
 
 def column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """What each column of rows holds, in the order in which they come; a column of nulls alone is text."""
+    """Return the kind of each column in order of appearance; a column with only nulls is text."""
     kinds: dict[str, str | None] = {}
     for row in rows:
         for name, value in row.items():
@@ -130,7 +112,7 @@ def _kind(value: Any) -> str | None:
 
 
 def _licence(licence: str) -> str:
-    """The address of a licence that has an identifier of SPDX; else what was said."""
+    """Return the URL of an SPDX license, or the given text for any other."""
     known = all(sign.isalnum() or sign in ".-+" for sign in licence) and any(sign in "-." for sign in licence)
     return f"{_SPDX}{licence}" if known or licence in ("MIT", "Zlib", "ISC") else licence
 

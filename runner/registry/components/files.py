@@ -1,19 +1,18 @@
-"""A file or folder of somebody's project into the release of a component: its files, its facts, its identity.
+"""Components from a file or folder: protocols, prompts and datasets, with their facts and identity.
 
-Each kind is checked as it is when a spec names it. The identity is the hash that runs have of the same thing, so that
-two releases, or a release and a run, can be seen to be of one game, however their files are written.
+Each kind is checked as if a spec named it. The identity is the hash that runs record, so that two releases, or a
+release and a run, can be compared however their files are written.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import Place, Problem, ReleaseError, RunError, SpecError, UsageError
+from runner.base.errors import Place, Problem, ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
@@ -26,7 +25,6 @@ from runner.documents.yaml_reader import read
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import (
     CONFIDENCE,
-    FORBIDDEN,
     LAST_ROUND,
     MAX_BYTES,
     SUFFIX,
@@ -43,10 +41,6 @@ from runner.rollouts.identity import protocol_content
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
-GOLDEN = "golden.json"
-"""Beside prompts: what they give for one set of values, so that a change of the template engine shows."""
-
-
 _SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
@@ -55,26 +49,26 @@ class UnnamedComponent:
     """A component before it is named."""
 
     parts: Mapping[str, PinnedFiles]
-    """The files that it was made of, by what they are."""
+    """The source files, by kind."""
     contents: Mapping[str, Content]
     identity: Mapping[str, str]
     facts: Mapping[str, Any]
     links: tuple[ReleaseLink, ...] = ()
     notes: tuple[str, ...] = ()
     description: str = ""
-    """What it is, where its publisher does not say it."""
+    """The default description."""
 
 
 # Protocols
 
 
 def protocol_identity(protocol: Protocol) -> str:
-    """As a run's manifest has it in `protocol_sha256`."""
+    """Return the hash that a run's manifest has in `protocol_sha256`."""
     return tagged_hash("protocol", protocol_content(protocol))
 
 
 def protocol_file(path: Path) -> tuple[bytes, Protocol]:
-    """A protocol's file as a release has it: as written where it stands alone, else with what it extends put in.
+    """Return a protocol's file as released, and the protocol: as written, or merged with what it extends.
 
     Raises:
         SpecError: with everything that is wrong with it.
@@ -101,7 +95,7 @@ def _without_nulls(value: Any) -> Any:
 
 def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     if path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{path} is no protocol's file; give a .yaml file")
+        raise UsageError(f"{path} is not a protocol file; give a .yaml file")
     data, protocol = protocol_file(path)
     parameters = to_plain(protocol.parameters)
     return UnnamedComponent(
@@ -123,24 +117,24 @@ def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent: 
 
 
 def prompts_identity(hashes: Mapping[str, str]) -> str:
-    """One hash of a set of templates, by the hashes that a run's manifest has in `prompts_sha256`."""
+    """Return one hash for the template hashes that a run's manifest has in `prompts_sha256`."""
     return tagged_hash("prompts", dict(sorted(hashes.items())))
 
 
 def template_hashes(sources: Mapping[str, str]) -> dict[str, str]:
-    """As a run's manifest has them in `prompts_sha256`."""
+    """Return the hashes that a run's manifest has in `prompts_sha256`."""
     return {name: tagged_hash("prompt", text) for name, text in sorted(sources.items())}
 
 
 def template_files(folder: Path) -> dict[str, bytes]:
-    """The templates of a folder, by their files' names.
+    """Read the templates of a folder, by file name.
 
     Raises:
         UsageError: there are none.
         SpecError: with everything that is wrong with them.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; prompts are a folder of *{SUFFIX} files")
+        raise UsageError(f"{folder} is not a folder; prompts are a folder of *{SUFFIX} files")
     files = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith("."))
     if not files:
         raise UsageError(f"{folder} has no *{SUFFIX} file; prompts are one for each agent")
@@ -158,7 +152,7 @@ def template_files(folder: Path) -> dict[str, bytes]:
 
 
 def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Templates' texts by name, as a prompt set has them."""
+    """Return the texts of templates by name."""
     return {name.removesuffix(SUFFIX): data.decode("utf-8-sig") for name, data in files.items()}
 
 
@@ -171,7 +165,7 @@ def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return UnnamedComponent(
         {Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
-        {**files, GOLDEN: _golden(prompts, columns)},
+        files,
         {"prompts": prompts_identity(hashes)},
         {
             "agents": agents,
@@ -182,51 +176,12 @@ def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
     )
 
 
-_GOLDEN_VALUES: Mapping[str, Any] = {
-    "agent": "prover0", "agent_name": "Expert_1", "stance": "accept", "max_response_words": 150,
-    "max_message_rounds": 8, "max_verifier_questions": 4, "questions_left": 3,
-    "headers": ["Question for Expert_1:", "Question for Expert_2:"], "accept": "Decision: accept",
-    "reject": "Decision: reject", "confidence_marker": "Confidence:",
-}  # fmt: skip
-"""One datapoint's worth of every variable of ours; a column is a text that says which it is."""
-
-
-def _golden(prompts: PromptSet, columns: list[str]) -> bytes:
-    """The templates as they render here with given values; null where these are none that a template can take."""
-    values = {**_GOLDEN_VALUES, **{name: f"<{name}>\n  2 & 3" for name in columns if name not in FORBIDDEN}}
-    rendered = {name: _rendered(prompts, name, values) for name in sorted(prompts.sources)}
-    said = {"values": values, "rendered": rendered}
-    return json.dumps(said, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"
-
-
-def _rendered(prompts: PromptSet, name: str, values: Mapping[str, Any]) -> str | None:
-    try:
-        return prompts.render(name, {one: value for one, value in values.items() if one in prompts.variables[name]})
-    except RunError:
-        return None
-
-
-def changed_renderings(folder: Path) -> list[str]:
-    """The templates of a release that this nip-run, with its template engine, renders otherwise than who published it.
-
-    Raises:
-        ReleaseError: what is to be compared with is missing or damaged.
-    """
-    try:
-        said = json.loads(_read(folder / GOLDEN, 64 << 20))
-        values, rendered = dict(said["values"]), dict(said["rendered"])
-        prompts = PromptSet(sources_of(template_files(folder)))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ReleaseError(f"{folder / GOLDEN} is damaged: {error}") from error
-    return [name for name in sorted(prompts.sources) if _rendered(prompts, name, values) != rendered.get(name)]
-
-
 # Datasets
 
 
 def dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
     if path.suffix not in _SUFFIXES:
-        raise UsageError(f"{path} is no dataset's file; it is one of {comma_join(_SUFFIXES)}")
+        raise UsageError(f"{path} is not a dataset file; give a file with suffix {comma_join(_SUFFIXES)}")
     settings = DatasetSettings(path=path.name)
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
     name = f"dataset{path.suffix}"
@@ -247,7 +202,7 @@ def dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
             "splits": dict(sorted(splits.items())),
             "licence": licence,
         },
-        notes=() if licence else ("no licence is given, so that nobody may assume anything; say --licence",),
+        notes=() if licence else ("no license is given, so nobody may use it; add --license",),
         description=description,
     )
 

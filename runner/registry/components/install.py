@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from runner.base.errors import NotPublished, ReleaseError, UsageError
-from runner.base.text import comma_join
 from runner.documents.releases.manifest import Release
-from runner.documents.releases.reference import COMPONENTS, Digest, Kind, Reference, parse
-from runner.registry.components.files import GOLDEN, changed_renderings
+from runner.documents.releases.reference import COMPONENTS, Digest, Reference, parse
 from runner.registry.components.lockfile import Lock, LockedPin
 from runner.registry.components.store import Store
 from runner.registry.transports.locations import VARIABLE, to_read
@@ -153,17 +151,8 @@ class Installer:
             was_there = self.store.has(reference)
             there = self.store.check(reference) if registry is None else self.store.add(registry, entry)
             where = self.store.came_from(reference) if registry is None else registry.where
-            notes = [] if entry.yanked is None else [f"{reference} was yanked: {entry.yanked}"]
-            if (
-                there.release.kind == Kind.PROMPTS
-                and there.release.file(GOLDEN)
-                and (changed := changed_renderings(there.folder))
-            ):
-                notes.append(
-                    f"{reference}: {comma_join(changed)} render otherwise here than where it was published: this "
-                    "template engine is another one"
-                )
-            done.append(Install(reference, there.sha256, where or f"file:{self.store.root}", was_there, tuple(notes)))
+            notes = () if entry.yanked is None else (f"{reference} was yanked: {entry.yanked}",)
+            done.append(Install(reference, there.sha256, where or f"file:{self.store.root}", was_there, notes))
         self.lock = self.lock.add({one.reference: LockedPin(one.sha256, one.where) for one in done})
         return done
 

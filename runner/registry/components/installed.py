@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 from runner.base.errors import NotPublished, ReleaseError
 from runner.base.text import did_you_mean
@@ -35,11 +34,6 @@ class Finder:
 
     folder: Path
     store: Store
-
-    @classmethod
-    def of(cls, folder: Path, store: Store | None) -> Self:
-        """By the store of this user, where no other is given."""
-        return cls(folder, store or Store())
 
     @cached_property
     def lock(self) -> Lock:

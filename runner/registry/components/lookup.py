@@ -22,8 +22,9 @@ def finder(spec: Path | None = None, store: Store | None = None) -> FindComponen
     @cache
     def find_of() -> FindComponent:
         from runner.registry.components.installed import Finder
+        from runner.registry.components.store import Store
 
-        return Finder.of(folder, store).find
+        return Finder(folder, store or Store()).find
 
     def find(kind: Kind, named: str) -> ComponentUse:
         return find_of()(kind, named)

@@ -1,4 +1,4 @@
-"""A run's folder into what its release says of others: links, and the models that it started from and made."""
+"""Links of a run's release to other releases, and facts on the models that it started from and made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.base.storage.safe_files import open_to_read
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
 from runner.models.settings import FineTuneStep
-from runner.registry.redaction.rules import MODEL_KEYS, renamed_models
+from runner.registry.redaction.rules import MODEL_KEYS, renamed_models, strings_in
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
@@ -23,42 +23,42 @@ from runner.training.weights import is_path
 
 _STEP = tuple(FineTuneStep.__dataclass_fields__)
 EFFORT = ("datapoints", "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd")
-"""What training takes in data; tokens and cost are those of the games, since no trainer tells its own."""
+"""Effort of training in data; tokens and cost are those of the games, since trainers do not report their own."""
 
 
 MAX_NAME = 100
 
 
 def release_name(run_id: str) -> str:
-    """A run's id as the name of its release; of one that is too long the start, and what tells it from others."""
+    """Return the name of a run's release; an id that is too long is cut and gets a hash."""
     name = re.sub(r"\.\.+", ".", re.sub(r"[^a-z0-9._-]", "-", run_id.lower())).strip("._-")
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 13]}-{tagged_hash('name', run_id)[:12]}"
 
 
 def run_reference(run_id: str, owner: str, version: str = "1") -> Reference:
-    """What a run's release is called."""
+    """Return the reference of a run's release."""
     return Reference(Kind.RUN, owner, release_name(run_id), version)
 
 
 def model_reference(run_id: str, group: str, owner: str, version: str = "1") -> Reference:
-    """What the release of a model is called that a training run made last of a group."""
+    """Return the reference of the release of the last model that a training run made of a group."""
     return Reference(Kind.MODEL, owner, release_name(f"{run_id}-{group}"), version)
 
 
 def model_identity(provider: str | None, model: str | None, weights_sha256: str | None) -> str | None:
-    """What says which model it is: the hash of its weights, else its name at its provider; None: nothing does."""
+    """Identify a model by the hash of its weights, or by its name at its provider; None if neither is known."""
     if weights_sha256 is not None:
         return f"weights:{weights_sha256}"
     return None if model is None or is_path(model) else f"{provider or 'openai'}:{model}"
 
 
 def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1") -> tuple[ReleaseLink, ...]:
-    """Every release that a run was made with, from or for, and those that are made of it.
+    """Return links to every release that a run used, came from or belongs to, and to those made from it.
 
-    Parts, parents and what it judges are the owner's own where their folders are in `results`: `version` is theirs.
+    Parts, parents and judged runs are the owner's if their folders are in `results`; `version` is theirs.
 
     Raises:
-        RunError: a file of the run is gone or damaged.
+        RunError: a file of the run is missing or damaged.
     """
     manifest = folder.manifest()
     groups = trained_facts(folder)
@@ -71,7 +71,7 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
 
 
 def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[ReleaseLink]:
-    """The runs of the same results folder that it is one with."""
+    """Yield links to its parts, its parent and the run that it judges, all in the same results folder."""
     for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
         yield ReleaseLink(
             role="part",
@@ -113,7 +113,7 @@ def _models(
 
 
 def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
-    """The releases that a run plays again, and that it was made from."""
+    """Return links to the release that a run plays again and to the one that it was made from."""
     others = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
     return tuple(
         ReleaseLink(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
@@ -126,7 +126,7 @@ _SLOTS = {"agents": "agent", "training.trainers": "trainer"}
 
 
 def _components(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
-    """What the spec named by reference, by its slot: `protocol`, `extends:0`, `agents.verifier`; models are inputs."""
+    """Yield links to components by slot: `protocol`, `extends:0`, `agents.verifier`; models are inputs instead."""
     for slot, said in sorted(components.items()):
         above, _, name = slot.rpartition(".")
         if above == "models":
@@ -138,19 +138,11 @@ def _components(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
 
 
 def trained_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
-    """`trained_as_recorded`, in which no name is a path of this machine. Raises as that."""
+    """Return `trained_as_recorded` with public names for models whose names are paths. Raises as that."""
     recorded = trained_as_recorded(folder, source)
-    called = renamed_models(name for key, name in _names(recorded, "") if key in MODEL_KEYS)
+    called = renamed_models(name for key, name in strings_in(recorded) if key in MODEL_KEYS)
     shown: list[dict[str, Any]] = _renamed(recorded, "", called)
     return shown
-
-
-def _names(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, (Mapping, list)):
-        for name, item in value.items() if isinstance(value, Mapping) else ((key, item) for item in value):
-            yield from _names(item, name)
-    elif isinstance(value, str):
-        yield key, value
 
 
 def _renamed(value: Any, key: str, called: Mapping[str, str]) -> Any:
@@ -162,14 +154,14 @@ def _renamed(value: Any, key: str, called: Mapping[str, str]) -> Any:
 
 
 def trained_as_recorded(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
-    """A run's model groups: what each was when the run began, by which trainings, and what the run made of it.
+    """Return a run's model groups: the model at the start, its past trainings, and the models that the run made.
 
-    In `made` a training run has each model in the order of its iterations: `from_iteration` is the one that made what
-    it was trained from, null: the model that the run began with; `trained_on` are the iterations whose games it learnt
-    from, and `games` says what those took. `source` is the saved spec, where it was read before.
+    `made` lists a training run's models by iteration. `from_iteration` is the iteration of the model that it was
+    trained from, or null for the model at the start; `trained_on` lists the iterations whose games it was trained on,
+    and `games` their effort. `source` is the saved spec, if it was read already.
 
     Raises:
-        RunError: a file of the run is gone or damaged.
+        RunError: a file of the run is missing or damaged.
     """
     source = source or ModelSource(folder.path)
     stages = read_stages(folder.path, folder.identity()) if source.trains else Stages([])
@@ -209,12 +201,12 @@ def _group(
 
 
 def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
-    """One step of a lineage, with null for what was not recorded."""
+    """Return one step of a lineage, with null for what was not recorded."""
     return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP}
 
 
 def _made(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any]]:
-    """The models that a training run made of a group, in the order of its iterations."""
+    """Return the models that a training run made of a group, by iteration."""
     training = source.spec.get("training") or {}
     found: list[dict[str, Any]] = []
     names: dict[str, int] = {}
@@ -238,7 +230,7 @@ def _made(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any
 
 
 def _games(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
-    """What the games of each iteration took, in data; null where its run is gone."""
+    """Return the effort of each iteration's games; null if their run is missing."""
     return [
         {"iteration": record.iteration, **_effort(folder.beside(part_id(folder.run_id, record.iteration, "training")))}
         for record in stages.all(Switched)

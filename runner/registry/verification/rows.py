@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,9 +21,6 @@ MOST_SHOWN = 80
 
 MAX_COLUMNS = 8
 """So many columns of one row are told."""
-
-MAX_ADDED = 10_000
-"""So many rows that are too many are looked for at once."""
 
 KEYS: Mapping[str, Sequence[str]] = {
     "rollouts": ("rollout_id",),
@@ -70,7 +66,6 @@ def _differences(
 ) -> Iterator[str]:
     """What is wrong with recorded rows, each thing once: they are matched by what they are of, and not by place."""
     key = partial(_key, KEYS[table])
-    added: list[tuple[bytes, str]] = []
     in_order = True
     try:
         for found in matched(recorded(), table_rows(again, table), key):
@@ -81,36 +76,17 @@ def _differences(
             if found.recorded is None:
                 yield f"{file}: {_told(table, found.key, whole=True)} is missing"
             elif found.again is None:
-                added.append((_digest(found.key), at))
-                if len(added) == MAX_ADDED:
-                    yield from _added(added, again, table)
-                    added = []
+                yield f"{at}: it is recorded twice, or follows from no game of the journal"
             elif wrong := _wrong_columns(found.recorded, found.again, but):
                 yield f"{at}: {wrong}"
     except TooFar as error:
         yield f"{file}: the rows are in so different an order that those after row {error.read:,} were not compared"
-    yield from _added(added, again, table)
-
-
-def _added(added: Sequence[tuple[bytes, str]], again: RunFolder, table: str) -> Iterator[str]:
-    """Rows that are too many, each by the digest of its key: of a rollout that has its row already, or of none."""
-    if not added:
-        return
-    asked = {digest for digest, _ in added}
-    known = asked.intersection(_digest(_key(KEYS[table], row)) for row in table_rows(again, table))
-    for digest, at in added:
-        yield f"{at}: it {'stands there once too often' if digest in known else 'follows from no game of the journal'}"
 
 
 def _key(columns: Sequence[str], row: Row) -> Key:
     """What a row is of, for rows of any content."""
     values = (row.get(name) for name in columns)
     return tuple(one if type(one) in (str, int, type(None)) else repr(one) for one in values)
-
-
-def _digest(key: Key) -> bytes:
-    """What a key is known by where many are held: a stranger's has any length."""
-    return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
 
 
 def _told(table: str, key: Key, *, whole: bool = False) -> str:

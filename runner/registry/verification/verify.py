@@ -1,4 +1,4 @@
-"""What is wrong with a release, a got folder or a run: bytes, inputs, records. Nothing is played, nothing written."""
+"""Verification of a release, a fetched folder or a run: bytes, inputs, records. Nothing is played or written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from runner.base.storage.format_versions import RUN_FOLDER
 from runner.base.storage.log_lines import FROM_ELSEWHERE
 from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
-from runner.base.text import comma_join
 from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.reference import Kind
 from runner.models.journal_records import read_records
@@ -24,7 +23,6 @@ from runner.registry.bundles.missing_rows import lacks_rows
 from runner.registry.bundles.run_data import accuracy_of
 from runner.registry.bundles.runs import ROWS
 from runner.registry.check_notes import CheckNote, VersionNote, limit_differences
-from runner.registry.components.files import GOLDEN, changed_renderings
 from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, FetchedRelease, check_lock, get, opened
 from runner.registry.lineage.listed_facts import wrong_facts
 from runner.registry.metric_differences import (
@@ -55,14 +53,17 @@ from runner.spec.origin import DATA
 from runner.training.stage_log import read_stages
 
 DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
-"""What `get` adds to the files of a release."""
+"""Files that `get` adds to those of a release."""
 
 EDITABLE = frozenset((PARAMETERS, SPEC))
-"""The files of a got run that are there to be edited; all else of it stays as published."""
+"""Files of a fetched run that users may edit."""
 
 
 def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | None = None) -> Iterator[str]:
-    """What is wrong with a release in a registry: its bytes, its signature, and of a run its records."""
+    """Yield what is wrong with a release in a registry: its bytes, its signature, and a run's records.
+
+    A run's journal is replayed once.
+    """
     wrong = list(registry.wrong(entry))
     try:
         signed = check_release(registry, entry, signer_key)
@@ -72,7 +73,7 @@ def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path |
     if not wrong:
         wrong += wrong_facts(entry, registry.read(entry)[0])
     yield from dict.fromkeys(wrong)
-    if entry.reference.kind not in (Kind.RUN, Kind.PROMPTS) or wrong:
+    if entry.reference.kind != Kind.RUN or wrong:
         return
     with TemporaryDirectory(prefix=".nip-run-") as place:
         try:
@@ -80,41 +81,40 @@ def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path |
         except ReleaseError as error:
             yield str(error)
             return
-        found = _wrong_records(got) if entry.reference.kind == Kind.RUN else _wrong_contents(got)
-        yield from (_without(place, line) for line in _whatever_goes_wrong(found))
+        yield from (_without_folder(place, line) for line in _with_unexpected_errors(_wrong_records(got)))
 
 
-def _whatever_goes_wrong(found: Iterator[str]) -> Iterator[str]:
-    """What is found, and what the release sets off in the code that reads it, which is the release's own fault."""
+def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
+    """Yield lines, and any unexpected error as a line: it is a fault of the release, not of the code that reads it."""
     try:
-        for line in found:  # without the advice to verify it
+        for line in lines:  # without the advice to verify it
             shown, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
             yield shown if advice else line
     except Exception as error:  # noqa: BLE001
         yield in_words(error)
 
 
-def _without(place: str, line: str) -> str:
-    """A message that names no folder which is gone when it is read."""
+def _without_folder(place: str, line: str) -> str:
+    """Return a message without the temporary folder, which is removed before anybody reads it."""
     shown = line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
     return line if shown == line else type(line)(shown) if isinstance(line, CheckNote) else shown
 
 
 def wrong_in_got(folder: Path) -> Iterator[str]:
-    """What is wrong in a folder that `get` left: each file that is not as published, and the run's records."""
+    """Yield what is wrong in a folder that `get` wrote: each changed file, and the run's records."""
     try:
         got = opened(folder)
     except ReleaseError as error:
         yield str(error)
         return
-    wrong = [*wrong_files(got, but=EDITABLE), *_added_files(got), *_wrong_contents(got)]
+    wrong = [*wrong_files(got, but=EDITABLE), *_added_files(got), *_wrong_lock(got)]
     yield from wrong
     if got.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
-        yield from _whatever_goes_wrong(_wrong_records(got))
+        yield from _with_unexpected_errors(_wrong_records(got))
 
 
 def edited(folder: Path) -> list[str]:
-    """The files of a got run that a reader may change, and which were changed since it was got.
+    """Return the editable files of a fetched run that were changed.
 
     Raises:
         UsageError, ReleaseError: as `opened`.
@@ -126,21 +126,11 @@ def edited(folder: Path) -> list[str]:
     return [path for path in sorted(EDITABLE) if any(f": {path} " in line for line in found)]
 
 
-def _wrong_contents(got: FetchedRelease) -> Iterator[str]:
-    """What the files of a release hold that they may not, or that is otherwise here."""
+def _wrong_lock(got: FetchedRelease) -> Iterator[str]:
     try:
         check_lock(got.folder, got.release)
     except ReleaseError as error:
         yield f"{got.folder}: {error}"
-    if got.release.kind == Kind.PROMPTS:
-        try:
-            changed = changed_renderings(got.folder)
-        except NipRunError as error:
-            yield str(error)
-            return
-        if changed:
-            names = comma_join(f"{name}.jinja" for name in changed)
-            yield f"{got.release.reference}: this nip-run renders {names} otherwise than {GOLDEN} has it"
 
 
 def wrong_files(
@@ -150,7 +140,7 @@ def wrong_files(
     only: frozenset[str] | None = None,
     but: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
-    """The files of a release that are not as published; with `data_only` of the run alone, which nobody edits."""
+    """Yield the files of a release that were changed; with `data_only`, only those of the run, which nobody edits."""
     for entry in got.release.files:
         if data_only and not entry.path.startswith(f"{DATA}/"):
             continue
@@ -166,14 +156,14 @@ def wrong_files(
 
 
 def _added_files(got: FetchedRelease) -> Iterator[str]:
-    """Files among those of the run that are none of the release's; beside them a reader may keep others."""
+    """Yield files in `data/` that are not the release's; other folders may have the user's own files."""
     known = {entry.path for entry in got.release.files} | {f"{DATA}/{name}" for name in DERIVED}
     known |= {ROWS} if PIN in known else set()
     for at, _, names in os.walk(got.folder / DATA):
         for name in names:
             path = Path(at, name).relative_to(got.folder).as_posix()
             if path not in known:
-                yield f"{got.folder}: {path} is no file of the release"
+                yield f"{got.folder}: {path} is not a file of the release"
 
 
 def _wrong_records(got: FetchedRelease) -> Iterator[str]:
@@ -196,7 +186,7 @@ def _wrong_records(got: FetchedRelease) -> Iterator[str]:
 
 
 def _wrong_facts(got: FetchedRelease, run: RunFolder) -> Iterator[str]:
-    """What a board would show of the release that is not what its own files say."""
+    """Yield facts of the release, which boards show, that its own files contradict."""
     facts, manifest = got.release.facts, run.manifest()
     said = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
     for name, value in said.items():
@@ -217,7 +207,7 @@ def _wrong_facts(got: FetchedRelease, run: RunFolder) -> Iterator[str]:
 
 
 def wrong_in_run(folder: RunFolder) -> Iterator[str]:
-    """What is wrong with a run: its journal, its inputs, and what was recorded of it; of a training run, its parts."""
+    """Yield what is wrong with a run: its journal, inputs and recorded numbers, or the parts of a training run."""
     try:
         manifest = folder.manifest()
     except NipRunError as error:
@@ -260,7 +250,7 @@ def _wrong_journal(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
 
 
 def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """The inputs that are not those of the manifest's hashes, each by name."""
+    """Yield the inputs whose hashes differ from those in the manifest."""
     try:
         plan = saved_plan(folder)
     except NipRunError as error:
@@ -290,7 +280,7 @@ def _hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple
 
 
 def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """What was recorded and does not follow from the journal."""
+    """Yield recorded numbers that do not follow from the journal."""
     if manifest.status not in PLAYED:
         return
     with recomputed(folder) as again:
