@@ -1,4 +1,4 @@
-"""A release that is being made: what is said of it, and its files, before they are checked and hashed."""
+"""A release before its files are checked and hashed, and how it is named."""
 
 from __future__ import annotations
 
@@ -13,44 +13,43 @@ from runner.documents.releases.manifest import FileSource, Release
 
 @dataclass(frozen=True)
 class Naming:
-    """How a release is to be called, and under which terms."""
+    """The name and terms of a release."""
 
     owner: str
     version: str = "1"
     name: str | None = None
-    """None: of a run, its id in lower case."""
+    """None for a run: its id in lower case."""
     description: str = ""
     licence: str | None = None
     dataset_licence: str | None = None
-    """Of a run's dataset, where it is another than `licence`; `none`: its rows are left out, their hashes stay."""
+    """The license of a run's dataset, if it differs; with `none` only the hashes of its rows are published."""
     visibility: str = "public"
     child_of: str | None = None
-    """The release that it was made from, `KIND/OWNER/NAME@VERSION`; None: the one that the run was got from, if any."""
+    """The release that it was made from, `KIND/OWNER/NAME@VERSION`; None: the one that the run was played from."""
     child_of_sha256: str | None = None
-    """Of that release's manifest."""
+    """The hash of that release's manifest."""
     sources: Mapping[str, FileSource] | None = None
     """The sources of a run's files that `--pin` found; None: the sources recorded when the run began."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A release without its files' hashes, and the content of each file by path."""
+    """A release without the hashes of its files, and their contents by path."""
 
     release: Release
     contents: Mapping[str, Content]
     notes: tuple[str, ...] = field(default=())
-    """What whoever publishes it should know, such as what was left out."""
-    made: Mapping[str, Callable[[Release, Path], bytes]] = field(default_factory=dict)
-    """Files by their paths in it that say in words what the others say: each is made again of the release and its
-    files, in a folder, once these are cleaned."""
-    kept: Mapping[str, Content] = field(default_factory=dict)
-    """Files by their paths in it that stay here, and that the checks read: rows that may not be passed on."""
+    """Messages for the publisher, such as what is not in it."""
+    derived: Mapping[str, Callable[[Release, Path], bytes]] = field(default_factory=dict)
+    """Files that are built from the others, by path: they are rebuilt from the redacted release in a folder."""
+    withheld: Mapping[str, Content] = field(default_factory=dict)
+    """Files that are not published but that the checks read, by path: rows that must not be published."""
 
     @property
     def all_contents(self) -> Mapping[str, Content]:
-        """Those of the release, and those that stay here."""
-        return {**self.kept, **self.contents}
+        """All files, including the withheld ones."""
+        return {**self.withheld, **self.contents}
 
     def bundle(self, limits: Limits = USUAL) -> Bundle:
-        """With its files hashed. Raises as `Bundle.of`."""
+        """Return the release with the hashes of its files. Raises as `Bundle.of`."""
         return Bundle.of(self.release, self.contents, limits)

@@ -54,9 +54,7 @@ def by_command(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def draft(results: Results, licence: str | None = "MIT") -> Draft:
-    (made,) = redact_drafts(
-        model_drafts(results.run(LEARN), results, Naming("acme", licence=licence)), Path(tempfile.mkdtemp())
-    )
+    (made,) = redact_drafts(model_drafts(results.run(LEARN), Naming("acme", licence=licence)), Path(tempfile.mkdtemp()))
     return made
 
 
@@ -122,7 +120,7 @@ def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_h
         before = file.read()
         file.truncate(MAX_WEIGHTS + 1)
     try:
-        changed = model_drafts(folder, Results(place), Naming("acme", licence="MIT"))[0]
+        changed = model_drafts(folder, Naming("acme", licence="MIT"))[0]
     finally:
         (weights / "shards" / "w0.bin").write_bytes(before)
     assert "were changed since they were made" in changed.notes[0]
@@ -153,7 +151,7 @@ def test_the_weights_of_a_model_are_known_wherever_they_are_copied_to(by_command
 def test_the_same_run_copied_elsewhere_gives_the_same_release(trained_results: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_results, tmp_path / "moved")
     made = [
-        [one.bundle().sha256 for one in model_drafts(Results(place).run(LEARN), Results(place), Naming("acme"))]
+        [one.bundle().sha256 for one in model_drafts(Results(place).run(LEARN), Naming("acme"))]
         for place in (trained_results, tmp_path / "moved")
     ]
     assert made[0] == made[1]
@@ -170,7 +168,7 @@ def test_a_continued_model_says_so_and_does_not_call_its_last_training_all(
     step = {"model": "m", "from_model": "dummy", "run_id": "first", "iteration": 1, "release": "run/umbra/first@1"}
     saved["models"]["v"] |= {"model": "m", "base_model": "dummy", "lineage": [step]}
     spec.write_text(yaml.safe_dump(saved))
-    alone, made = model_drafts(here.run(LEARN), here, Naming("acme"))
+    alone, made = model_drafts(here.run(LEARN), Naming("acme"))
     assert alone.release.description == "Model group p of learn, trained from dummy"
     assert made.release.description.startswith("Model group v of learn, continues run/umbra/first@1")
     took = yaml.safe_load(bytes(made.contents["training.yaml"]))
@@ -189,7 +187,7 @@ def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results
     assert [one.identity for one in links["after"]] == [one.identity for one in links["learn"] if one.role == "output"]
     assert {one.role for one in links["after"]} == {"input"}
     assert links["before"] == ()
-    assert model_drafts(here.run("after"), here, Naming("acme")) == []
+    assert model_drafts(here.run("after"), Naming("acme")) == []
 
 
 @pytest.mark.parametrize("run_id", ["Learn-1", "a" * 120, "A..b", "x_", "run.", "r-" + "1" * 98])

@@ -1,4 +1,4 @@
-"""The models that a training run came to, each as a release: what it is, how it was made, what that took in data."""
+"""Drafts of the models that a training run made: settings, lineage, effort, and small weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from runner.registry.lineage.links import (
 )
 from runner.registry.markdown import code
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
 from runner.spec.model_sources import ModelSource
 from runner.training.stage_log import read_stages
@@ -36,22 +35,22 @@ from runner.training.stages import Switched
 from runner.training.weights import Weights, is_path, weights_at, without_path
 
 MAX_WEIGHTS = 64 << 20
-"""Weights of more bytes are not published, whatever their licence; their hash is."""
+"""Larger weights are not published, only their hash."""
 MAX_WEIGHT_FILES = 200
 
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _HEX = re.compile(r"[0-9a-f]{64}")
 _ASKED = ("chat_format", "system_role", "send_name")
-"""How a model is asked, which is the same wherever it is served."""
+"""Settings that do not depend on the server."""
 
 
-def model_drafts(folder: RunFolder, results: Results, naming: Naming) -> list[Draft]:  # noqa: ARG001 - as all drafts
-    """A release for the last model of each group that a training run made; none of any other run.
+def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
+    """Return drafts for the last model of each group that a training run made; other runs have none.
 
-    Those of earlier iterations are in the release of the run, which `RUN@i3` takes them from.
+    Models of earlier iterations are in the release of the run (`RUN@i3`).
 
     Raises:
-        RunError: a file of the run is gone or damaged.
+        RunError: a file of the run is missing or damaged.
     """
     manifest = with_sources(folder.manifest(), naming.sources)
     if not manifest.is_training_run:
@@ -66,7 +65,7 @@ def model_drafts(folder: RunFolder, results: Results, naming: Naming) -> list[Dr
 
 
 def _last_state(switched: list[Switched], group: str) -> Mapping[str, Any]:
-    """A group's model after all iterations, by its real name."""
+    """Return a group's model after all iterations, by its original name."""
     return [record.models[group] for record in switched if group in record.models][-1]
 
 
@@ -79,7 +78,7 @@ def _draft(
     *,
     links: tuple[ReleaseLink, ...],
 ) -> Draft:
-    """Its models by the names that they have here: what is cleaned with its run calls them as that does."""
+    """Return the draft of one model, with original names: it is redacted together with its run."""
     name, last = group["group"], group["made"][-1]
     weights, notes = _weights(state["model"], last["weights_sha256"])
     files, left_out = _published(weights, state["model"], naming) if weights is not None else ({}, [])
@@ -139,7 +138,7 @@ def _shutdown(provider: str, model: str, address: object) -> dict[str, Any]:
 
 
 def _settings(began: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry of `models`: where it is served is for whoever plays it to say."""
+    """Return an entry of `models`, without the server's address."""
     steps = [shown_step(step) for step in state["lineage"]]
     served = {"base_url": "???"} if began.get("base_url") is not None else {}
     return {
@@ -153,7 +152,7 @@ def _settings(began: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, A
 
 
 def _weights(model: str, recorded: str | None) -> tuple[Weights | None, list[str]]:
-    """The weights as they were made; None where they are not here, or not those any more."""
+    """Return the weights, or None with a note if they are not here or have changed."""
     shown = without_path(model)
     try:
         found = weights_at(model)
@@ -167,7 +166,7 @@ def _weights(model: str, recorded: str | None) -> tuple[Weights | None, list[str
 
 
 def _published(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, Content], list[str]]:
-    """The files of weights that are small, may be given to others, and can stand in a release."""
+    """Return the files of weights to publish, or a note why they are not published."""
     root, shown = Path(model).expanduser(), without_path(model)
     paths = {name: root / name if name else root for name, _, _ in weights.files}
     names = {name: f"weights/{name or root.name}" for name in paths}
@@ -185,7 +184,7 @@ def _published(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, 
 
 
 def _address(began: Mapping[str, Any], model: str) -> str | None:
-    """Where a model can be had, as far as its name says; never a place on this machine."""
+    """Return where a model can be obtained, if its name says so; never a place on this machine."""
     if is_path(model) or not traits_of(began.get("provider")).trains:
         return None
     if began.get("base_url") is None:
@@ -194,9 +193,9 @@ def _address(began: Mapping[str, Any], model: str) -> str | None:
 
 
 def _took(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What each training of a run took in data, and all of them: its own, and with all before; null: not known here.
+    """Return the effort of each training of a run and their sum; the sum over all ancestors is null if there are any.
 
-    Of a model that was trained before, that is in the releases it came from: `nip-run history` adds it up.
+    The effort of ancestors is in their releases: `nip-run history` adds it up.
     """
     games = {row["iteration"]: row for row in group["games"]}
     steps = [
@@ -220,19 +219,19 @@ def _took(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _continued(group: Mapping[str, Any]) -> str | None:
-    """What made the model that a run's training began with, by its release, else its run; None: nobody trained it."""
+    """Return the release, or else the run, that made the model at the start; None if it was not trained."""
     before = group["lineage"][-1] if group["lineage"] else None
     return None if before is None else before["release"] or before["run_id"]
 
 
 def _described(group: str, run_id: str, base: str, continues: str | None) -> str:
-    """A model in a line."""
+    """Describe a model in one line."""
     past = f"trained from {base}" if continues is None else f"continues {continues}, its base is {base}"
     return f"Model group {group} of {run_id}, {past}"
 
 
 def _behind_last(group: Mapping[str, Any]) -> set[int]:
-    """The iterations whose games the last model learnt from, itself or what it was made from."""
+    """Return the iterations whose games the last model or its predecessors were trained on."""
     made = {one["iteration"]: one for one in group["made"]}
     at, learnt = group["made"][-1], set()
     while at is not None:
@@ -255,7 +254,7 @@ def _identity(manifest: Manifest, last: Mapping[str, Any], weights: Weights | No
 
 
 def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tuple[ReleaseLink, ...]]:
-    """Of each model group."""
+    """Yield the links of each model group."""
     parent = ReleaseLink(
         role="parent",
         release=str(run_reference(manifest.run_id, naming.owner, naming.version)),

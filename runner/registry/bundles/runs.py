@@ -1,6 +1,6 @@
-"""A run's folder into the draft of its release: everything that determines it, and nothing of this machine's making.
+"""Drafts of a run's releases: everything that determines the run, and nothing that depends on this machine.
 
-The same folder, copied anywhere, gives the same bytes: no clock, machine or order of a folder's listing is in it.
+The same folder gives the same bytes everywhere: they depend on no clock, machine or order of a folder's entries.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
 from runner.training.trainer_files import missing_lines
 
 NO_ROWS = "none"
-"""The licence of a dataset whose rows may not be passed on."""
+"""The license of a dataset whose rows must not be published."""
 ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
-"""Where the saved spec says that a run is which it replays; its answers are in this run's own journal."""
+"""The place of a replayed run in a published spec; its answers are in the run's own journal."""
 
 _LOGS = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
 _INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
 
 
 def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
-    """The draft of a run's release, of either kind.
+    """Return the draft of the release of one run.
 
     Raises:
-        RunError, SpecError: a file of the run is gone or damaged.
+        RunError, SpecError: a file of the run is missing or damaged.
     """
     manifest = with_sources(folder.manifest(), naming.sources)
     spec = ModelSource(folder.path).spec
@@ -76,7 +76,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     has_rows = naming.dataset_licence != NO_ROWS
     contents: dict[str, Content] = {
         **_own_files(folder, spec),
-        **_beginning(folder),
+        **_start_files(folder),
         parameters.FILE: parameters.parameters(spec),
         SAVED_SPEC: parameters.SPEC.encode(),
         run_data.FILE: run_data.run_data(manifest, metrics),
@@ -87,8 +87,9 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
     missing = missing_lines(read_index(folder.path / "inputs" / FOLDER))
     notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
-    made = {readme.FILE: lambda said, at: _readme(said, RunFolder.got(at / DATA), has_rows=has_rows)}
-    return Draft(release, contents, notes, made)
+    derived = {readme.FILE: lambda said, at: _readme(said, RunFolder.got(at / DATA), has_rows=has_rows)}
+    withheld = {} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"}
+    return Draft(release, contents, notes, derived, withheld)
 
 
 def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
@@ -97,17 +98,17 @@ def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
 
 
 def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> list[Draft]:
-    """The drafts of a run and of all that is published with it, in the order in which they are: of a training run its
-    parts, then the models that it made, and the run itself last.
+    """Return the drafts of a run and of everything that is published with it, in order: a training run's parts, the
+    models that it made, and the run itself.
 
     Raises:
-        RunError, SpecError: a file of the run, or of a part, is gone or damaged.
+        RunError, SpecError: a file of the run, or of a part, is missing or damaged.
     """
     parts = results.parts_of(folder.run_id) if folder.manifest().is_training_run else []
     own = replace(naming, name=None, description="", child_of=None)
     return [
         *(draft_of(part, results, own) for part in parts),
-        *model_drafts(folder, results, own),
+        *model_drafts(folder, own),
         draft_of(folder, results, naming),
     ]
 
@@ -121,7 +122,7 @@ def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[Release
 
 
 def _own_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:
-    """The run folder as nip-run knows it, without what is derived from it."""
+    """Return the run folder's files, without derived ones."""
     inputs = folder.path / "inputs"
     trainers = inputs / FOLDER
     stored = read_index(trainers)
@@ -136,7 +137,7 @@ def _own_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]
 
 
 def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
-    """The resolved spec. A run that it replays stands beside it at home, and nowhere else."""
+    """Return the resolved spec; the path of a replayed run becomes a placeholder."""
     replaying = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
     if not replaying:
         return folder.spec
@@ -145,8 +146,8 @@ def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
     return ("# The resolved spec of this run, with every default written out.\n" + dump(said)).encode()
 
 
-def _beginning(folder: RunFolder) -> dict[str, Content]:
-    """What was kept when the run began; runs of 0.1.0 kept nothing."""
+def _start_files(folder: RunFolder) -> dict[str, Content]:
+    """Return the files that were saved when the run began; runs of 0.1.0 have none."""
     inputs = folder.path / "inputs"
     written = sorted(path for path in (inputs / WRITTEN).iterdir()) if (inputs / WRITTEN).is_dir() else []
     found: dict[str, Content] = {f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")}
@@ -163,7 +164,7 @@ def _read(path: Path) -> bytes:
 
 
 def _rows(folder: RunFolder, release: Release, manifest: Manifest, naming: Naming) -> dict[str, Content]:
-    """The datapoints that were played, and what describes them to others' tools."""
+    """Return the rows that were played, and their description in Croissant."""
     path = folder.path / "inputs" / "dataset.jsonl"
     try:
         columns = croissant.column_kinds(_lines(path))
@@ -187,7 +188,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
-    """Which rows were played, without their content: where they come from, and hashes that show them to be the same."""
+    """Describe the rows that were played by their source and hashes, without their content."""
     source = sources_of_manifest(manifest).get("dataset")
     said = {
         "file": None if source is None or source.path is None else PurePath(source.path).name,
@@ -219,6 +220,6 @@ def _notes(
     if ENVIRONMENT not in contents:
         yield f"no {ENVIRONMENT}: the run was begun by nip-run {manifest.version}, which did not record its packages"
     if not has_rows:
-        yield "the dataset's rows are left out; their ids, hashes and source are there, and what models said of them"
+        yield "the dataset's rows are not published; their ids, hashes and source are, and so are the models' messages"
     for group in (group for group in spec["models"].values() if group.get("run") is not None):
         yield f"the run that it replays, {PurePath(group['run']).name}, is not part of the release; its answers are"

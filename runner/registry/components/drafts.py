@@ -1,4 +1,4 @@
-"""Somebody's files into the release of a component, whichever kind it is."""
+"""Drafts of components of every kind."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ _BUILTIN = (package_data.PROTOCOLS, package_data.PROTOCOLS.parent, package_data.
 
 
 def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
-    """The release of a component.
+    """Return the draft of a component.
 
-    `path` is a protocol's file, a folder of templates, a table, a model's file, or a spec; `part` says which agent
-    (kind `agent`), which model group (`model`) or whose trainer (`trainer`) of that spec it is. What it is made
-    of is the content of the files alone.
+    `path` is a protocol file, a folder of templates, a table, a model file or a spec; `part` names the agent (kind
+    `agent`), the model group (`model`) or the group of the trainer (`trainer`) in that spec.
 
     Raises:
         UsageError: its name cannot be one, or there is no such part.
@@ -47,18 +46,18 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
         ReleaseError: it cannot be published: it names what others cannot have.
     """
     if kind not in COMPONENTS:
-        raise UsageError(f"a {kind} is no component; there are {comma_join(COMPONENTS)}")
+        raise UsageError(f"a {kind} is not a component; components are {comma_join(COMPONENTS)}")
     wrong = None if naming.name is None else next(filter(None, map(wrong_word, _words(naming))), None)
     if naming.name is None or wrong is not None:
         raise UsageError(wrong or f"what is the {kind} called? --as OWNER/NAME@VERSION")
     if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
-        raise UsageError(f"--part says which agent, trainer or model group of a spec it is; leave it out for a {kind}")
+        raise UsageError(f"--part names an agent, a trainer or a model group of a spec; leave it out for a {kind}")
     if not package_data.is_there(path) and any(
         package_data.is_there(one / path) for one in (*_BUILTIN, package_data.root())
     ):
         raise UsageError(
-            f"{path} comes with nip-run, whose version pins it, and any spec names it so; to publish a changed "
-            "one, give your copy of it"
+            f"{path} comes with nip-run, and its version pins it, so any spec can name it; to publish a changed "
+            "version, give your copy of it"
         )
     made = _MAKERS[kind](path, naming, part)
     reference = Reference(kind, naming.owner, naming.name, naming.version)
@@ -90,21 +89,25 @@ def _child_of(naming: Naming) -> tuple[ReleaseLink, ...]:
     return (ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256),)
 
 
-_IN_A_SPEC: Mapping[Kind, str] = {
-    Kind.PROTOCOL: "protocol: {{use: {ref}}}",
-    Kind.PROMPTS: "prompts: {ref}",
-    Kind.DATASET: "dataset: {{path: {ref}}}",
-    Kind.AGENT: "agents:\n  NAME: {{use: {ref}}}",
-    Kind.TRAINER: "training:\n  trainers:\n    GROUP: {{use: {ref}}}",
-    Kind.MODEL: "models:\n  NAME: {{use: {ref}}}",
-    Kind.SPEC: "extends: {ref}",
+_SPEC_ENTRIES: Mapping[Kind, str] = {
+    Kind.PROTOCOL: "protocol: {{use: {0}}}",
+    Kind.PROMPTS: "prompts: {0}",
+    Kind.DATASET: "dataset: {{path: {0}}}",
+    Kind.AGENT: "agents: {{NAME: {{use: {0}}}}}",
+    Kind.TRAINER: "training: {{trainers: {{GROUP: {{use: {0}}}}}}}",
+    Kind.SPEC: "extends: {0}",
+    Kind.MODEL: "models: {{GROUP: {{use: {0}}}}}",
 }
+
+
+def spec_entry(release: Release) -> str:
+    """Return the entry with which a spec names an installed component."""
+    return _SPEC_ENTRIES[release.kind].format(f"{release.owner}/{release.name}@{release.version}")
 
 
 def _readme(release: Release, reference: Reference) -> str:
     licence = release.licence or "none is given"
-    used = _IN_A_SPEC[release.kind].format(ref=f"{release.owner}/{release.name}@{release.version}")
     return (
         f"# {reference}\n\n{release.description}\n\nLicence: {licence}.\n\nTo use it, install it and name it in a spec:"
-        f"\n\n```sh\nnip-run install {reference}\n```\n\n```yaml\n{used}\n```\n"
+        f"\n\n```sh\nnip-run install {reference}\n```\n\n```yaml\n{spec_entry(release)}\n```\n"
     )

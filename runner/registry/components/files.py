@@ -83,14 +83,14 @@ def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
     data: dict[str, Any] = to_plain(protocol.file)
     if not protocol.is_turned:  # which a file declares by giving it
         del data["parameters"]["verifier_first"]
-    cleaned: dict[str, Any] = _without_nulls(data)
+    cleaned: dict[str, Any] = without_nulls(data)
     return cleaned
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers

@@ -19,7 +19,7 @@ from runner.documents.schema_check import check
 from runner.documents.yaml_writer import dump
 from runner.models.retirements import shutdown_facts
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.registry.components.files import UnnamedComponent
+from runner.registry.components.files import UnnamedComponent, without_nulls
 from runner.registry.components.lookup import finder_of
 from runner.registry.draft import Naming
 from runner.registry.redaction.rules import MODEL_KEYS, renamed_models
@@ -208,14 +208,7 @@ def _said(settings: Any, without: Iterable[str]) -> dict[str, Any]:
     """What an entry says that is not as by default."""
     required = {one.name for one in fields(settings) if one.default is MISSING and one.default_factory is MISSING}
     said = {*changed(settings), *required} - set(without)
-    return {name: _plain(value) for name, value in to_plain(settings).items() if name in said}
-
-
-def _plain(value: Any) -> Any:
-    """Without what is null inside, such as the parts of a price."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items() if item is not None}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return {name: without_nulls(value) for name, value in to_plain(settings).items() if name in said}
 
 
 def _model_facts(settings: ModelSettings) -> dict[str, Any]:

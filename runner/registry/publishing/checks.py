@@ -1,7 +1,6 @@
-"""What must hold before anything is published: checks by name, in their order, each told with what to do.
+"""Checks before a release is published. All failures of all checks are reported together.
 
-All failures of all checks are told at once. Those of a run hold for what would leave, laid out as whoever gets it will
-have it: the journal that is checked is the one that is sent.
+A run is checked as users will get it: the journal that is checked is the one that is sent.
 """
 
 from __future__ import annotations
@@ -43,23 +42,23 @@ MAX_TEMPLATE = 1 << 20
 
 @dataclass(frozen=True)
 class Subject:
-    """A release that is to be published, and what its checks need to know."""
+    """A release to be published, and what its checks need."""
 
     raw: Draft
-    """As its run or file has it."""
+    """The release before redaction."""
     draft: Draft
-    """Cleaned, as it would leave."""
+    """The redacted release."""
     laid_out: Path
-    """The cleaned files in a folder."""
+    """A folder with the redacted files."""
     registry: Registry | None
-    """Where it would go; None: not known yet."""
+    """The registry to publish to; None if it is not known yet."""
     together: frozenset[str]
-    """The names of all releases of the same publish."""
+    """The names of all releases that are published together."""
     names: MachineNames
     force: bool = False
     licence_needed: bool = True
     beside: Sequence[Release] = ()
-    """The releases of the same publish, before they are cleaned."""
+    """The releases that are published together, before redaction."""
 
     @property
     def release(self) -> Release:
@@ -67,7 +66,7 @@ class Subject:
 
     @cached_property
     def run(self) -> RunFolder | None:
-        """The run that it holds; None of a component."""
+        """Its run; None for a component."""
         return run_folder(self.laid_out) if self.release.kind == Kind.RUN else None
 
     @cached_property
@@ -80,7 +79,7 @@ class Subject:
 
 
 class CheckOutcome(NamedTuple):
-    """What a check has come to."""
+    """The result of one check."""
 
     check: str
     failures: tuple[str, ...]
@@ -92,17 +91,17 @@ class CheckOutcome(NamedTuple):
 
 
 CheckFunction = Callable[[Subject], Iterator[str]]
-"""A subject into what is wrong with it, and notes."""
+"""Yield what is wrong with a subject, and notes."""
 
 
 def _finished(subject: Subject) -> Iterator[str]:
-    """The run has come to its end, and its records are whole."""
+    """The run is finished, and its logs are complete."""
     run, manifest = subject.run, subject.manifest
     if run is None or manifest is None:
         return
     if manifest.status not in PLAYED:
         what = "is being played" if manifest.status == Status.RUNNING else f"is {manifest.status}"
-        yield f"run {manifest.run_id} {what}, and only a finished run is published; run its command again to finish it"
+        yield f"run {manifest.run_id} {what}, and only finished runs can be published; repeat its command to finish it"
         return
     if manifest.status == Status.INCOMPLETE:
         yield CheckNote(
@@ -113,30 +112,30 @@ def _finished(subject: Subject) -> Iterator[str]:
 
 
 def _captured(subject: Subject) -> Iterator[str]:
-    """The resolved spec and its inputs were saved when the run began; that they are what was played, `numbers` says."""
+    """The resolved spec and its inputs were saved; `numbers` checks that they are those that were played."""
     if subject.manifest is None:
         return
     gone = [path for path in (SPEC, f"{DATA}/inputs/protocol.yaml", ROWS) if path not in subject.draft.all_contents]
     if gone or not subject.manifest.spec_sha256:
-        yield f"what the run was played with is not all there: {comma_join(gone) or 'the hash of its spec'}"
+        yield f"missing inputs of the run: {comma_join(gone) or 'the hash of its spec'}"
 
 
 def _references(subject: Subject) -> Iterator[str]:
-    """Every release that it names is known by its hash, and whoever may see this one may see that one."""
+    """Every release that it names is known by hash, and is visible to everybody who can see this one."""
     for link in subject.release.links:
         if link.release is None or link.release in subject.together:
             continue
         if link.role == "child_of" and link.sha256 is None:
             there = (
-                "which registry? Say --to WHERE"
+                "the registry is not known; add --to WHERE"
                 if subject.registry is None
                 else f"it is not in {subject.registry.where}"
             )
-            yield f"--child-of {link.release}: {there}; publish the one that this was made from there first"
+            yield f"--child-of {link.release}: {there}; publish that release there first"
             continue
         named = parse(link.release)
         if not isinstance(named, Reference) or named.version in (None, LATEST):
-            yield f"{link.role} names {link.release}, which is no version; name one, as OWNER/NAME@VERSION"
+            yield f"{link.role} names {link.release} without a version; name it as OWNER/NAME@VERSION"
         elif link.role not in _NEIGHBOURS and link.sha256 is None:
             yield f"{link.role} names {link.release} without its hash; `nip-run install {link.release}` pins it"
         elif subject.registry is not None:
@@ -146,13 +145,13 @@ def _references(subject: Subject) -> Iterator[str]:
 
 
 def _kind(subject: Subject) -> Iterator[str]:
-    """It trains models if it says so, and only then."""
+    """Its kind is `training` exactly if it trains models."""
     if subject.run is not None:
         yield from wrong_kind(subject.run, subject.release.facts)
 
 
 _NEIGHBOURS = ("part", "parent", "judges", "output", "input")
-"""Links that a run has by itself, whose releases may come later."""
+"""Links that follow from the run; their releases may be published later."""
 
 
 def _published(subject: Subject, role: str, named: Reference, sha256: str | None, registry: Registry) -> Iterator[str]:
@@ -166,9 +165,9 @@ def _published(subject: Subject, role: str, named: Reference, sha256: str | None
 
 
 def _pinned(subject: Subject) -> Iterator[str]:
-    """Every part is in a public commit, or its folder has no public remote, so that the release is not pinned."""
+    """Every part is in a public commit, or has no public remote, which marks the release as not pinned."""
     could_be = {part for part, source in subject.release.sources.items() if source.repository is not None}
-    for why in not_pinned(subject.release):
+    for why in why_not_pinned(subject.release.sources):
         if subject.force or why.partition(":")[0] not in could_be:
             yield CheckNote(f"not pinned: {why}")
         else:
@@ -176,13 +175,8 @@ def _pinned(subject: Subject) -> Iterator[str]:
             yield f"{why}{later}, or publish it as not pinned with --force"
 
 
-def not_pinned(release: Release) -> Iterator[str]:
-    """Why a release's parts cannot be found in a public commit."""
-    return why_not_pinned(release.sources)
-
-
 def _versions(subject: Subject) -> Iterator[str]:
-    """It is recorded with which versions it was played."""
+    """The versions of nip-run, Python and packages are recorded."""
     manifest = subject.manifest
     if manifest is None:
         return
@@ -194,12 +188,12 @@ def _versions(subject: Subject) -> Iterator[str]:
 
 
 def _private(subject: Subject) -> Iterator[str]:
-    """No secret, and no name of this machine or its user, stands in any byte."""
+    """No byte has a secret or a name of this machine or its user."""
     yield from find_private_text(subject.release, subject.draft.contents, subject.raw, subject.names)
 
 
 def _readable(subject: Subject) -> Iterator[str]:
-    """Whoever gets it can read it: what we refuse of others, we do not publish."""
+    """Readers accept it: files that nip-run refuses from others are not published."""
     for path in sorted(subject.draft.contents):
         if path.endswith((".yaml", ".yml")):
             for problem in read(subject.laid_out / path, path).problems:
@@ -217,7 +211,7 @@ def _template(file: Path, path: str) -> Iterator[str]:
 
 
 def _numbers(subject: Subject) -> Iterator[str]:
-    """The journal replays to exactly the records and numbers that are published."""
+    """The records and numbers follow from the journal that is sent."""
     if subject.run is None or subject.manifest is None or subject.manifest.status not in PLAYED:
         return
     for line in wrong_in_run(subject.run):
@@ -226,19 +220,19 @@ def _numbers(subject: Subject) -> Iterator[str]:
 
 
 def _manifest(subject: Subject) -> Iterator[str]:
-    """Its manifest and its files, by name, number and size, are such as a reader takes."""
+    """Readers accept its manifest, and the names, number and size of its files."""
     Release.from_bytes(subject.bundle.manifest)
     yield from ()
 
 
 def _terms(subject: Subject) -> Iterator[str]:
-    """It is said who may see it, and under which licence."""
+    """A public release has a license."""
     if subject.release.visibility == "public" and subject.release.licence is None:
-        yield "under which licence may others use it? Say --licence NAME (such as CC-BY-4.0), or publish it --private"
+        yield "a public release needs a license: add --license NAME (such as CC-BY-4.0), or --private"
 
 
 def _free(subject: Subject) -> Iterator[str]:
-    """Its name and version are not another release's."""
+    """Its name and version are free."""
     if subject.registry is not None:
         yield from taken(subject.registry, subject.bundle)
 
@@ -257,11 +251,11 @@ CHECKS: Mapping[str, CheckFunction] = {
     "terms": _terms,
     "name": _free,
 }
-"""In their order, which is that of facts/registry.md; the last one asks the registry."""
+"""The checks in order; the last one asks the registry."""
 
 
-def checked(subject: Subject) -> list[CheckOutcome]:
-    """What all checks say of a release."""
+def run_checks(subject: Subject) -> list[CheckOutcome]:
+    """Run all checks of a release."""
     return [_outcome(name, check, subject) for name, check in CHECKS.items()]
 
 

@@ -1,4 +1,4 @@
-"""Drafts into releases in a registry: cleaned, checked, and sent only once every check of every one has passed."""
+"""Publishing of drafts: they are redacted and checked, and sent only if every check of every draft passes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, parse
 from runner.models.retirements import shutdown_notes
+from runner.registry.bundles.run_facts import why_not_pinned
 from runner.registry.draft import Draft
-from runner.registry.publishing.checks import CheckOutcome, Subject, checked, not_pinned
+from runner.registry.publishing.checks import CheckOutcome, Subject, run_checks
 from runner.registry.redaction.draft_folder import lay_out_as_fetched
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.redaction.machine_names import MachineNames
@@ -27,29 +28,29 @@ from runner.registry.transports.registry import Published, Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How it is published."""
+    """Options of a publish."""
 
     names: MachineNames
-    """Of this machine: what must stand nowhere."""
+    """Names of this machine that must not be published."""
     force: bool = False
-    """What is in no public commit goes out, marked as not pinned."""
+    """Publish files that are in no public commit, marked as not pinned."""
 
 
 @dataclass(frozen=True)
 class ReadyRelease:
-    """A release that was made and checked, and not sent."""
+    """A release that was built and checked, but not sent."""
 
     draft: Draft
     outcomes: Sequence[CheckOutcome]
     bundle: Bundle | None
-    """None where it cannot be made; an outcome says why."""
+    """None if it cannot be built; an outcome says why."""
 
     @property
     def passed(self) -> bool:
         return self.bundle is not None and all(outcome.passed for outcome in self.outcomes)
 
     def to_json(self, where: str | None) -> dict[str, Any]:
-        """All that would leave, and what the checks said."""
+        """Return everything that would be sent, and the results of the checks."""
         release = self.draft.release if self.bundle is None else self.bundle.release
         return {
             "reference": str(release.reference),
@@ -74,12 +75,12 @@ class ReadyRelease:
 def ready(
     families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options
 ) -> Iterator[list[ReadyRelease]]:
-    """The drafts made ready, each family's together; their files are there as long as the block goes on.
+    """Redact and check drafts, each family together; their files exist until the block ends.
 
-    A family is a training run with its parts, or one draft alone: what one says has no bearing on another.
+    A family is a training run with its parts, or a single draft; families do not depend on each other.
 
     Raises:
-        ReleaseError: something cannot be taken out of one; nothing of it is to be published.
+        ReleaseError: something cannot be redacted, so that nothing may be published.
     """
     with ExitStack() as places:
         made: list[ReadyRelease] = []
@@ -99,7 +100,7 @@ def ready(
 
 
 def _resolved(draft: Draft, registry: Registry | None) -> Draft:
-    """With the release that it is said to be a child of by its version and hash, where that is in the registry."""
+    """Return the draft with the version and hash of the release that it is a child of, if the registry has it."""
     links = tuple(_found(link, registry, draft.release.kind) for link in draft.release.links)
     return draft if links == draft.release.links else replace(draft, release=replace(draft.release, links=links))
 
@@ -117,12 +118,12 @@ def _found(link: ReleaseLink, registry: Registry | None, kind: Kind) -> ReleaseL
 def _marked(draft: Draft) -> Draft:
     """Return the draft with the fact whether it is pinned, and with notes about models that are shut down."""
     release, notes = draft.release, (*draft.notes, *shutdown_notes(draft.release.facts))
-    marked = replace(release, facts={**release.facts, "pinned": not any(not_pinned(release))})
+    marked = replace(release, facts={**release.facts, "pinned": not any(why_not_pinned(release.sources))})
     return replace(draft, release=marked, notes=notes)
 
 
 def _by_hash(draft: Draft, made: Sequence[ReadyRelease]) -> Draft:
-    """With the hashes of its parts, and of the models that it made, which are always published with it, before it."""
+    """Return the draft with the hashes of its parts and models, which are published with it and before it."""
     hashes = {str(one.bundle.release.reference): one.bundle.sha256 for one in made if one.bundle is not None}
     links = tuple(
         replace(link, sha256=hashes.get(link.release)) if link.release and link.role in ("part", "output") else link
@@ -132,7 +133,7 @@ def _by_hash(draft: Draft, made: Sequence[ReadyRelease]) -> Draft:
 
 
 def _ready(subject: Subject) -> ReadyRelease:
-    outcomes = checked(subject)
+    outcomes = run_checks(subject)
     try:
         return ReadyRelease(subject.draft, outcomes, subject.bundle)
     except ReleaseError:
@@ -168,7 +169,7 @@ def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) 
 
 
 def send(made: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Published], Added]:
-    """Send what was made ready, all of it.
+    """Send all releases.
 
     Raises:
         ReleaseError: a check has failed, so that nothing was sent; or the registry cannot be written.

@@ -1,13 +1,12 @@
-"""Whether a run can be published, as far as that is known without reading its records; and what of a spec can."""
+"""What prevents publishing a run, without reading its records, and which parts of a spec are pinned."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from runner.documents.releases.manifest import FileSource
-from runner.registry.bundles.run_facts import why_not_pinned
+from runner.base.errors import RunError
+from runner.registry.bundles.run_facts import sources_of_manifest, why_not_pinned
 from runner.registry.check_notes import CheckNote
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -16,18 +15,22 @@ from runner.spec.loader import Spec
 
 
 def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """What is in the way of publishing a run, by its manifest and the names of its files; notes are no hindrance."""
+    """Yield what prevents publishing a run, from its manifest and file names; notes do not prevent it."""
     if manifest.shard is not None:
         yield f"shard {manifest.shard} of a run: its parts are merged first"
     if manifest.status not in PLAYED:
         yield "being played" if manifest.status == Status.RUNNING else f"{manifest.status}: not finished"
     elif manifest.status == Status.INCOMPLETE:
-        yield CheckNote("incomplete, and shown as that")
+        yield CheckNote("incomplete, and marked as such")
     log = folder.stage_log if manifest.is_training_run else folder.journal
     gone = [path.name for path in (folder.spec, log, folder.metrics) if not path.is_file()]
     if gone and manifest.status in PLAYED:
-        yield f"gone: {', '.join(gone)}"
-    sources = dict(_sources(manifest.sources or {}))
+        yield f"missing files: {', '.join(gone)}"
+    try:
+        sources = sources_of_manifest(manifest)
+    except RunError as error:
+        yield str(error)
+        return
     for line in why_not_pinned(sources):
         part, _, reason = line.partition(";")[0].partition(": ")
         if part in sources and sources[part].repository is not None:
@@ -36,16 +39,9 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
             yield CheckNote(f"not pinned: {line.partition(';')[0]}")
 
 
-def _sources(said: Mapping[str, Any]) -> Iterator[tuple[str, FileSource]]:
-    for part, source in said.items():
-        if isinstance(source, Mapping):
-            known = {name: source.get(name) for name in ("repository", "commit", "path", "why")}
-            yield part, FileSource(**known, clean=source.get("clean") is True)
-
-
 @dataclass(frozen=True)
 class PartState:
-    """One part of a spec: a file of one's own, or a release that it names."""
+    """One part of a spec: a file, or a release that it names."""
 
     part: str
     what: str
@@ -62,7 +58,7 @@ CLEAN, INSTALLED = "clean", "installed"
 
 
 def parts_of_spec(spec: Spec) -> Iterator[PartState]:
-    """The components of a spec, and whether each can be found by others."""
+    """Yield the parts of a spec, and whether others can get each."""
     for slot, use in sorted(spec.components.items()):
         yield PartState(slot, use.release, INSTALLED)
     for part, source in sorted(sources_of(spec).items()):

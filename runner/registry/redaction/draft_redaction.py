@@ -113,9 +113,9 @@ def _redact(draft: Draft, rules: RedactionRules, work: Path) -> Draft:
         links=tuple(replace(link, identity=rules.redact_value(link.identity)) for link in release.links),
         facts=rules.redact_value(release.facts),
     )
-    if draft.made:
-        folder = lay_out({**draft.kept, **contents}, work / "published")
-        contents |= {path: make(release, folder) for path, make in draft.made.items()}
+    if draft.derived:
+        folder = lay_out({**draft.withheld, **contents}, work / "published")
+        contents |= {path: build(release, folder) for path, build in draft.derived.items()}
     counts = rules.summary() or release.facts.get("cleaned", [])
     return replace(draft, release=replace(release, facts={**release.facts, "cleaned": counts}), contents=contents)
 
