@@ -268,6 +268,10 @@ def test_of_an_answer_what_the_wire_format_has_stays_and_the_rest_goes() -> None
     }  # fmt: skip
     rules = RedactionRules({}, ("http://queen:8000/v1",))
     assert rules.redact_answer(fine) == fine
+    text = [{"type": "text", "text": "on queen at /srv/x/y"}]
+    usage = {"input_tokens": 1, "service_tier": "standard", "cache_creation": {"ephemeral_5m_input_tokens": 2}}
+    messages_api = {"id": "msg_1", "type": "message", "role": "assistant", "content": text, "usage": usage}
+    assert rules.redact_answer(messages_api) == messages_api
     assert rules.summary() == []
     told = {
         **fine, "id": "chatcmpl-10.1.2.3", "system_fingerprint": "vllm at queen", "served_by": "hostnode17",

@@ -1,4 +1,4 @@
-"""The fields of the chat completions format; routers and servers add others, which say where they run."""
+"""The fields of the chat completions and Messages formats; servers add others, which say where they run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _ANY = "any"
 _SCALAR = "scalar"
 _NUMBERS = "numbers"
 """Counts, however a server nests them."""
+_OTHERS = "*"
+"""All other fields of an object."""
 _REMOVED = object()
 
 _TOKEN = {"token": _SCALAR, "logprob": _SCALAR, "bytes": _NUMBERS}
@@ -24,10 +26,15 @@ _CHOICE = {
     "index": _NUMBERS, "message": _MESSAGE, "finish_reason": _SCALAR, "stop_reason": _SCALAR,
     "logprobs": {"content": _TOKENS, "refusal": _TOKENS}, "token_ids": _NUMBERS,
 }  # fmt: skip
+_BLOCK = {"type": _SCALAR, "text": _ANY, "thinking": _ANY}
 _ANSWER = {
-    "id": _SCALAR, "object": _SCALAR, "created": _NUMBERS, "model": _SCALAR, "choices": [_CHOICE], "usage": _NUMBERS,
-    "service_tier": _SCALAR, "system_fingerprint": _SCALAR,
+    "id": _SCALAR, "object": _SCALAR, "created": _NUMBERS, "model": _SCALAR, "choices": [_CHOICE],
+    "usage": {"service_tier": _SCALAR, _OTHERS: _NUMBERS}, "service_tier": _SCALAR, "system_fingerprint": _SCALAR,
+    "type": _SCALAR, "role": _SCALAR, "content": [_BLOCK], "stop_reason": _SCALAR, "stop_sequence": _SCALAR,
+    "stop_details": {"type": _SCALAR, "category": _SCALAR, "explanation": _ANY},
 }  # fmt: skip
+MODEL_TEXT = ("choices", "content", "stop_details")
+"""Fields that a model wrote."""
 
 
 def select_known_fields(answer: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -52,7 +59,7 @@ def _select(value: Any, allowed: Any) -> Any:
 
 
 def _select_members(value: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, Any]:
-    selected = {name: _select(item, allowed.get(name, _REMOVED)) for name, item in value.items()}
+    selected = {name: _select(item, allowed.get(name, allowed.get(_OTHERS, _REMOVED))) for name, item in value.items()}
     return {name: item for name, item in selected.items() if item is not _REMOVED}
 
 

@@ -44,7 +44,7 @@ _REDACTED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
 """Kinds with structured data; the others are free text only."""
 _URL = re.compile(r"https?://[^\s\"',}\]]+")
 _BASE_URL_OVERRIDE = re.compile(rf"base_url\s*[=:]\s*[\"']?(\[[^\]]*|{_URL.pattern})")
-_PUBLIC_HOSTS = ("api.openai.com",)
+_PUBLIC_HOSTS = ("api.openai.com", "api.anthropic.com")
 
 
 def redact_drafts(drafts: Sequence[Draft], work: Path) -> list[Draft]:

@@ -14,9 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from runner.base.hashing import tagged_hash
-from runner.models.answers import CHOICES
 from runner.models.settings import NOT_PUBLISHED
-from runner.registry.redaction.answer_fields import select_known_fields
+from runner.registry.redaction.answer_fields import MODEL_TEXT, select_known_fields
 from runner.registry.redaction.location_patterns import ADDRESS, PATH, redact_locations
 from runner.training.weights import is_path, without_path
 
@@ -183,7 +182,7 @@ class RedactionRules:
         """Redact a server's answer: remove fields that the format does not have; what the model wrote stays."""
         known, removed = select_known_fields(answer)
         self.counts[ANSWER_FIELD] += removed
-        return {name: item if name == CHOICES else self._redact_field(name, item) for name, item in known.items()}
+        return {name: item if name in MODEL_TEXT else self._redact_field(name, item) for name, item in known.items()}
 
     def _redact_field(self, name: str, value: Any) -> Any:
         is_message = isinstance(value, str) and name not in MODEL_KEYS
