@@ -64,7 +64,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _as_json(got: FetchedRelease, takes: PlayRequirements | None) -> dict[str, Any]:
-    from runner.registry.bundles.requirements import as_named, to_reproduce
+    from runner.registry.bundles.requirements import to_reproduce
+    from runner.registry.components.drafts import spec_entry
 
     release = got.release
     return {
@@ -79,7 +80,7 @@ def _as_json(got: FetchedRelease, takes: PlayRequirements | None) -> dict[str, A
         "environment": _environment(got) if takes else None,
         "play": None if takes is None else takes.to_json(),
         "reproduce": None if takes is None else to_reproduce(got),
-        "named": None if takes else as_named(release),
+        "named": None if takes else spec_entry(release),
     }
 
 
@@ -212,7 +213,7 @@ def _costs(takes: PlayRequirements) -> str:
 
 
 def _of_component(got: FetchedRelease) -> list[tuple[str, str]]:
-    from runner.registry.bundles.requirements import as_named
+    from runner.registry.components.drafts import spec_entry
 
     release = got.release
     install = shlex.join(["nip-run", "install", str(release.reference), "--from", where_from(got.folder) or "WHERE"])
@@ -220,5 +221,5 @@ def _of_component(got: FetchedRelease) -> list[tuple[str, str]]:
         ("what", f"{release.kind}, {len(release.files)} files"),
         ("licence", release.licence or "none given: all rights are with its publisher"),
         ("where", str(got.folder)),
-        ("in a spec", f"{as_named(release)}   (after: {install})"),
+        ("in a spec", f"{spec_entry(release)}   (after: {install})"),
     ]

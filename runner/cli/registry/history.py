@@ -109,7 +109,7 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSessio
 
 
 def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
-    from runner.registry.lineage.contamination import legend
+    from runner.registry.lineage.descriptions import legend
 
     cells = [_cells(row) for row in rows]
     columns = [name for name in _COLUMNS if name not in _IF_ANY or any(row[name] for row in cells)]
@@ -120,7 +120,7 @@ def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
 
 
 def _cells(row: HistoryRow) -> Mapping[str, Any]:
-    from runner.registry.lineage.contamination import effort_in_words
+    from runner.registry.lineage.descriptions import describe_effort
 
     session = row.session
     accuracy: Mapping[str, Any] = session.facts.get("accuracy") or {}
@@ -133,7 +133,7 @@ def _cells(row: HistoryRow) -> Mapping[str, Any]:
         "from": comma_join(dict.fromkeys(row.began_with)),
         "to": comma_join(dict.fromkeys(row.came_to)),
         "datapoints": row.datapoints,
-        "own": effort_in_words(row.own.total, "rollouts", "cost_usd") if session.trains else "",
+        "own": describe_effort(row.own.total, "rollouts", "cost_usd") if session.trains else "",
         "trained in all": _effort(row),
         "accuracy [95%]": with_interval(value, low, high) if session.kind == "benchmark" else "",
         "marks": "; ".join(_marks(row)),
@@ -145,18 +145,18 @@ def _cells(row: HistoryRow) -> Mapping[str, Any]:
 
 def _effort(row: HistoryRow) -> str:
     """All training behind a run; nothing where there is none."""
-    from runner.registry.lineage.contamination import effort_in_words
+    from runner.registry.lineage.descriptions import describe_effort
 
-    total = effort_in_words(row.ancestry.total, "rollouts", "cost_usd")
+    total = describe_effort(row.ancestry.total, "rollouts", "cost_usd")
     return "" if total == "none" else total
 
 
 def _marks(row: HistoryRow) -> list[str]:
     """What is to be known of a session, each thing once and hashes cut: --json has all."""
-    from runner.registry.lineage.contamination import proof_in_words
+    from runner.registry.lineage.descriptions import describe_origin
 
-    proofs = [proof_in_words(edge) for edge in row.edges if edge.gone is None]  # a mark says what is not here
-    told = {edge.why for edge in row.edges}
+    proofs = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]  # marks say the rest
+    told = {origin.reason for origin in row.origins}
     merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
     replayed = [f"replayed as {', '.join(dict.fromkeys(one.key for one in row.replays))}"] if row.replays else []
     marks = [mark for mark in row.marks if mark not in told]

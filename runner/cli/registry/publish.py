@@ -88,8 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import Interrupted, UsageError
-    from runner.registry.cleaning.machine_names import Names
     from runner.registry.publishing.publish import Options, ready, send
+    from runner.registry.redaction.machine_names import MachineNames
     from runner.results.leaderboard.results_folder import Results
 
     kind = _kind(args.kind)
@@ -104,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
                 held.enter_context(registry)
             families, folders = _families(args, kind, held)
             results = Results(args.results).path if folders else None
-            options = Options(names=Names.here(results).but(args.allow_name), force=args.force)
+            options = Options(names=MachineNames.of_process(results).allow(args.allow_name), force=args.force)
             made = held.enter_context(ready(families, registry, options))
             if args.dry_run:
                 return _show(made, registry, args)
@@ -150,7 +150,7 @@ def _families(
 
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind
-    from runner.registry.bundles.related_drafts import family_of
+    from runner.registry.bundles.runs import drafts_of
     from runner.registry.publishing.public_commits import pinned_sources
     from runner.results.leaderboard.results_folder import Results
 
@@ -176,7 +176,7 @@ def _families(
         _hold(folder, held)
         if args.pin is not None:
             naming = replace(naming, sources=pinned_sources(folder, args.pin))
-        families.append(family_of(folder, naming))
+        families.append(drafts_of(folder, Results.of(folder), naming))
     return families, folders
 
 

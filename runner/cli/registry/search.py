@@ -185,12 +185,12 @@ def _row(found: _Found, lineage: Lineage) -> tuple[object, ...]:
 
 def _kin(found: _Found, lineage: Lineage) -> list[str]:
     """What it is of others; of training all that is behind what it made, too."""
-    from runner.registry.lineage.contamination import effort_in_words
+    from runner.registry.lineage.descriptions import describe_effort
     from runner.registry.lineage.relations import kin_in_words
 
     if found.session is None:
         return []
-    effort = effort_in_words(lineage.ancestry(found.session).total, "rollouts") if found.session.trains else None
+    effort = describe_effort(lineage.ancestry(found.session).total, "rollouts") if found.session.trains else None
     said = "effort not known" if effort == "not known" else f"{effort} in all"
     return [*kin_in_words(found.session), *([] if effort is None else [said])]
 
@@ -250,7 +250,7 @@ def _about(found: _Found, marks: Sequence[str]) -> str:
 
 
 def _json(found: _Found, copies: Sequence[_Found], lineage: Lineage) -> dict[str, Any]:
-    from runner.registry.lineage.contamination import total_json
+    from runner.registry.lineage.descriptions import total_json
     from runner.registry.lineage.relations import kin_in_words
 
     release, session = found.release, found.session

@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _list(results: Results, args: argparse.Namespace) -> int:
     """All runs, by their manifests alone."""
-    from runner.registry.differences import CheckNote
+    from runner.registry.check_notes import CheckNote
     from runner.registry.publishing.publishable import hindrances
 
     found = []
@@ -106,16 +106,18 @@ def _of_another(manifest: Manifest) -> Iterator[str]:
 
 def _run(folder: RunFolder, args: argparse.Namespace) -> int:
     """All checks of one run, as a publish would make them."""
-    from runner.registry.bundles.related_drafts import family_of
-    from runner.registry.cleaning.machine_names import Names
+    from runner.registry.bundles.runs import drafts_of
     from runner.registry.draft import Naming
     from runner.registry.publishing.publish import Options, ready
+    from runner.registry.redaction.machine_names import MachineNames
     from runner.results.leaderboard.results_folder import Results
 
     results = Results.of(folder)
     naming = Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner")
     with ExitStack() as held:
-        made = held.enter_context(ready([family_of(folder, naming)], None, Options(names=Names.here(results.path))))
+        made = held.enter_context(
+            ready([drafts_of(folder, results, naming)], None, Options(names=MachineNames.of_process(results.path)))
+        )
         wrong = any(not outcome.passed for one in made for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH)
         if args.json:
             print_json({"run_id": folder.run_id, "publishable": not wrong, "releases": [_as_json(one) for one in made]})

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.registry.differences import CheckNote, Otherwise, how_many
+    from runner.registry.check_notes import CheckNote, VersionNote, count_differences
 
     what, also, found = _checked(args)
     wrong = [line for line in found if not isinstance(line, CheckNote)]
@@ -48,13 +48,13 @@ def execute(args: argparse.Namespace) -> int:
     for line in wrong:
         say(line)
     if wrong:
-        note(f"{what}: {counted(how_many(wrong), 'thing')} wrong")
+        note(f"{what}: {counted(count_differences(wrong), 'thing')} wrong")
         return ExitCode.FAILED
     if not args.quiet:
         for line in notes:
             note(line)
         least = "every other hash is right" if changed else "every hash is right"
-        if also == FOLLOWS and any(isinstance(line, Otherwise) for line in notes):
+        if also == FOLLOWS and any(isinstance(line, VersionNote) for line in notes):
             also = REST_FOLLOWS
         rest = f", and {also}" if also and unchecked is None else ""
         say(f"{what}: {least}{rest}")
@@ -97,7 +97,7 @@ def _also(release: Release, *, in_registry: bool = False) -> str:
 
 
 def _any(lines: Iterable[str]) -> bool:
-    from runner.registry.differences import CheckNote
+    from runner.registry.check_notes import CheckNote
 
     return not all(isinstance(line, CheckNote) for line in lines)
 

@@ -5,7 +5,7 @@ The same folder gives the same bytes everywhere: they depend on no clock, machin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -97,7 +97,7 @@ def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
     return readme.readme(release, folder.manifest(), ModelSource(folder.path).spec, metrics, has_rows=has_rows)
 
 
-def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> list[Draft]:
+def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[Draft]:
     """Return the drafts of a run and of everything that is published with it, in order: a training run's parts, the
     models that it made, and the run itself.
 
