@@ -24,6 +24,7 @@ ORDER = (
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
 HOMES = {
+    "anthropic": {"runner.models.providers.anthropic"},
     "aiohttp": {"runner.models.providers.client_errors", "runner.models.providers.openai_http"},
     "cryptography": {"runner.registry.signing"},
     "datasets": {"runner.spec.datasets.reader"},
@@ -120,6 +121,7 @@ HOMES = {
         "runner.models.costs",
         "runner.models.layers.cache",
         "runner.models.logprobs",
+        "runner.models.providers.anthropic_body",
         "runner.models.providers.dummy",
         "runner.models.providers.lenient_json",
         "runner.models.providers.openai_batch",

@@ -27,6 +27,12 @@ MAX_DEPTH: Final = 222
 _WRITTEN_DEPTH: Final = 254
 """So deep the library writes."""
 
+_FINISH_REASONS: Final = {
+    "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls",
+    "refusal": "content_filter", "model_context_window_exceeded": "length",
+}  # fmt: skip
+"""The stop reasons of the Messages API as finish reasons of chat completions."""
+
 _GAP = re.compile(r"[ \t\r\n,:]*")
 _LINE_ENDS = re.compile(rb"[\r\n][ \t\r\n]*")
 """Between the parts of JSON alone: in its texts they are escaped."""
@@ -54,8 +60,34 @@ def is_deep(content: bytes, data: Any) -> bool:
 
 
 def choices_of(data: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """The answers in it that are any."""
+    """Return the answers that a server's answer holds."""
+    if is_message(data):
+        return (_message_choice(data),)
     return tuple(_choice(item) for item in counted(data))
+
+
+def is_message(data: Mapping[str, Any]) -> bool:
+    """Return whether an answer is one of Anthropic's Messages API; all others are chat completions."""
+    return data.get("type") == "message" and isinstance(data.get("content"), list) and CHOICES not in data
+
+
+def _message_choice(data: Mapping[str, Any]) -> Choice:
+    blocks = [block for block in data["content"] if isinstance(block, dict)]
+    stop_reason = data.get("stop_reason")
+    reason = None if stop_reason is None else as_text(stop_reason)[:MAX_REASON]
+    reason = _FINISH_REASONS.get(reason or "", reason)
+    refusal = None
+    if stop_reason == "refusal":
+        details = data.get("stop_details")
+        explanation = details.get("explanation") if isinstance(details, dict) else None
+        refusal = explanation if isinstance(explanation, str) and explanation else "the model refused"
+    return Choice(written(_joined(blocks, "text"), reason), reason, refusal, _joined(blocks, "thinking"))
+
+
+def _joined(blocks: list[dict[str, Any]], kind: str) -> str | None:
+    """Return the text of all blocks of one kind; None if there is none."""
+    texts = [text for block in blocks if block.get("type") == kind and isinstance(text := block.get(kind), str)]
+    return "".join(texts) if texts else None
 
 
 def counted(data: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -115,10 +147,11 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
     raw = data.get("usage")
     if not isinstance(raw, dict):
         return None
+    if is_message(data):
+        return _message_usage(raw)
     prompt, answer = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
     if prompt is None:
         return None
-    tier = data.get("service_tier")
     return Usage(
         prompt,
         answer or 0,
@@ -128,8 +161,35 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
         _detail(raw, "completion", "reasoning_tokens"),
         _detail(raw, "prompt", "audio_tokens"),
         _detail(raw, "completion", "audio_tokens"),
-        tier if isinstance(tier, str) and 0 < len(tier) <= MAX_TIER and tier.isprintable() else None,
+        _tier(data.get("service_tier")),
     )
+
+
+def _message_usage(raw: Mapping[str, Any]) -> Usage | None:
+    """Return the usage of a message, whose input tokens leave out those that were read from the cache or written to it.
+
+    None if it does not count the prompt's tokens.
+    """
+    prompt, answer = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
+    if prompt is None:
+        return None
+    cached = _count(raw.get("cache_read_input_tokens")) or 0
+    cache_written = _count(raw.get("cache_creation_input_tokens")) or 0
+    details = raw.get("output_tokens_details")
+    thinking = _count(details.get("thinking_tokens")) if isinstance(details, dict) else None
+    return Usage(
+        prompt + cached + cache_written,
+        answer or 0,
+        cached,
+        answer is None,
+        cache_written,
+        thinking or 0,
+        service_tier=_tier(raw.get("service_tier")),
+    )
+
+
+def _tier(tier: object) -> str | None:
+    return tier if isinstance(tier, str) and 0 < len(tier) <= MAX_TIER and tier.isprintable() else None
 
 
 _NAMES: Final = (
@@ -144,8 +204,8 @@ in its details."""
 def reported_usage(data: Mapping[str, Any]) -> Usage | None:
     """Return the usage that a server sent, under any name in use. `total_tokens` shows which parts count apart."""
     usage, raw = usage_of(data), data.get("usage")
-    if usage is None or not isinstance(raw, dict):
-        return None
+    if usage is None or not isinstance(raw, dict) or is_message(data):
+        return usage
     places = [raw, *(part for part in map(raw.get, _DETAILS) if isinstance(part, dict))]
     cached, written, reasoning = (
         max(_count(place.get(name)) or 0 for place in places for name in names) for names in _NAMES

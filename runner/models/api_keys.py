@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from runner.base.errors import UsageError
 from runner.base.text import in_one_line
+from runner.models.provider_traits import PROVIDERS
 from runner.models.settings import ModelSettings
 
 OPTION = "--allow-key"
@@ -60,14 +61,12 @@ class KeyUse:
         return in_one_line(str(self) if self.command is None else f"{self}   (it runs: {self.command})")
 
 
-def host_of(base_url: str | None) -> str:
+def host_of(base_url: str) -> str:
     """The host of a server, with its port where that is not the usual one.
 
     `http://` stands before a host that is not this machine and gets keys in the clear: whoever allows it by `https` has
     not allowed that.
     """
-    if base_url is None:
-        return OPENAI
     parts = urlsplit(base_url)
     usual = _DEFAULT_PORTS.get(parts.scheme)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or base_url
@@ -95,7 +94,7 @@ def key_uses(
     """Return what these models send to their servers, and what trainers of one's own get: their commands, each with
     lines that show its files.
     """
-    found = {KeyUse(variable, host_of(address)) for s in models for variable in s.variables for address in s.addresses}
+    found = {KeyUse(variable, host_of(url)) for s in models for variable in s.variables for url in s.server_urls}
     programs: dict[str, list[tuple[str, Sequence[str]]]] = {}
     for command, files in commands:
         programs.setdefault(_COMMAND + command[0], []).append((shlex.join(command), files))
@@ -108,19 +107,21 @@ def key_uses(
 def host_uses(models: Iterable[ModelSettings]) -> tuple[KeyUse, ...]:
     """The servers that these models ask without a key."""
     asked = (settings for settings in models if settings.traits.remote and not settings.variables)
-    return tuple(sorted({KeyUse(NO_KEY, host_of(address)) for settings in asked for address in settings.addresses}))
+    return tuple(sorted({KeyUse(NO_KEY, host_of(url)) for settings in asked for url in settings.server_urls}))
 
 
 def forms_of(uses: Iterable[KeyUse]) -> list[str]:
-    """The options that allow uses, without a stranger's values in them: who allows one types what it is.
+    """Return the options that allow uses, without values from the spec: users type those themselves.
 
-    OpenAI's own key at OpenAI's is no stranger's.
+    Only a provider's own key for its own server is written out.
     """
     forms = {ALL: f"{COMMAND_OPTION} PROGRAM", NO_KEY: f"{HOST_OPTION} HOST"}
-    own = KeyUse("OPENAI_API_KEY", OPENAI)
+    own = {
+        KeyUse(traits.key_variable, host_of(traits.base_url)) for traits in PROVIDERS.values() if traits.key_variable
+    }
     return list(
         dict.fromkeys(
-            f"{OPTION} {own.variable}={own.host}" if use == own else forms.get(use.variable, f"{OPTION} VAR=HOST")
+            f"{OPTION} {use.variable}={use.host}" if use in own else forms.get(use.variable, f"{OPTION} VAR=HOST")
             for use in uses
         )
     )

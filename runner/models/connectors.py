@@ -46,6 +46,24 @@ class ToConnect:
     labels: Mapping[str, int]
 
 
+def _anthropic(to: ToConnect) -> Provider:
+    try:
+        from runner.models.providers.anthropic import AnthropicModel, make_client
+    except ImportError as error:
+        raise UsageError(
+            f"models.{to.group}: provider anthropic needs the package anthropic ({error}); "
+            "pip install 'nip-run[anthropic]'"
+        ) from error
+    from runner.models.providers.http_model import close_client
+
+    settings, servers = to.settings, to.servers
+    places, connections = servers.places(settings), servers.concurrency
+    client = servers.kept(
+        connections_of(settings), lambda: make_client(settings, to.group, connections, places), close_client
+    )
+    return AnthropicModel(settings, to.group, connections, learn=to.learn, places=places, client=client)
+
+
 def _openai(to: ToConnect) -> Provider:
     from runner.models.providers.adapters import Adapter, AdapterAt
     from runner.models.providers.http_model import close_client
@@ -78,6 +96,7 @@ def _replay(to: ToConnect) -> Provider:
 
 CONNECTORS: Mapping[ProviderName, Callable[[ToConnect], Provider]] = {
     "openai": _openai,
+    "anthropic": _anthropic,
     "dummy": _dummy,
     "replay": _replay,
 }

@@ -42,7 +42,7 @@ _ALIASES = {
 }
 """Other names of what has a key, as servers and routers have them."""
 
-_SET_BY_US = frozenset(("messages", "prompt", "input", "stream", "stream_options"))
+_SET_BY_US = frozenset(("messages", "prompt", "input", "stream", "stream_options", "system"))
 """What a request is made of, and the form of its answer: no spec sets these."""
 
 _OTHER_MODELS = frozenset(
@@ -58,7 +58,19 @@ _OTHER_MODELS = frozenset(
 _BY_THE_CALL = frozenset(("enable_search", "plugins", "search_parameters", "web_search", "web_search_options"))
 """What is billed by the call, so that no price of tokens holds for it."""
 
-_PRICED = frozenset(("audio", "modalities", "processing_tier", "provider", "service_tier", "speed", "tier"))
+_PRICED = frozenset(
+    (
+        "audio",
+        "cache_control",
+        "inference_geo",
+        "modalities",
+        "processing_tier",
+        "provider",
+        "service_tier",
+        "speed",
+        "tier",
+    )
+)
 """What changes the price of a token."""
 
 _TOOLS = "tools"

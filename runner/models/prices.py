@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PACKAGE = "genai-prices"
 
+_Place = tuple[str | None, str | None]
+"""A provider's id in the list, or else a server's URL."""
 _DATED = re.compile(r"-\d{4}-\d{2}-\d{2}\Z")
 _CLASSES = {
     "input": "input_mtok",
@@ -162,7 +164,7 @@ def listed_price(settings: ModelSettings, on: date | None = None) -> ListedPrice
     tier = (settings.extra_body or {}).get("service_tier")
     return _look_up(
         settings.model,
-        address,
+        (None, address) if address else (settings.provider, None),
         settings.batched,
         tier if isinstance(tier, str) else None,
         on or today(),
@@ -207,8 +209,8 @@ def _snapshot() -> DataSnapshot:
 
 
 @cache
-def _look_up(model: str, address: str | None, batch: bool, tier: str | None, on: date) -> ListedPrice | None:
-    found = _find_model(model, address) or _find_model(_DATED.sub("", model), address)
+def _look_up(model: str, place: _Place, batch: bool, tier: str | None, on: date) -> ListedPrice | None:
+    found = _find_model(model, place) or _find_model(_DATED.sub("", model), place)
     if found is None or _varies_by_the_hour(found):
         return None
     at = datetime.combine(on, time(), UTC)
@@ -221,9 +223,9 @@ def _look_up(model: str, address: str | None, batch: bool, tier: str | None, on:
     return ListedPrice(standard, {name: bands for name, bands in tiers.items() if bands is not None}, tier)
 
 
-def _find_model(model: str, address: str | None) -> ModelInfo | None:
+def _find_model(model: str, place: _Place) -> ModelInfo | None:
     try:
-        _, found = _snapshot().find_provider_model(model, None, None if address else "openai", address)
+        _, found = _snapshot().find_provider_model(model, None, *place)
     except LookupError:
         return None
     return found

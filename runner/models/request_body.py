@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from runner.game.prompts.chat import ChatMessage
 from runner.models.provider_traits import ProviderName
+from runner.models.providers.anthropic_body import messages_body
 from runner.models.providers.openai_body import chat_completions_body
 from runner.models.settings import ModelSettings
 
 BODIES: Mapping[ProviderName, Callable[[ModelSettings, Sequence[ChatMessage]], bytes]] = {
     "openai": chat_completions_body,
+    "anthropic": messages_body,
     "dummy": chat_completions_body,
     "replay": chat_completions_body,
 }

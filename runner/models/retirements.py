@@ -40,7 +40,7 @@ def shutdown_of_group(settings: ModelSettings) -> date | None:
 
     Azure's deployments have names that users choose, and dates of their own.
     """
-    hosts = (_HOST if address is None else urlsplit(address).hostname or "" for address in settings.addresses)
+    hosts = (urlsplit(url).hostname or "" for url in settings.server_urls)
     is_at_openai = settings.traits.remote and any(host == _HOST or host.endswith(f".{_HOST}") for host in hosts)
     return shutdown_of(settings.model) if is_at_openai and settings.model is not None else None
 

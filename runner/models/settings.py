@@ -136,12 +136,13 @@ class ModelSettings:
     """A model group. Only the sampling parameters that are set are sent."""
 
     provider: ProviderName = option(
-        "`openai`: any server that speaks its wire format. `dummy`: no network, well-formed answers from the "
+        "`openai`: any server that speaks its wire format. `anthropic`: Anthropic's Messages API (needs "
+        "`nip-run[anthropic]`). `dummy`: no network, well-formed answers from the "
         "rollout's seed. `replay`: the answers of an earlier run.",
         default=DEFAULT_PROVIDER,
     )
     model: str | None = option(
-        "The model's name, as the server knows it. `openai` needs one.",
+        "The model's name, as the server knows it. `openai` and `anthropic` need one.",
         default=None,
         example="gpt-6-luna",
         minLength=1,
@@ -178,8 +179,8 @@ class ModelSettings:
         ],
     )
     base_url: str | tuple[str, ...] | None = option(
-        "The server; null: OpenAI's. A list: servers of the same model, among which the games are shared out, each "
-        "agent of a game at one of them. `???`, in what was published: to be given by whoever plays it.",
+        "The server; null: the provider's own. A list: servers of the same model, among which the games are shared "
+        "out, each agent of a game at one of them. `???`, in what was published: to be given by whoever plays it.",
         default=None,
         example="http://127.0.0.1:8000/v1",
         type=["string", "array", "null"],
@@ -189,8 +190,8 @@ class ModelSettings:
         maxItems=MOST_SERVERS,
     )
     api_key_env: str | None = option(
-        "The environment variable that holds the key. null: OPENAI_API_KEY for OpenAI itself, and no key for any "
-        "other server, so that a `base_url` never gets OpenAI's.",
+        "The environment variable that holds the key. null: OPENAI_API_KEY or ANTHROPIC_API_KEY for the provider's own "
+        "server, and no key for any other server, so that a `base_url` never gets the provider's key.",
         default=None,
         example="MY_SERVER_KEY",
         pattern="^[A-Za-z_][A-Za-z0-9_]*$",
@@ -217,7 +218,7 @@ class ModelSettings:
     chat_format: ChatFormat | None = option(
         "The form of its chats. `openai`: senders in `name`, system messages wherever they stand. `alternating`: what "
         "open models' chat templates take: senders in the text, turns of one role in a row as one message, the first "
-        "turn the user's. null: `openai` at OpenAI's own address, `alternating` at any other `base_url`.",
+        "turn the user's. null: `openai` at OpenAI's own address, `alternating` at any other server.",
         default=None,
         example="alternating",
     )

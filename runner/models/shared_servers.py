@@ -92,7 +92,7 @@ def server_of(settings: ModelSettings) -> str:
 def connections_of(settings: ModelSettings) -> Hashable:
     """What connections depend on: groups for which this is equal share them."""
     headers = tuple(sorted(settings.header_variables.items()))
-    return settings.address, settings.key_variable, settings.timeout, headers
+    return settings.provider, settings.address, settings.key_variable, settings.timeout, headers
 
 
 @dataclass(frozen=True, eq=False)

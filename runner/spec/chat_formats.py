@@ -15,7 +15,6 @@ from runner.base import package_data
 from runner.base.errors import PlaceOf, Problem
 from runner.documents.layer_merge import load_layers
 from runner.game.prompts.chat_format import ChatFormat
-from runner.models.api_keys import OPENAI
 from runner.models.settings import ModelSettings, SystemRole
 from runner.spec.experiment import RENAMED_KEYS, Experiment
 
@@ -54,12 +53,13 @@ class AskedIn:
 
 
 def default_chat_format(settings: ModelSettings) -> ChatFormat:
-    """The chat format of a group whose spec gives none: by whether it is at OpenAI's own address."""
-    if not settings.traits.remote or settings.base_url is None:
+    """Return the chat format of a group whose spec gives none: the provider's at its own address."""
+    if not settings.traits.remote:
         return "openai"
-    hosts = [urlsplit(address or "").hostname or "" for address in settings.addresses]
-    theirs = all(host == OPENAI or host.endswith("." + OPENAI) for host in hosts)  # us. and eu. are OpenAI's too
-    return "openai" if theirs else "alternating"
+    own = urlsplit(settings.traits.base_url).hostname or ""
+    hosts = [urlsplit(url).hostname or "" for url in settings.server_urls]
+    is_own = all(host == own or host.endswith("." + own) for host in hosts)  # us. and eu. are OpenAI's too
+    return settings.traits.chat_format if is_own else "alternating"
 
 
 def default_role(chat_format: ChatFormat) -> SystemRole:
@@ -87,7 +87,7 @@ def resolved(
     found = {}
     for group, settings in models.items():
         format_ = default_chat_format(settings) if group in by_address else settings.resolved_chat_format
-        asked = AskedIn(format_, default_role(format_))
+        asked = AskedIn(format_, "system" if settings.traits.has_system_prompt else default_role(format_))
         if settings.traits.needs_run and group in replayed:
             asked = replayed[group]
         found[group] = _asked_in(settings, asked, said[group])

@@ -31,7 +31,7 @@ def spec_with_key(folder: Path, base_url: str, *, fetched: bool, **changes: Any)
 @pytest.mark.parametrize(
     ("base_url", "host"),
     [
-        (None, "api.openai.com"), ("https://API.Example.com/v1", "api.example.com"),
+        ("https://api.openai.com/v1", "api.openai.com"), ("https://API.Example.com/v1", "api.example.com"),
         ("https://a.example:443", "a.example"),
         ("https://a.example:8443/v1", "a.example:8443"), ("http://127.0.0.1:8000/v1", "127.0.0.1:8000"),
         ("http://api.openai.com/v1", "http://api.openai.com"), ("http://10.0.0.1:8000", "http://10.0.0.1:8000"),
@@ -40,7 +40,7 @@ def spec_with_key(folder: Path, base_url: str, *, fetched: bool, **changes: Any)
         ("https://api.openai.com@evil.example/v1", "evil.example"),
     ],
 )  # fmt: skip
-def test_a_host_is_what_a_connection_is_made_to(base_url: str | None, host: str) -> None:
+def test_a_host_is_what_a_connection_is_made_to(base_url: str, host: str) -> None:
     assert host_of(base_url) == host
 
 

@@ -128,7 +128,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             ("spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones; "
             "did you mean 'data.jsonl'?")]),
         ("m: {provider: dummy}", "m: {provider: dumy}", [
-            "spec.yaml:6:7: models.m.provider: 'dumy' is none of openai, dummy, replay; did you mean 'dummy'?"]),
+            ("spec.yaml:6:7: models.m.provider: 'dumy' is none of openai, anthropic, dummy, replay; did you mean "
+            "'dummy'?")]),
         ("m: {provider: dummy}", "m: {provider: openai}", [
             "spec.yaml:6:3: models.m: missing key: model (the name the server knows); add models.m.model"]),
         ("m: {provider: dummy}", "m: {}", [

@@ -20,7 +20,7 @@ from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 GATEWAY = (502, 503, 504)
 """Statuses that say that a server is down, whoever asks."""
 
-ALIVE = (408, 409, 425, 429)
+ALIVE = (408, 409, 425, 429, 529)
 """Statuses of a server that is up and asks to come again."""
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from runner.base.text import decimal, interval_ends, with_interval
 from runner.documents.releases.manifest import FileSource, Release
-from runner.models.api_keys import OPENAI
-from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
+from runner.models.api_keys import host_of
+from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, traits_of
 from runner.models.retirements import shutdown_notes
 from runner.registry.bundles.run_data import accuracy_of
 from runner.registry.lineage.relations import made_from_in_words
@@ -72,7 +72,8 @@ def _where(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     if not PROVIDERS[provider if provider in PROVIDERS else DEFAULT_PROVIDER].remote:
         return "no server"
     if group.get("base_url") is None:
-        return f"{OPENAI}, key in {code(group.get('api_key_env') or 'OPENAI_API_KEY')}"
+        traits = traits_of(provider)
+        return f"{host_of(traits.base_url)}, key in {code(group.get('api_key_env') or traits.key_variable or '')}"
     said = f"a server of yours: {cell('models.' + row['model_group'] + '.base_url')}"
     key = group.get("api_key_env")
     return said if key is None else f"{said}, key in {cell(key)}"
@@ -145,9 +146,14 @@ def _groups(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[tuple[str, 
 def _keys(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
     for _, group in _groups(manifest, spec):
         is_theirs = group.get("base_url") is None
-        key = group.get("api_key_env") or ("OPENAI_API_KEY" if is_theirs else None)
+        traits = traits_of(group.get("provider") or DEFAULT_PROVIDER)
+        key = group.get("api_key_env") or (traits.key_variable if is_theirs else None)
         headers = [str(value).removeprefix("$") for value in (group.get("headers") or {}).values()]
-        yield from (f"{variable}={OPENAI if is_theirs else 'HOST'}" for variable in (key, *headers) if variable)
+        yield from (
+            f"{variable}={host_of(traits.base_url) if is_theirs else 'HOST'}"
+            for variable in (key, *headers)
+            if variable
+        )
 
 
 def _addresses(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:

@@ -45,6 +45,17 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
             )
         if settings.get("top_logprobs") is not None and not settings.get("logprobs"):
             yield _of_group(layered, name, "top_logprobs")("top_logprobs needs logprobs: true; add it")
+        for key, alternative in traits.lacks.items():
+            if _is_set(key, settings.get(key)):
+                yield _of_group(layered, name, key)(f"provider {settings['provider']} has no {key}; {alternative}")
+        if settings.get("chat_format") in traits.lacks_formats:
+            yield _of_group(layered, name, "chat_format")(
+                f"provider {settings['provider']} has no names of senders; set {traits.chat_format} or leave it out"
+            )
+        if traits.needs_limit and settings.get("max_tokens") is None and settings.get("max_completion_tokens") is None:
+            yield _of_group(layered, name)(
+                f"missing key: max_tokens (provider {settings['provider']} needs it); add models.{name}.max_tokens"
+            )
         if settings.get("answer_words") is not None and not traits.drawn:
             yield _of_group(layered, name, "answer_words")(
                 "is for `dummy`: a model is asked for so many words by agents.*.max_response_words; leave it out"
@@ -73,12 +84,22 @@ def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
     settings = dict(sound.mappings("models")).get(group) if isinstance(group, str) else None
     if settings is None or PROVIDERS[settings.get("provider", DEFAULT_PROVIDER)].needs_run:
         return
+    provider = settings.get("provider", DEFAULT_PROVIDER)
+    if "logprobs" in PROVIDERS[provider].lacks:
+        message = f"provider {provider} gives no log-probabilities; set verdict.confidence=stated"
+        yield Problem(place, "verdict.confidence", message)
+        return
     lacks = [] if settings.get("logprobs") else [f"models.{group}.logprobs=true"]
     if (settings.get("top_logprobs") or 0) < ALTERNATIVES:
         lacks.append(f"models.{group}.top_logprobs=5")
     if lacks:
         message = f"reads the log-probabilities of {protocol.verifier_name}'s model; set {' and '.join(lacks)}"
         yield Problem(place, "verdict.confidence", message)
+
+
+def _is_set(key: str, value: Any) -> bool:
+    """Return whether a key changes what is asked for: one answer to a call is what every provider gives."""
+    return not (value is None or value is False or (key == "n" and value == 1))
 
 
 def _of_group(layered: LayeredData, *at: str) -> Callable[[str], Problem]:
@@ -130,7 +151,8 @@ def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str]:
     model, address = settings.get("model"), settings.get("base_url")
     if not isinstance(model, str) or not isinstance(address, str | None):
         return ()
-    listed = listed_price(ModelSettings(model=model, base_url=address))
+    provider = settings.get("provider", DEFAULT_PROVIDER)
+    listed = listed_price(ModelSettings(provider=provider, model=model, base_url=address))
     return () if listed is None else tuple(listed.tiers)
 
 

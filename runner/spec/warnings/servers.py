@@ -30,7 +30,7 @@ def unset_keys(spec: Spec) -> Iterator[str]:
 def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
     """Warn about temperatures above what the group's server accepts."""
     for group, settings in _called_models(spec):
-        for host in dict.fromkeys(map(host_of, settings.addresses)):
+        for host in dict.fromkeys(map(host_of, settings.server_urls)):
             highest = MAX_TEMPERATURES.get(host)
             if highest is not None and (settings.temperature or 0) > highest:
                 yield (

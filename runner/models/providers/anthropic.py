@@ -1,0 +1,66 @@
+"""The one module that knows Anthropic's client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anthropic
+
+from runner.models.headers import headers_of, key_of
+from runner.models.interface import Request
+from runner.models.providers.anthropic_body import messages_body
+from runner.models.providers.body_limits import BodySlots
+from runner.models.providers.client_errors import TRANSPORT_ERRORS
+from runner.models.providers.http_model import HttpModel, set_headers
+from runner.models.providers.openai_http import LeanHttp
+from runner.models.settings import ModelSettings
+
+Client = anthropic.AsyncAnthropic
+
+
+def make_client(settings: ModelSettings, group: str, connections: int, places: BodySlots | None = None) -> Client:
+    """Make the official client for one model group; the clients of one server share its `places`.
+
+    Raises:
+        ProviderRefusal: the environment holds no key, or not the value of a header.
+    """
+    headers = headers_of(settings, group)
+    client = anthropic.AsyncAnthropic(
+        api_key=key_of(settings, group),
+        base_url=settings.server_url.rstrip("/").removesuffix("/v1"),  # the client's paths begin with it
+        max_retries=0,
+        http_client=LeanHttp(settings.timeout, connections, places or BodySlots()),
+        open_telemetry=False,
+    )
+    set_headers(client, settings, headers)
+    return client
+
+
+class AnthropicModel(HttpModel):
+    """Calls one model group through the Messages API."""
+
+    PATH = b"v1/messages"
+    CLIENT_ERRORS = (anthropic.AnthropicError, *TRANSPORT_ERRORS)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        learn = self._learn
+        self._learn = lambda headers: learn(_rate_headers(headers))
+
+    def _make_client(self, connections: int) -> Client:
+        return make_client(self._settings, self._group, connections, self._places)
+
+    def _body(self, request: Request, n: int | None) -> bytes:
+        del n  # one answer to a call: see `ProviderTraits.gives_many`
+        return messages_body(self._settings, request.messages)
+
+
+def _rate_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the limits that an answer's headers state, under the names that limits are read by."""
+    requests = headers.get("anthropic-ratelimit-requests-limit", "")
+    tokens = [headers.get(f"anthropic-ratelimit-{kind}-tokens-limit", "") for kind in ("input", "output")]
+    found = {"x-ratelimit-limit-requests": requests}
+    if all(text.isascii() and text.isdigit() for text in tokens):
+        found["x-ratelimit-limit-tokens"] = str(sum(map(int, tokens)))
+    return found

@@ -1,0 +1,49 @@
+"""Request bodies of Anthropic's Messages API. Separate from the client, which takes long to import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from runner.game.prompts.chat import ChatMessage
+from runner.models.settings import ModelSettings
+
+CACHED: Final = {"type": "ephemeral"}
+"""Marks the end of a prefix that the server caches for five minutes."""
+
+
+def messages_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
+    """Return the exact bytes of a request's body.
+
+    System messages become the system prompt, which all games of an agent share: it is marked for the server's cache.
+    From an agent's second turn on the whole chat is marked, too, because the game's next turn begins with it.
+    """
+    chat = settings.sent_messages(messages)
+    system = [message["content"] for message in chat if message["role"] in ("system", "developer")]
+    turns = [
+        {"role": message["role"], "content": message["content"]}
+        for message in chat
+        if message["role"] not in ("system", "developer")
+    ]
+    body: dict[str, Any] = {"model": settings.model, **_parameters(settings)}
+    if system:
+        body["system"] = [{"type": "text", "text": "\n\n".join(system), "cache_control": CACHED}]
+    if any(turn["role"] == "assistant" for turn in turns):
+        body.setdefault("cache_control", CACHED)
+    return orjson.dumps({**body, "messages": turns})
+
+
+def _parameters(settings: ModelSettings) -> dict[str, Any]:
+    """Return what the spec sets besides the model and the messages, under the names of the Messages API."""
+    chosen: dict[str, Any] = {}
+    limit = settings.max_completion_tokens or settings.max_tokens
+    if limit is not None:
+        chosen["max_tokens"] = limit
+    if settings.stop is not None:
+        chosen["stop_sequences"] = list(settings.stop)
+    chosen.update(settings.extra_body or {})
+    if settings.reasoning_effort is not None:
+        chosen["output_config"] = {**chosen.get("output_config", {}), "effort": settings.reasoning_effort}
+    return chosen

@@ -1,0 +1,424 @@
+"""The provider `anthropic`: whole runs through the official client, against a server that speaks the Messages API."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2
+import orjson
+import pytest
+
+from runner.base.errors import BudgetExhausted, CallError, NipRunError, ProviderRefusal, SpecError, TransientError
+from runner.game.prompts.chat import ChatMessage
+from runner.models.answers import choices_of, reported_usage
+from runner.models.interface import Request, SampleKey, Usage
+from runner.models.prices import price_of
+from runner.models.providers.anthropic import AnthropicModel, make_client
+from runner.models.providers.client_errors import map_client_error
+from runner.models.request_body import request_body
+from runner.models.settings import ModelSettings
+from runner.runs.finished.selection import ReplayOf
+from runner.spec.loader import load_spec
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.paths import ROOT
+from tests.support.processes import nip_run_here, started_silent, until
+from tests.support.runs import derived_files, journal_records, only_run, played, table
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.servers.messages_client import serving_messages
+from tests.support.specs import spec_file
+
+PRICE = {"input": 1.0, "output": 5.0, "cached_input": 0.1, "cache_write": 1.25}
+"""Dollars for a million tokens."""
+
+
+def model(server: Loopback, **more: Any) -> dict[str, Any]:
+    return {
+        "provider": "anthropic", "model": "claude-haiku-4-5", "base_url": server.base_url, "max_tokens": 300,
+        "timeout": 2 * HANG_SECONDS, "price": PRICE, **more,
+    }  # fmt: skip
+
+
+def spec_at(server: Loopback, folder: Path, *, size: int = 4, **changes: Any) -> Path:
+    settings = {"models": {"m": model(server, **changes.pop("model", {}))}}
+    return spec_file(folder, server.base_url, size=size, **settings, **changes)
+
+
+def settings(server: Loopback | None = None, **more: Any) -> ModelSettings:
+    address = "http://127.0.0.1:9" if server is None else server.base_url
+    common = {"provider": "anthropic", "model": "claude-haiku-4-5", "base_url": address, "max_tokens": 300}
+    return ModelSettings(**{"timeout": HANG_SECONDS, "system_role": "system", **common, **more})
+
+
+CHAT: Sequence[ChatMessage] = (
+    {"role": "system", "content": "You are the verifier."},
+    {"role": "user", "content": "Expert: It is right. Ünïcode \x00 too."},
+)
+LATER: Sequence[ChatMessage] = (
+    *CHAT,
+    {"role": "assistant", "content": "Why?"},
+    {"role": "user", "content": "Expert: So."},
+)
+
+
+def ask(chosen: ModelSettings, chat: Any = CHAT, learn: Any = None) -> Any:
+    async def once() -> Any:
+        calls = AnthropicModel(chosen, "m", 1, learn)
+        try:
+            return await calls.complete(Request("m", chat, SampleKey("p", 0, 0, "verifier", 0)))
+        finally:
+            await calls.close()
+
+    return asyncio.run(once())
+
+
+# Requests
+
+
+def test_the_body_has_a_system_prompt_that_is_cached_and_no_names() -> None:
+    chosen = settings(stop=("</answer>",), reasoning_effort="low", extra_body={"metadata": {"user_id": "u"}})
+    assert orjson.loads(request_body(chosen, CHAT)) == {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 300,
+        "stop_sequences": ["</answer>"],
+        "metadata": {"user_id": "u"},
+        "output_config": {"effort": "low"},
+        "system": [
+            {"type": "text", "text": "You are the verifier.", "cache_control": {"type": "ephemeral"}},
+        ],
+        "messages": [{"role": "user", "content": "Expert: It is right. Ünïcode \x00 too."}],
+    }
+
+
+def test_the_whole_chat_is_cached_from_the_second_turn_on() -> None:
+    first, second = (orjson.loads(request_body(settings(), chat)) for chat in (CHAT, LATER))
+    assert "cache_control" not in first
+    assert second["cache_control"] == {"type": "ephemeral"}
+    assert second["messages"][: len(first["messages"])] == first["messages"]
+
+
+def test_a_call_sends_exactly_the_body_that_is_shown(tmp_path: Path) -> None:
+    with serving_messages(record=1) as server:
+        ask(settings(server), LATER)
+        (sent,) = server.recorded()
+    assert sent["path"] == "/v1/messages"
+    assert sent["body"].encode() == request_body(settings(), LATER)
+    assert sent["headers"]["content-type"] == "application/json"
+    assert sent["headers"]["authorization"] == "Bearer none"
+
+
+def test_an_address_may_end_with_the_version() -> None:
+    with serving_messages() as server:
+        assert ask(settings(server, base_url=f"{server.base_url}/v1/")).choices[0].finish_reason == "stop"
+
+
+def test_the_key_of_anthropic_goes_to_its_own_server_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789abcdef")
+    own, other = settings(base_url=None), settings()
+    assert (own.key_variable, other.key_variable) == ("ANTHROPIC_API_KEY", None)
+    assert make_client(own, "m", 1).auth_headers == {"Authorization": "Bearer sk-ant-0123456789abcdef"}
+    assert make_client(other, "m", 1).auth_headers == {"Authorization": "Bearer none"}
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    with pytest.raises(ProviderRefusal, match="ANTHROPIC_API_KEY holds no key"):
+        make_client(own, "m", 1)
+
+
+def test_the_environment_changes_neither_address_nor_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:8")
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "token-of-somebody")
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Team: somebody")
+    client = make_client(settings(), "m", 1)
+    assert str(client.base_url).rstrip("/") == "http://127.0.0.1:9"
+    assert client.auth_headers == {"Authorization": "Bearer none"}
+    assert "X-Team" not in client.default_headers
+
+
+# Answers
+
+
+def test_an_answer_is_read_with_its_thinking_and_every_class_of_token() -> None:
+    message = {
+        "type": "message", "model": "claude-haiku-4-5", "stop_reason": "end_turn",
+        "content": [
+            {"type": "thinking", "thinking": "Look."}, {"type": "text", "text": "It "}, {"type": "text", "text": "is."},
+        ],
+        "usage": {
+            "input_tokens": 10, "cache_creation_input_tokens": 200, "cache_read_input_tokens": 3000,
+            "output_tokens": 50, "output_tokens_details": {"thinking_tokens": 20}, "service_tier": "standard",
+        },
+    }  # fmt: skip
+    (choice,) = choices_of(message)
+    assert (choice.text, choice.finish_reason, choice.reasoning) == ("It is.", "stop", "Look.")
+    assert reported_usage(message) == Usage(3210, 50, 3000, False, 200, 20, service_tier="standard")
+
+
+def test_limits_are_learned_from_the_headers() -> None:
+    learned: list[dict[str, str]] = []
+    with serving_messages(rates=(50, 30_000, 8_000)) as server:
+        ask(settings(server), learn=learned.append)
+    assert learned == [{"x-ratelimit-limit-requests": "50", "x-ratelimit-limit-tokens": "38000"}]
+
+
+# Whole runs
+
+
+def bill(server: Loopback, model_price: dict[str, float] = PRICE) -> float:
+    billed = server.stats()["billed"]
+    names = {
+        "input_tokens": "input", "output_tokens": "output", "cache_read_input_tokens": "cached_input",
+        "cache_creation_input_tokens": "cache_write",
+    }  # fmt: skip
+    return float(sum(billed[count] * model_price[rate] for count, rate in names.items()) / 1e6)
+
+
+def test_a_run_costs_what_the_server_bills_with_cache_reads_and_writes(tmp_path: Path) -> None:
+    with serving_messages() as server:
+        result = played(spec_at(server, tmp_path), tmp_path / "results")
+        billed, cost = server.stats()["billed"], bill(server)
+    assert result.manifest.cost_usd == pytest.approx(cost, abs=1e-9)
+    rows = table(result.folder.path, "completions")
+    assert sum(row["cached_tokens"] for row in rows) == billed["cache_read_input_tokens"] > 0
+    assert sum(row["cache_write_tokens"] or 0 for row in rows) == billed["cache_creation_input_tokens"] > 0
+    assert {row["service_tier"] for row in rows} == {"standard"}
+    assert not any(row["usage_estimated"] for row in rows)
+    calls = [record for record in journal_records(result.folder.path) if record["kind"] == "call"]
+    assert {call["answer"]["type"] for call in calls} == {"message"}
+    assert all("usage" not in call for call in calls)  # the stored answer has it
+    assert any((result.folder.path / "fine_tune").iterdir())
+
+
+def test_the_list_prices_a_model_at_anthropics_own_server() -> None:
+    own = ModelSettings(provider="anthropic", model="claude-haiku-4-5", max_tokens=1)
+    price = price_of(own)
+    assert price is not None
+    assert price.cost_of(Usage(1_000_000, 0, 0, False, 1_000_000)) == pytest.approx(1.25)
+    assert price.cost_of(Usage(1_000_000, 0, 1_000_000)) == pytest.approx(0.1)
+
+
+def test_an_overloaded_server_is_asked_again_until_it_answers(tmp_path: Path) -> None:
+    faults = {"overloaded": 0.3, "rate_limit": 0.1, "server_error": 0.1}
+    with serving_messages(faults=faults) as server:
+        again = played(spec_at(server, tmp_path / "a"), tmp_path / "results")
+        kinds = server.stats()["kinds"]
+    with serving_messages() as server:
+        smooth = played(spec_at(server, tmp_path / "b"), tmp_path / "other")
+    assert kinds["overloaded"] > 3
+    # The server's cache is as it was for the first who asked, so the tokens of each class differ, and nothing else.
+    assert derived_files(again.folder.path).keys() == derived_files(smooth.folder.path).keys()
+    assert table(again.folder.path, "messages") == table(smooth.folder.path, "messages")
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [("refusal", "refused"), ("too_long", "context_exceeded"), ("too_large", "context_exceeded")],
+)
+def test_a_refusal_and_a_prompt_that_is_too_long_end_the_game(tmp_path: Path, kind: str, outcome: str) -> None:
+    with serving_messages(kind=kind, after=1) as server:
+        result = played(spec_at(server, tmp_path, size=2), tmp_path / "results")
+        cost = bill(server)
+    assert outcome in {row["outcome"] for row in table(result.folder.path, "rollouts")}
+    assert result.manifest.cost_usd == pytest.approx(cost, abs=1e-9)
+
+
+def test_answers_that_are_cut_say_what_to_raise(tmp_path: Path) -> None:
+    with serving_messages(kind="thinking_only") as server:
+        spec_at(server, tmp_path, size=2, retry={"invalid_response": {"attempts": 1}})
+        done = nip_run_here("spec.yaml", cwd=tmp_path)
+    assert "raise models.m.max_tokens" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", ["max_tokens", "context_full"])
+def test_an_answer_that_the_limit_or_the_context_cuts_is_recorded_as_cut(tmp_path: Path, kind: str) -> None:
+    with serving_messages(kind=kind) as server:
+        result = played(spec_at(server, tmp_path, size=2), tmp_path / "results")
+        cost = bill(server)
+    assert {row["finish_reason"] for row in table(result.folder.path, "completions")} == {"length"}
+    assert result.manifest.cost_usd == pytest.approx(cost, abs=1e-9)
+
+
+ADVICE = {
+    "unauthorized": "The key in $TEST_KEY is not accepted",
+    "billing": "no money or quota left",
+    "forbidden": "may not use this model",
+    "no_model": "Check models.m.model",
+}
+
+
+@pytest.mark.parametrize("kind", ADVICE)
+def test_what_no_call_can_mend_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("TEST_KEY", "sk-ant-of-a-test")
+    with serving_messages(kind=kind) as server:
+        path = spec_at(server, tmp_path, model={"api_key_env": "TEST_KEY"})
+        with pytest.raises(ProviderRefusal) as stopped:
+            played(path, tmp_path / "results")
+        assert server.requests <= 8
+    assert ADVICE[kind] in str(stopped.value)
+
+
+def test_one_invalid_request_ends_its_game_alone() -> None:
+    with serving_messages(kind="invalid") as server, pytest.raises(ProviderRefusal) as refused:
+        ask(settings(server))
+    assert refused.value.of_one_call is not None
+
+
+def test_a_budget_holds_for_what_the_server_bills(tmp_path: Path) -> None:
+    with serving_messages() as server:
+        with pytest.raises(BudgetExhausted, match=r"budget\.usd"):
+            played(spec_at(server, tmp_path), tmp_path / "results", "budget.usd=0.006")
+        assert 0 < bill(server) <= 0.006
+
+
+def test_a_killed_run_resumes_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+    with serving_messages(held_after=6) as server:
+        spec_at(server, tmp_path)
+        process = started_silent("spec.yaml", cwd=tmp_path)
+        until(lambda: server.requests > 6)
+        until(lambda: len(list(tmp_path.glob("results/runs/*/journal.jsonl"))) == 1)
+        until(lambda: len(journal_records(only_run(tmp_path / "results"))) >= 7)
+        process.kill()
+        process.wait()
+        server.change(held_after=None)
+        assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 0
+        bodies = server.stats()["bodies"]
+    calls = [record for record in journal_records(only_run(tmp_path / "results")) if record["kind"] == "call"]
+    assert len({json.dumps(call["sample"]) for call in calls}) == len(calls)
+    assert max(bodies.values()) <= 2  # in flight at the kill, or never again
+    with serving_messages() as server:
+        whole = played(spec_at(server, tmp_path / "whole"), tmp_path / "whole" / "results")
+    assert table(whole.folder.path, "messages") == table(only_run(tmp_path / "results"), "messages")
+
+
+def test_a_replay_gives_the_same_bytes_without_a_request(tmp_path: Path) -> None:
+    with serving_messages() as server:
+        path = spec_at(server, tmp_path)
+        first = played(path, tmp_path / "results")
+        before = server.requests
+        again = played(path, tmp_path / "again", replay=ReplayOf(first.folder.path, None))
+        assert server.requests == before
+    assert derived_files(first.folder.path) == derived_files(again.folder.path)
+
+
+def test_a_benchmark_runs_with_anthropic_for_one_group_and_openai_for_the_other(tmp_path: Path) -> None:
+    with serving_messages() as claude, serving() as other:
+        overrides = [
+            f"models.strong={json.dumps(model(claude))}",
+            f"models.small={json.dumps({'provider': 'openai', 'model': 'tiny', 'base_url': other.base_url})}",
+            "dataset.limit=6",
+        ]
+        result = played(ROOT / "specs" / "openai.yaml", tmp_path / "results", *overrides)
+        assert claude.requests
+        assert other.requests
+    assert result.manifest.benchmark == "code-validation/v1"
+    by_agent = {row["agent"]: row["model"] for row in result.manifest.agents}
+    assert by_agent == {"prover": "claude-haiku-4-5", "verifier": "tiny"}
+    rows = table(result.folder.path, "completions")
+    assert {(row["agent"], row["model"]) for row in rows} == set(by_agent.items())
+
+
+# Settings
+
+
+REFUSED = {
+    "temperature": (0.0, "leave it out"),
+    "top_p": (0.9, "leave it out"),
+    "n": (2, "retry.invalid_response"),
+    "seed": (0, "leave it out"),
+    "logprobs": (True, "verdict.confidence=stated"),
+    "share_prompts": (True, "caches the prompt"),
+    "batch": (True, "one by one"),
+    "chat_format": ("openai", "alternating"),
+}
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_setting_that_the_api_lacks_is_refused_with_an_alternative(tmp_path: Path, key: str) -> None:
+    value, alternative = REFUSED[key]
+    spec_file(tmp_path, "http://127.0.0.1:9", models={"m": {"provider": "anthropic", "max_tokens": 9, key: value}})
+    with pytest.raises(SpecError) as wrong:
+        load_spec(tmp_path / "spec.yaml")
+    (problem,) = [problem for problem in wrong.value.problems if problem.key == f"models.m.{key}"]
+    assert "anthropic" in problem.message
+    assert alternative in problem.message
+
+
+def test_a_limit_of_answers_is_required(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, "http://127.0.0.1:9", models={"m": {"provider": "anthropic"}})
+    with pytest.raises(SpecError, match=r"add models\.m\.max_tokens"):
+        load_spec(path)
+
+
+def test_probabilities_of_verdicts_are_to_be_stated(tmp_path: Path) -> None:
+    models = {"m": {"provider": "anthropic", "max_tokens": 9}}
+    path = spec_file(tmp_path, "http://127.0.0.1:9", models=models, verdict={"confidence": "logprob"})
+    with pytest.raises(SpecError, match=r"anthropic gives no log-probabilities; set verdict\.confidence=stated"):
+        load_spec(path)
+
+
+def test_chats_alternate_and_have_a_system_prompt_wherever_the_server_is(tmp_path: Path) -> None:
+    for address in (None, "http://127.0.0.1:9", ["http://127.0.0.1:8", "http://127.0.0.1:9"]):
+        models = {"m": {"provider": "anthropic", "max_tokens": 9, "base_url": address}}
+        spec = load_spec(spec_file(tmp_path, "http://127.0.0.1:9", models=models))
+        group = spec.experiment.models["m"]
+        assert (group.chat_format, group.system_role) == ("alternating", "system")
+
+
+def test_a_service_that_changes_the_price_needs_a_price(tmp_path: Path) -> None:
+    extra = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    models = {"m": {"provider": "anthropic", "max_tokens": 9, "extra_body": extra}}
+    with pytest.raises(SpecError, match=r"changes the price; set models\.m\.price"):
+        load_spec(spec_file(tmp_path, "http://127.0.0.1:9", models=models))
+
+
+# Errors
+
+
+def raised(kind: type[anthropic.AnthropicError], status: int) -> anthropic.AnthropicError:
+    """An exception of the client, as the client would make it."""
+    request = httpx2.Request("POST", "http://127.0.0.1/v1/messages")
+    body = {"type": "error", "error": {"type": "api_error", "message": "no"}}
+    response = httpx2.Response(status, request=request, json=body)
+    if issubclass(kind, anthropic.APIStatusError):
+        return kind("no", response=response, body=body)
+    if issubclass(kind, anthropic.APITimeoutError | anthropic.APIConnectionError):
+        return kind(request=request)
+    if issubclass(kind, anthropic.APIResponseValidationError):
+        return kind(response=response, body=None)
+    if issubclass(kind, anthropic.APIError):
+        return kind("no", request=request, body=None)
+    return kind("no")
+
+
+def exported() -> Iterator[tuple[str, type[anthropic.AnthropicError]]]:
+    for name in anthropic.__all__:
+        kind = getattr(anthropic, name)
+        if inspect.isclass(kind) and issubclass(kind, anthropic.AnthropicError):
+            yield name, kind
+
+
+STATUSES = {
+    "BadRequestError": 400, "AuthenticationError": 401, "PaymentRequiredError": 402, "PermissionDeniedError": 403,
+    "NotFoundError": 404, "RequestTimeoutError": 408, "ConflictError": 409, "PreconditionFailedError": 412,
+    "ContentTooLargeError": 413, "RequestTooLargeError": 413, "UnprocessableEntityError": 422, "RateLimitError": 429,
+    "RequestHeaderFieldsTooLargeError": 431, "ClientClosedRequestError": 499, "OverloadedError": 529,
+}  # fmt: skip
+REFUSALS = (400, 401, 402, 403, 404, 412, 422, 431, 499)
+
+
+def test_every_exception_that_the_client_exports_is_mapped() -> None:
+    kinds = dict(exported())
+    assert {"APITimeoutError", "RateLimitError", "OverloadedError"} <= kinds.keys()
+    for name, kind in kinds.items():
+        status = STATUSES.get(name, 500)
+        ours: NipRunError = map_client_error(raised(kind, status), settings(), "m")
+        if status in REFUSALS:
+            assert isinstance(ours, ProviderRefusal), name
+        elif status == 413:
+            assert isinstance(ours, CallError), name
+        else:
+            assert isinstance(ours, TransientError), name
