@@ -1,4 +1,4 @@
-"""Model groups into one way to ask any of them.
+"""Connect the model groups of a run: one function asks any of them.
 
 The layers, from the outside in: the verdict on refusals, cache, retries with a breaker for each server, budget, limits,
 provider. The journal goes around all of them.
@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from runner.models.admission import Admission, OwnAdmission
 from runner.models.call_events import NO_EVENTS, CallEvents
 from runner.models.connectors import CONNECTORS, ReplayedRun, ToConnect
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Provider, Request
+from runner.models.layers.breaker import Breaker
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import Sleep
 from runner.models.layers.malformed import judging_refusals
-from runner.models.layers.placement import Placement, Rollout
 from runner.models.layers.retry import with_retries
-from runner.models.layers.server_health import OneOfSeveral, ServerHealth
-from runner.models.layers.server_pool import PooledServer, SeveralServers
+from runner.models.layers.server_health import ServerHealth, raising_refusals
+from runner.models.layers.server_pool import Placement, PooledServer, Rollout, ServerPool
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
-from runner.models.shared_servers import Servers, SharedBreaker, server_of
+from runner.models.shared_servers import Servers, server_of
 
 Close = Callable[[], Awaitable[None]]
 
@@ -39,7 +40,7 @@ class Connection:
     check_answered: Callable[[], None] = lambda: None
     """Raises `ProviderRefusal` where a group was refused and never answered; for when all games are over."""
     ended: Callable[[Rollout], None] = lambda _: None
-    """Told of each game that is over: its place at one of several servers is free."""
+    """Called with each game that is over, which frees its place at one of several servers."""
 
     async def close(self) -> None:
         """Close all, also where one of them fails; the first failure is raised in the end."""
@@ -79,143 +80,94 @@ def connect(
     """
     shared = servers or Servers(concurrency, sleep)
     live = {group: settings for group, settings in groups.items() if settings.called_live}
-    several = {group: settings for group, settings in live.items() if len(settings.addresses) > 1}
     admitted = admission or OwnAdmission(costs or CallCosts(groups), shared, policy, budget)
-    connected = dict(providers or {})
-    for group, settings in groups.items():
-        if group not in connected and group not in several:
-            replayed = (replays or {}).get(group)
-            to_connect = ToConnect(group, settings, shared, admitted.learns(group, None), replayed, labels or {})
-            connected[group] = CONNECTORS[settings.provider](to_connect)
+    breakers = {
+        server_of(there): shared.breaker(server_of(there), policy)
+        for settings in live.values()
+        for there in settings.each_server
+    }
+    stop_listening = _listen(breakers, live, events)
+    opened = list((providers or {}).values())
 
-    attempt = _attempts(admitted, events)
-    told = _breakers(shared, live, policy, events)
-    complete = _live_retried(attempt(connected, None), groups, policy, events=events, told=told, sleep=sleep)
-    at_several = _AtSeveral(shared, policy, admitted, attempt, told, events, sleep)
-    pools = {group: at_several.connected(group, settings) for group, settings in several.items()}
-    if pools:
-        complete = _or_several(complete, pools)
-    if cache is not None:
-        complete = through_cache(complete, cache, groups)
+    def open_provider(group: str, settings: ModelSettings, server: str | None) -> Complete:
+        replayed, learn = (replays or {}).get(group), admitted.learns(group, server)
+        provider = CONNECTORS[settings.provider](ToConnect(group, settings, shared, learn, replayed, labels or {}))
+        opened.append(provider)
+        return provider.complete
+
+    def attempt(by_group: Mapping[str, Complete], server: str | None) -> Complete:
+        """Make one attempt of a call, at one of several servers or the only one."""
+
+        async def ask(request: Request) -> Completion:
+            events.sending(request)
+            return await by_group[request.group](request)
+
+        return admitted.around(ask, server)
+
+    def open_pool(group: str, settings: ModelSettings) -> ServerPool:
+        pooled = []
+        for settings_there in settings.each_server:
+            server = server_of(settings_there)
+            complete = raising_refusals(open_provider(group, settings_there, server))
+            health = ServerHealth(
+                server, group, policy.breaker.failures, policy.transient,
+                tell=partial(events.server_down, f"{server} ({group})"), unlike=partial(events.unlike, group, server),
+            )  # fmt: skip
+            pooled.append(PooledServer(breakers[server], health, attempt({group: complete}, server)))
+        placement = Placement(list(map(server_of, settings.each_server)))
+        return ServerPool(pooled, placement, policy.transient, events, sleep=sleep)
+
+    by_group = {group: provider.complete for group, provider in (providers or {}).items()}
+    pools: dict[str, ServerPool] = {}
+    for group, settings in groups.items():
+        if group in live and len(settings.addresses) > 1:
+            pools[group] = open_pool(group, settings)
+        elif group not in by_group:
+            by_group[group] = open_provider(group, settings, None)
+
+    breaker_of = {group: breakers[server_of(settings)] for group, settings in live.items()}
+    once = attempt(by_group, None)
+    retried = with_retries(
+        once,
+        policy.transient,
+        events,
+        timed=lambda request: not groups[request.group].batch,
+        breaker_of=lambda request: breaker_of.get(request.group),
+        sleep=sleep,
+    )
+
+    async def ask(request: Request) -> Completion:
+        pool = pools.get(request.group)
+        if pool is not None:
+            return await pool.complete(request)
+        # A replay's failures are what they are, and the dummy has none.
+        return await (retried if groups[request.group].traits.remote else once)(request)
+
+    complete = ask if cache is None else through_cache(ask, cache, groups)
     judged = judging_refusals(complete, policy.breaker.failures, answered)
 
     async def close() -> None:
-        for one in told.values():
-            one.end()
+        for stop in stop_listening:
+            stop()
         if servers is None:
             await shared.close()
 
     def ended(rollout: Rollout) -> None:
         for pool in pools.values():
-            pool.placement.ended(rollout)
+            pool.ended(rollout)
 
-    made = (*connected.values(), *at_several.made)
-    return Connection(judged.complete, (close, *(provider.close for provider in made)), judged.check, ended)
-
-
-Attempt = Callable[[Mapping[str, Provider], str | None], Complete]
-"""Makes one attempt of a call, of the providers by group, at one of several servers or the only one."""
+    return Connection(judged.complete, (close, *(provider.close for provider in opened)), judged.check, ended)
 
 
-def _attempts(admitted: Admission, events: CallEvents) -> Attempt:
-    def attempt(asked: Mapping[str, Provider], server: str | None) -> Complete:
-        async def ask(request: Request) -> Completion:
-            events.sending(request)
-            return await asked[request.group].complete(request)
+def _listen(
+    breakers: Mapping[str, Breaker], live: Mapping[str, ModelSettings], events: CallEvents
+) -> list[Callable[[], None]]:
+    """Report each server that is down once, however many groups ask it; return how to stop that."""
+    pooled = {server_of(there) for settings in live.values() for there in settings.each_server[1:]}
+    pooled |= {server_of(settings) for settings in live.values() if len(settings.addresses) > 1}
 
-        return admitted.around(ask, server)
-
-    return attempt
-
-
-def _breakers(
-    shared: Servers, live: Mapping[str, ModelSettings], policy: Retry, events: CallEvents
-) -> Mapping[str, SharedBreaker]:
-    """The breakers by server, so that each is told of once, however many groups ask it."""
-    one_of_several: dict[str, bool] = {}
-    for settings in live.values():
-        for server in map(server_of, settings.each_server):
-            one_of_several[server] = one_of_several.get(server, False) or len(settings.addresses) > 1
-
-    def down(server: str, message: str | None) -> None:
-        goes_on = "; its games go to the other servers meanwhile" if one_of_several[server] else ""
+    def report(server: str, message: str | None) -> None:
+        goes_on = "; its games go to the other servers meanwhile" if server in pooled else ""
         events.server_down(server, None if message is None else message + goes_on)
 
-    return {server: shared.breaker(server, policy, down) for server in one_of_several}
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """A group at several servers, and which game is at which."""
-
-    complete: Complete
-    placement: Placement
-
-
-@dataclass(frozen=True)
-class _AtSeveral:
-    """Connects groups at several servers, each with a limit of its own."""
-
-    servers: Servers
-    policy: Retry
-    admitted: Admission
-    attempt: Attempt
-    told: Mapping[str, SharedBreaker]
-    events: CallEvents
-    sleep: Sleep
-    made: list[Provider] = field(default_factory=list)
-
-    def connected(self, group: str, settings: ModelSettings) -> _Pool:
-        placement = Placement(list(map(server_of, settings.each_server)))
-        each = [self._server(group, one) for one in settings.each_server]
-        several = SeveralServers(each, placement, self.policy.transient, self.events, sleep=self.sleep)
-        return _Pool(several.complete, placement)
-
-    def _server(self, group: str, settings: ModelSettings) -> PooledServer:
-        server = server_of(settings)
-        learn = self.admitted.learns(group, server)
-        provider = CONNECTORS[settings.provider](ToConnect(group, settings, self.servers, learn, None, {}))
-        self.made.append(provider)
-        events = self.events
-        standing = ServerHealth(
-            server, group, self.policy.breaker.failures, self.policy.transient,
-            tell=lambda message: events.server_down(f"{server} ({group})", message),
-            unlike=lambda calls, said: events.unlike(group, server, calls, said),
-        )  # fmt: skip
-        return PooledServer(self.told[server].breaker, standing, self.attempt({group: OneOfSeveral(provider)}, server))
-
-
-def _or_several(complete: Complete, pools: Mapping[str, _Pool]) -> Complete:
-    async def asked(request: Request) -> Completion:
-        pool = pools.get(request.group)
-        return await (complete if pool is None else pool.complete)(request)
-
-    return asked
-
-
-def _live_retried(
-    complete: Complete,
-    groups: Mapping[str, ModelSettings],
-    policy: Retry,
-    *,
-    events: CallEvents,
-    told: Mapping[str, SharedBreaker],
-    sleep: Sleep,
-) -> Complete:
-    """Retries where there is a network: a replay's failures are what they are, the dummy has none."""
-    retried = with_retries(
-        complete,
-        policy.transient,
-        events,
-        timed=lambda request: not groups[request.group].batch,
-        breaker_of=lambda request: (
-            told[server_of(groups[request.group])].breaker if groups[request.group].called_live else None
-        ),
-        sleep=sleep,
-    )
-
-    async def complete_by_provider(request: Request) -> Completion:
-        remote = groups[request.group].traits.remote
-        return await (retried if remote else complete)(request)
-
-    return complete_by_provider
+    return [breaker.listen(partial(report, server)) for server, breaker in breakers.items()]

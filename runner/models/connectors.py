@@ -21,10 +21,11 @@ from runner.models.shared_servers import Servers, connections_of
 from runner.models.toy_models import examples_behind
 
 if TYPE_CHECKING:
-    from runner.models.fine_tuning_api import FineTuningApi
     from runner.models.providers.adapters import AdapterAt
+    from runner.models.providers.http_model import HttpModel
     from runner.models.providers.openai import Client
     from runner.models.providers.openai_batch import BatchModel
+    from runner.models.providers.openai_fine_tuning import OpenAiFineTuning
 
 
 class ReplayedRun(NamedTuple):
@@ -48,36 +49,34 @@ class ToConnect:
 
 def _anthropic(to: ToConnect) -> Provider:
     try:
-        from runner.models.providers.anthropic import AnthropicModel, make_client
+        from runner.models.providers.anthropic import AnthropicModel
     except ImportError as error:
         raise UsageError(
             f"models.{to.group}: provider anthropic needs the package anthropic ({error}); "
             "pip install 'nip-run[anthropic]'"
         ) from error
-    from runner.models.providers.http_model import close_client
-
-    settings, servers = to.settings, to.servers
-    places, connections = servers.places(settings), servers.concurrency
-    client = servers.kept(
-        connections_of(settings), lambda: make_client(settings, to.group, connections, places), close_client
-    )
-    return AnthropicModel(settings, to.group, connections, learn=to.learn, places=places, client=client)
+    return _over_http(AnthropicModel, to)
 
 
 def _openai(to: ToConnect) -> Provider:
     from runner.models.providers.adapters import Adapter, AdapterAt
+    from runner.models.providers.openai import OpenAiModel
+
+    path = to.servers.adapters.get(to.settings.name)
+    reload = None if path is None else AdapterAt(to.settings, to.group, Adapter(to.settings.name, path)).again
+    return _over_http(OpenAiModel, to, reload=reload)
+
+
+def _over_http(kind: type[HttpModel], to: ToConnect, **options: Any) -> Provider:
     from runner.models.providers.http_model import close_client
-    from runner.models.providers.openai import OpenAiModel, make_client
 
     settings, servers = to.settings, to.servers
     places, connections = servers.places(settings), servers.concurrency
-    # The client holds the connections, and of the settings only where they go, by which key, and for how long.
+    # The client holds the connections, and of the settings only the address, the key, the headers and the time limit.
     client = servers.kept(
-        connections_of(settings), lambda: make_client(settings, to.group, connections, places), close_client
+        connections_of(settings), lambda: kind.make_client(settings, to.group, connections, places), close_client
     )
-    path = servers.adapters.get(settings.name)
-    reload = None if path is None else AdapterAt(settings, to.group, Adapter(settings.name, path)).again
-    return OpenAiModel(settings, to.group, connections, learn=to.learn, places=places, client=client, reload=reload)
+    return kind(settings, to.group, connections, learn=to.learn, places=places, client=client, **options)
 
 
 def _dummy(to: ToConnect) -> Provider:
@@ -126,7 +125,7 @@ def sync_client(settings: ModelSettings, group: str) -> Any:
     return make_sync_client(settings, group)
 
 
-def fine_tuning_api(settings: ModelSettings, group: str) -> FineTuningApi:
+def fine_tuning_api(settings: ModelSettings, group: str) -> OpenAiFineTuning:
     """Return the fine-tuning API of a model group's server.
 
     Raises:

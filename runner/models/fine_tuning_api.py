@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from runner.base.errors import NipRunError
 
@@ -26,23 +25,3 @@ class ApiCallError(Exception):
         """The `error` object of the server's answer."""
         self.may_have_worked = may_have_worked
         """Whether the server may have carried the call out all the same."""
-
-
-class FineTuningApi(Protocol):
-    """The jobs and files of one account. Each call raises `ApiCallError` if it fails."""
-
-    def upload(self, dataset: Path, name: str) -> str:
-        """Upload a dataset, and return the id of the file."""
-        ...
-
-    def create_job(self, body: Mapping[str, Any]) -> str:
-        """Create a job, and return its id."""
-        ...
-
-    def list_jobs(self) -> Mapping[str, Any]:
-        """Return all jobs of the account, by id."""
-        ...
-
-    def retrieve_job(self, job: str) -> Any:
-        """Return a job."""
-        ...

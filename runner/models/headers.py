@@ -84,16 +84,12 @@ def key_of(settings: ModelSettings, group: str) -> str:
     if variable is None:
         return "none"
     key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ProviderRefusal(
-            f"models.{group}: the environment variable {variable} holds no key; set it, or name another with "
-            f"models.{group}.api_key_env"
-        )
     remember(key)
-    if not (key.isascii() and key.isprintable()):
+    problem = "holds no key" if not key else _problem(key)
+    if problem is not None:
         raise ProviderRefusal(
-            f"models.{group}: the environment variable {variable} holds a character that no key has: a line's end, one "
-            "that is not seen, or one that is not ASCII; set it again"
+            f"models.{group}: the environment variable {variable} {problem}; set it again, or name another with "
+            f"models.{group}.api_key_env"
         )
     return key
 
@@ -104,7 +100,7 @@ def _problem(value: str) -> str | None:
     if len(value) > MAX_BYTES:
         return f"holds more than {MAX_BYTES} characters"
     if not (value.isascii() and value.isprintable()):
-        return "holds a character that no header has: a line's end, one that is not seen, or one that is not ASCII"
+        return "holds a character that cannot be sent: a line break, an invisible one, or one that is not ASCII"
     return None
 
 

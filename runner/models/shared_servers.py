@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from contextvars import Context, copy_context
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from runner.models.api_keys import same_server
@@ -21,7 +19,6 @@ from runner.models.settings import ModelSettings
 
 T = TypeVar("T")
 
-Tell = Callable[[str | None], None]
 Close = Callable[[], Awaitable[None]]
 
 
@@ -35,7 +32,7 @@ class Servers:
         """Models that are LoRA adapters, each with the path that servers load it from."""
         self._sleep = sleep
         self._limits: dict[Hashable, GroupLimit] = {}
-        self._breakers: dict[Hashable, _Watched] = {}
+        self._breakers: dict[Hashable, Breaker] = {}
         self._places: dict[str, BodySlots] = {}
         self._kept: dict[Hashable, tuple[Any, Close]] = {}
 
@@ -55,14 +52,12 @@ class Servers:
             )
         return self._limits[model]
 
-    def breaker(self, server: str, policy: Retry, tell: Callable[[str, str | None], None]) -> SharedBreaker:
-        """The breaker of a server; `tell` is called about it, in its own context, until `SharedBreaker.end` is."""
+    def breaker(self, server: str, policy: Retry) -> Breaker:
+        """Return the breaker of a server."""
         key = (server, policy.breaker, policy.transient)
         if key not in self._breakers:
-            watched = _Watched()
-            watched.breaker = Breaker(server, policy.breaker, policy.transient, tell=watched.tell, sleep=self._sleep)
-            self._breakers[key] = watched
-        return self._breakers[key].join(lambda message: tell(server, message))
+            self._breakers[key] = Breaker(server, policy.breaker, policy.transient, sleep=self._sleep)
+        return self._breakers[key]
 
     def places(self, settings: ModelSettings) -> BodySlots:
         """The places for the long bodies of a server."""
@@ -93,37 +88,3 @@ def connections_of(settings: ModelSettings) -> Hashable:
     """What connections depend on: groups for which this is equal share them."""
     headers = tuple(sorted(settings.header_variables.items()))
     return settings.provider, settings.address, settings.key_variable, settings.timeout, headers
-
-
-@dataclass(frozen=True, eq=False)
-class SharedBreaker:
-    """A breaker, and one who is told of it."""
-
-    breaker: Breaker
-    end: Callable[[], None]
-
-
-@dataclass(eq=False)
-class _Watched:
-    """A breaker, and all who are told what it says, each in the context that it came from: its log is there."""
-
-    breaker: Breaker = field(init=False)
-    _listeners: list[tuple[Context, Tell]] = field(default_factory=list)
-    _said: str | None = None
-
-    def join(self, tell: Tell) -> SharedBreaker:
-        listener = copy_context(), tell
-        self._listeners.append(listener)
-        if self._said is not None:
-            tell(self._said)
-
-        def end() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return SharedBreaker(self.breaker, end)
-
-    def tell(self, message: str | None) -> None:
-        self._said = message
-        for context, tell in tuple(self._listeners):
-            context.run(tell, message)

@@ -36,8 +36,9 @@ class Server:
         self.told: list[str | None] = []
         self.breaker = Breaker(
             "http://somewhere", BreakerPolicy(failures=4, probes=3), TransientPolicy(jitter=0.0),
-            tell=self.told.append, sleep=self._sleep, clock=lambda: self.now,
+            sleep=self._sleep, clock=lambda: self.now,
         )  # fmt: skip
+        self.breaker.listen(self.told.append)
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)

@@ -103,8 +103,7 @@ def test_those_who_share_servers_share_their_calls_at_once_and_their_breaker() -
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
-        told = [servers.breaker(URL, POLICY, lambda *_: None) for _ in range(2)]
-        return provider.waiting, len({one.breaker for one in told})
+        return provider.waiting, len({servers.breaker(URL, POLICY) for _ in range(2)})
 
     assert asyncio.run(waiting()) == (8, 1)
 

@@ -70,7 +70,7 @@ def test_an_answer_in_a_cache_is_found_at_any_number_of_servers_behind_the_first
     ("value", "said"),
     [
         ("", "holds nothing"),
-        ("a\r\nX-Evil: 1", "a line's end"),
+        ("a\r\nX-Evil: 1", "a line break"),
         ("café", "not ASCII"),
         ("long header" * 500, "more than 4096"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.models.interface import SampleKey, session_of
-from runner.models.layers.placement import BOUND, Placement
+from runner.models.layers.server_pool import BOUND, Placement
 
 SERVERS = [f"http://gpu{number}/v1" for number in range(4)]
 

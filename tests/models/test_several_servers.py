@@ -13,9 +13,8 @@ from runner.base.errors import CallError, ContextExceededError, ProviderRefusal,
 from runner.models.call_events import NO_EVENTS
 from runner.models.interface import Choice, Complete, Completion, Request, SampleKey
 from runner.models.layers.breaker import Breaker
-from runner.models.layers.placement import Placement
 from runner.models.layers.server_health import ServerHealth, ServerRefusal
-from runner.models.layers.server_pool import PooledServer, SeveralServers
+from runner.models.layers.server_pool import Placement, PooledServer, ServerPool
 from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
@@ -49,21 +48,18 @@ class Three:
         # Sleeps at the same time add up here.
         waits = TransientPolicy(jitter=0.0, attempts=attempts, first_wait=first_wait, max_wait=4.0, total_seconds=1e6)
         policy = BreakerPolicy(failures=failures, probes=probes)
-        self.breakers = [
-            Breaker(name, policy, waits, tell=self.told.append, sleep=self._sleep, clock=lambda: self.now)
-            for name in NAMES
-        ]
-        self.standings = [
+        self.breakers = [Breaker(name, policy, waits, sleep=self._sleep, clock=lambda: self.now) for name in NAMES]
+        for breaker in self.breakers:
+            breaker.listen(self.told.append)
+        self.healths = [
             ServerHealth(name, "m", failures, waits, tell=self.left.append, clock=lambda: self.now) for name in NAMES
         ]
         servers = [
-            PooledServer(breaker, standing, self._of(at))
-            for at, (breaker, standing) in enumerate(zip(self.breakers, self.standings, strict=True))
+            PooledServer(breaker, health, self._of(at))
+            for at, (breaker, health) in enumerate(zip(self.breakers, self.healths, strict=True))
         ]
         self.placement = Placement(NAMES)
-        self.group = SeveralServers(
-            servers, self.placement, waits, NO_EVENTS, sleep=self._sleep, clock=lambda: self.now
-        )
+        self.group = ServerPool(servers, self.placement, waits, NO_EVENTS, sleep=self._sleep, clock=lambda: self.now)
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)

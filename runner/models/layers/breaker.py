@@ -12,10 +12,13 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
 
 from runner.base.errors import CallError, ServerUnreachable, TransientError
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.retry_policy import BreakerPolicy, TransientPolicy
+
+Tell = Callable[[str | None], None]
 
 GATEWAY = (502, 503, 504)
 """Statuses that say that a server is down, whoever asks."""
@@ -25,10 +28,7 @@ ALIVE = (408, 409, 425, 429, 529)
 
 
 class Breaker:
-    """One server's breaker: closed, open (calls wait, one at a time goes out), or given up.
-
-    `tell` is told what a user should see: that the server is down, and None once it is up again.
-    """
+    """One server's breaker: closed, open (calls wait, one at a time goes out), or given up."""
 
     def __init__(
         self,
@@ -36,13 +36,14 @@ class Breaker:
         policy: BreakerPolicy,
         waits: TransientPolicy,
         *,
-        tell: Callable[[str | None], None] = lambda _: None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = server
         self._policy, self._waits = policy, waits
-        self._tell, self._sleep, self._clock = tell, sleep, clock
+        self._sleep, self._clock = sleep, clock
+        self._listeners: list[tuple[Context, Tell]] = []
+        self._message: str | None = None
         self._jitter = random.Random()
         self._answered = False
         self._failures = self._sure = 0
@@ -57,6 +58,22 @@ class Breaker:
         """When those who ask several servers may try this one again, while it is open."""
         self._change: asyncio.Future[None] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def listen(self, tell: Tell) -> Callable[[], None]:
+        """Call `tell` with the message that the server is down, and with None once it is up; return how to stop that.
+
+        It is called in the context that it came from, whose log it writes to.
+        """
+        listener = copy_context(), tell
+        self._listeners.append(listener)
+        if self._message is not None:
+            tell(self._message)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def _tell(self, message: str | None) -> None:
+        self._message = message
+        for context, tell in tuple(self._listeners):
+            context.run(tell, message)
 
     async def guard(self, complete: Complete, request: Request) -> Completion:
         """Ask, when it is this call's turn, and take what becomes of it for a sign.

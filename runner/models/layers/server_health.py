@@ -1,19 +1,19 @@
-"""How one of several servers stands beside the others: which calls it did not take, and another did.
+"""The health of one server of a group compared with the others: which calls it refused that another one took.
 
-What it said to such a call (too long, malformed, no such model, a key; 500) tells of the server, and not of the call.
-One that says so to all calls is left, but for one call at a time that tries it:
+A refusal (too long, malformed, no such model, a key) or a 500 to such a call says something about the server, not about
+the call. A server that answers all calls like this is left, except for one call at a time that tries it:
 
 - one that serves nobody (its key, no such model): at the first such call;
 - one that fails: after as many different samples in a row as open a breaker;
-- one that refuses prompts: likewise, where it has never answered. One that has takes others: it may have a shorter
-  context.
+- one that refuses prompts: likewise, if it has never answered. One that has answered may only have a shorter context.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from runner.base.errors import (
     CallError,
@@ -24,7 +24,7 @@ from runner.base.errors import (
     RefusedError,
     TransientError,
 )
-from runner.models.interface import Completion, Provider, Request, SampleKey
+from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.layers.breaker import ALIVE, GATEWAY
 from runner.models.retry_policy import TransientPolicy
 
@@ -35,66 +35,57 @@ class ServerRefusal(CallError):
     def __init__(self, refusal: ProviderRefusal) -> None:
         of_one = refusal.of_one_call
         # Some status of an error: nobody bills what was answered with one.
-        super().__init__(said_by(refusal), status=(of_one.status if of_one is not None else None) or 400)
+        super().__init__(message_of(refusal), status=(of_one.status if of_one is not None else None) or 400)
         self.refusal = refusal
 
 
-def said_by(refusal: ProviderRefusal) -> str:
-    """What the server said, without the advice to those who have no other."""
+def message_of(refusal: ProviderRefusal) -> str:
+    """Return what the server said, without the advice, which is for groups with one server."""
     return str(refusal).partition("\n")[0]
 
 
-class OneOfSeveral:
-    """A provider at one of several servers: what it refuses, another may take."""
+def raising_refusals(complete: Complete) -> Complete:
+    """Return `complete` for one of several servers: it raises `ServerRefusal` instead of `ProviderRefusal`."""
 
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-
-    async def complete(self, request: Request) -> Completion:
-        """Ask it.
-
-        Raises:
-            ServerRefusal: in the place of a `ProviderRefusal`.
-        """
+    async def ask(request: Request) -> Completion:
         try:
-            return await self._provider.complete(request)
+            return await complete(request)
         except ProviderRefusal as refusal:
             raise ServerRefusal(refusal) from None
 
-    async def close(self) -> None:
-        await self._provider.close()
+    return ask
 
 
 def serves_nobody(error: CallError) -> bool:
-    """Whether what a server says to one call is what it says to all."""
+    """Return whether a server would refuse every call like this."""
     return isinstance(error, ServerRefusal) and error.refusal.of_one_call is None
 
 
 def is_refusal(error: CallError) -> bool:
-    """Whether a server will not take this call, however often it is asked."""
+    """Return whether a server refuses this call for good."""
     return isinstance(error, (ServerRefusal, ContextExceededError, RefusedError))
 
 
 def is_fault(error: CallError) -> bool:
-    """Whether a server that is there failed in a call: it answered, and with no answer to it."""
+    """Return whether a server that is up failed in a call."""
     return isinstance(error, TransientError) and error.status is not None and error.status not in (*ALIVE, *GATEWAY)
 
 
-def judged(group: str, refusals: Sequence[CallError], gone: Sequence[str] = ()) -> NipRunError:
-    """What is to be made of a call that all servers of a group refuse, but for those that are `gone`, as each says."""
+def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Sequence[str] = ()) -> NipRunError:
+    """Return the failure of a call that all servers refuse, except those that are unreachable for the given reasons."""
     of_it = [error for error in refusals if not serves_nobody(error)]
     # What one says of the prompt is more than that another cannot read it.
     error = min(of_it or refusals, key=lambda error: isinstance(error, ServerRefusal))
     if not isinstance(error, ServerRefusal):
-        if not gone:
+        if not unreachable:
             return error
-        away = "; ".join(gone)
+        away = "; ".join(unreachable)
         return TransientError(f"{error} (whether its other servers take it is not known: {away})", status=error.status)
     said = [str(error), *(str(other) for other in refusals if other is not error)]
     advice = str(error.refusal).partition("\n")[2]
     refusal = error.refusal
     return ProviderRefusal(
-        "\n".join((*said, *(f"cannot reach {why}" for why in gone), advice)),
+        "\n".join((*said, *(f"cannot reach {why}" for why in unreachable), advice)),
         of_one_call=None
         if refusal.of_one_call is None
         else MalformedError(
@@ -108,10 +99,10 @@ def judged(group: str, refusals: Sequence[CallError], gone: Sequence[str] = ()) 
 
 
 class ServerHealth:
-    """One server's among those of its group.
+    """The health of one server of a group.
 
-    `tell` is told what a user should see: that the server is left, and None once it is not any more; `unlike` of how
-    many more calls another server took, and what this one had said to the last.
+    `tell` gets the message that the server is left, and None once it is not any more. `unlike` gets how many more calls
+    another server took, and this one's message to the last of them.
     """
 
     def __init__(
@@ -130,7 +121,7 @@ class ServerHealth:
         self._jitter = random.Random()
         self._has_answered = False
         self._samples: set[SampleKey] = set()
-        """Those that another took since this one answered last."""
+        """Samples that another server took since this one answered last."""
         self._untold = 0
         self.is_left = False
         self._trying = False
@@ -139,22 +130,23 @@ class ServerHealth:
 
     @property
     def is_due(self) -> bool:
-        """Whether a call may try the server, which is left."""
+        """Whether the server is left and may be tried."""
         return self.is_left and not self._trying and self._clock() >= self._next
 
-    def trying(self) -> None:
-        """A call tries the server, which is left; told by `tried` once it has."""
+    @contextmanager
+    def probe(self) -> Iterator[None]:
+        """Let one call try the server, which is left."""
         self._trying = True
-
-    def tried(self) -> None:
-        """The call is back."""
-        self._trying = False
-        if self.is_left:
-            self._tries += 1
-            self._wait()
+        try:
+            yield
+        finally:
+            self._trying = False
+            if self.is_left:
+                self._tries += 1
+                self._wait()
 
     def answered(self) -> None:
-        """The server took a call."""
+        """Note that the server took a call."""
         self._has_answered = True
         self._samples.clear()
         if self.is_left:
@@ -162,7 +154,7 @@ class ServerHealth:
             self._tell(None)
 
     def took_another(self, sample: SampleKey, error: CallError) -> None:
-        """Another server took the call to which this one had said so."""
+        """Note that another server took the call that this one answered with an error."""
         self._samples.add(sample)
         self._untold += 1
         in_a_row = len(self._samples) >= self._failures

@@ -42,14 +42,12 @@ class AnthropicModel(HttpModel):
 
     PATH = b"v1/messages"
     CLIENT_ERRORS = (anthropic.AnthropicError, *TRANSPORT_ERRORS)
+    make_client = staticmethod(make_client)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         learn = self._learn
         self._learn = lambda headers: learn(_rate_headers(headers))
-
-    def _make_client(self, connections: int) -> Client:
-        return make_client(self._settings, self._group, connections, self._places)
 
     def _body(self, request: Request, n: int | None) -> bytes:
         del n  # one answer to a call: see `ProviderTraits.gives_many`

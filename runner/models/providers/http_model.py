@@ -73,6 +73,11 @@ class HttpModel:
     CLIENT_ERRORS: ClassVar[tuple[type[Exception], ...]]
     """Everything that the client and its transport raise for a call."""
 
+    @staticmethod
+    def make_client(settings: ModelSettings, group: str, connections: int, places: BodySlots | None) -> Any:
+        """Make the official client of a model group."""
+        raise NotImplementedError
+
     def __init__(
         self,
         settings: ModelSettings,
@@ -90,17 +95,13 @@ class HttpModel:
         self._places = places or BodySlots(connections)
         self._is_shared = client is not None
         self._reload = reload
-        self._client = client or self._make_client(connections)
+        self._client = client or self.make_client(settings, group, connections, self._places)
         # An absolute address spares the client the join with its base URL at each call.
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + self.PATH))
         self._sends_session = settings.sends_session_id
         self._has_answered = self._is_probed = False
         self._web_pages = 0
-
-    def _make_client(self, connections: int) -> Any:
-        """Make a client of this model's own."""
-        raise NotImplementedError
 
     def _body(self, request: Request, n: int | None) -> bytes:
         """Return the exact bytes of a request's body."""

@@ -73,23 +73,20 @@ class OpenAiModel(HttpModel):
 
     PATH = b"chat/completions"
     CLIENT_ERRORS = CLIENT_ERRORS
+    make_client = staticmethod(make_client)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._key = str(uuid.uuid4())
         self._numbers = itertools.count()
 
-    def _make_client(self, connections: int) -> Client:
-        return make_client(self._settings, self._group, connections, self._places)
-
     def _body(self, request: Request, n: int | None) -> bytes:
         return chat_completions_body(self._settings, request.messages, n)
 
     def _options(self, request: Request) -> dict[str, Any]:
         """Add what the client's own `chat.completions.create` gives. No header has the key that tells calls apart."""
-        return {
-            **super()._options(request),
-            "security": {"bearer_auth": True},
-            "idempotency_key": f"{self._key}-{next(self._numbers)}",
-            "post_parser": openai.not_given,
-        }
+        options = super()._options(request)
+        options["security"] = {"bearer_auth": True}
+        options["idempotency_key"] = f"{self._key}-{next(self._numbers)}"
+        options["post_parser"] = openai.not_given
+        return options

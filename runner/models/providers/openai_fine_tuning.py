@@ -22,21 +22,24 @@ PAGE_SIZE = 100
 
 
 class OpenAiFineTuning:
-    """Implements `FineTuningApi` through OpenAI's client, one connection for each call: calls are minutes apart."""
+    """The jobs and files of one account. A call that fails raises `ApiCallError`; each has its own connection."""
 
     def __init__(self, settings: ModelSettings, group: str) -> None:
         self._settings, self._group = settings, group
         self._make_client()  # reports a missing key before anything is paid for
 
     def upload(self, dataset: Path, name: str) -> str:
+        """Upload a dataset, and return the id of the file."""
         with dataset.open("rb") as data:
             size = dataset.stat().st_size
             return self._id_of(lambda client: client.files.create(file=(name, data), purpose="fine-tune"), size)
 
     def create_job(self, body: Mapping[str, Any]) -> str:
+        """Create a job, and return its id."""
         return self._id_of(lambda client: client.fine_tuning.jobs.create(**body))
 
     def list_jobs(self) -> Mapping[str, Any]:
+        """Return all jobs of the account, by id."""
         return self._call(lambda client: list_all(client.fine_tuning.jobs.list(limit=PAGE_SIZE)))
 
     def retrieve_job(self, job: str) -> Any:
