@@ -49,6 +49,11 @@ _REFUSED = {
 """Why a key is refused, with the keys."""
 
 
+_ONLY_FUNCTIONS = (
+    "each tool is a mapping with `type: function`; others are billed by the call, for which there is no price"
+)
+
+
 def _folded(name: str) -> str:
     return re.sub(r"[\W_]+", "", normalize("NFKC", normalize("NFKC", name).casefold()))
 
@@ -80,13 +85,7 @@ def extra_body_problems(
             continue
         if folded == "tools":
             if not (value is None or (isinstance(value, list) and all(map(_is_function, value)))):
-                yield (
-                    key,
-                    (
-                        "each tool is a mapping with `type: function`; others are billed by the call, for which there is "
-                        "no price"
-                    ),
-                )
+                yield key, _ONLY_FUNCTIONS
         elif folded in _MESSAGES:
             yield key, _MESSAGES[folded].format(group=f"models.{group}")
 
