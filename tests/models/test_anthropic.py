@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,26 @@ import httpx2
 import orjson
 import pytest
 
-from runner.base.errors import BudgetExhausted, CallError, NipRunError, ProviderRefusal, SpecError, TransientError
+from runner.base.errors import (
+    BudgetExhausted,
+    CallError,
+    NipRunError,
+    ProviderRefusal,
+    SpecError,
+    TransientError,
+    UsageError,
+)
 from runner.game.prompts.chat import ChatMessage
 from runner.models.answers import choices_of, reported_usage
+from runner.models.client import connect
 from runner.models.interface import Request, SampleKey, Usage
 from runner.models.prices import price_of
 from runner.models.providers.anthropic import AnthropicModel, make_client
 from runner.models.providers.client_errors import map_client_error
 from runner.models.request_body import request_body
+from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
+from runner.registry.redaction.answer_fields import select_known_fields
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from tests.support.hang_guard import HANG_SECONDS
@@ -319,6 +331,29 @@ def test_a_benchmark_runs_with_anthropic_for_one_group_and_openai_for_the_other(
     assert by_agent == {"prover": "claude-haiku-4-5", "verifier": "tiny"}
     rows = table(result.folder.path, "completions")
     assert {(row["agent"], row["model"]) for row in rows} == set(by_agent.items())
+
+
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "runner.models.providers.anthropic", None)
+    with pytest.raises(UsageError, match=r"pip install 'nip-run\[anthropic\]'"):
+        connect({"m": settings()}, Retry())
+
+
+def test_a_published_answer_keeps_what_the_wire_format_has() -> None:
+    message = {
+        "id": "msg_013Zva2CMHLNnXjNJJKqJ2EF", "type": "message", "role": "assistant", "model": "claude-haiku-4-5",
+        "content": [
+            {"type": "thinking", "thinking": "Look.", "signature": "EqQB"}, {"type": "text", "text": "It is."},
+        ],
+        "stop_reason": "refusal", "stop_sequence": None,
+        "stop_details": {"type": "refusal", "category": "cyber", "explanation": "No."},
+        "usage": {
+            "input_tokens": 1, "cache_creation": {"ephemeral_5m_input_tokens": 2}, "output_tokens": 3,
+            "service_tier": "standard",
+        },
+    }  # fmt: skip
+    assert select_known_fields(message) == (message, 0)
+    assert select_known_fields({**message, "x_node": "gpu-17"}) == (message, 1)
 
 
 # Settings

@@ -26,7 +26,7 @@ _CHOICE = {
     "index": _NUMBERS, "message": _MESSAGE, "finish_reason": _SCALAR, "stop_reason": _SCALAR,
     "logprobs": {"content": _TOKENS, "refusal": _TOKENS}, "token_ids": _NUMBERS,
 }  # fmt: skip
-_BLOCK = {"type": _SCALAR, "text": _ANY, "thinking": _ANY}
+_BLOCK = {"type": _SCALAR, "text": _ANY, "thinking": _ANY, "signature": _ANY, "data": _ANY}
 _ANSWER = {
     "id": _SCALAR, "object": _SCALAR, "created": _NUMBERS, "model": _SCALAR, "choices": [_CHOICE],
     "usage": {"service_tier": _SCALAR, _OTHERS: _NUMBERS}, "service_tier": _SCALAR, "system_fingerprint": _SCALAR,
