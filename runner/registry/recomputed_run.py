@@ -1,6 +1,6 @@
-"""A run's journal into its tables, metrics and counts again, beside those that were recorded; nothing is asked.
+"""Tables, metrics and counts recomputed from a run's journal, without asking any model.
 
-The run may be a stranger's: what it plans is held against what its journal has before any of it is played again.
+The run may be a stranger's: its plan is compared with the size of its journal before anything is replayed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from runner.runs.execution.spending import run_costs, spending
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
 SPARE_GAMES = 100_000
-"""A run that stopped once it was decided, or judges debates, may plan this many games more than it has answers for."""
+"""Games that a run may plan beyond its answers if it stopped early or judges debates."""
 
 SPARE_SHARE = 1_000
 
 
 @dataclass(frozen=True)
 class RecomputedRun:
-    """What follows from a journal."""
+    """Results recomputed from a journal."""
 
     folder: RunFolder
-    """Holds the tables and `metrics.json`, as long as the block goes on."""
+    """A folder with the tables and `metrics.json`, which exists until the block ends."""
     metrics: Mapping[str, Any]
     counts: Mapping[str, Any]
     """The counts of the manifest."""
@@ -44,10 +44,10 @@ class RecomputedRun:
 
 @contextmanager
 def recomputed(folder: RunFolder, beside: Path | None = None) -> Iterator[RecomputedRun]:
-    """What follows from the journal of a run, in a temporary folder, by default the system's.
+    """Recompute a run from its journal, in a temporary folder below `beside` or that of the system.
 
     Raises:
-        RunDirectoryError: its spec or inputs are not those that it was played with, or it plans more than it holds.
+        RunDirectoryError: its spec or inputs are not those that were played, or it plans more games than it has.
         RunError, SpecError: a file of it is missing or damaged.
     """
     plan = played_plan(folder)
@@ -79,10 +79,10 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
 
 
 def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
-    """See that a run does not plan more games than its journal can hold, so that no time is lost in looking for them.
+    """Check that a run does not plan more games than its journal can have, which would only waste time.
 
     Raises:
-        RunDirectoryError: it does.
+        RunDirectoryError: it plans more.
     """
     manifest = folder.manifest()
     planned = plan.blocks * len(plan.variants)
@@ -97,7 +97,7 @@ def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Make the tables of a got run, which its release leaves out, from its journal. Raises as `recomputed`."""
+    """Write the tables of a fetched run, which its release does not have. Raises as `recomputed`."""
     with recomputed(folder, folder.path.parent) as made:
         for name in COLUMNS:
             made.folder.table(name).replace(folder.table(name))

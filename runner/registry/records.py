@@ -1,6 +1,6 @@
-"""The table of a run's rollouts as JSON lines, which anyone reads without a library, and back by `registry.recompute`.
+"""The table of a run's rollouts as JSON lines, which need no library to read.
 
-What is written depends on the table alone: its rows and columns in their order, numbers with all their digits.
+The bytes depend only on the table: its rows and columns in order, and numbers with all digits.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from runner.results.tables import COLUMNS
 TABLE = "rollouts"
 
 ROLLOUTS_FILE = "rollouts.jsonl"
-"""The rollouts of a published run, a JSON object a line."""
+"""The rollouts of a published run, one JSON object per line."""
 
 MAX_ROW = 16 << 20
-"""Bytes: a rollout's texts are in its messages and completions, which stand in other tables."""
+"""Maximum size of a row in bytes; the texts of a rollout are in other tables."""
 
 
 def rollouts_jsonl(folder: RunFolder) -> Path:
-    """A run's rollouts, a JSON object a line, in a file that is gone when the process ends.
+    """Write a run's rollouts, one JSON object per line, to a file that is removed when the process ends.
 
-    A table may be larger than memory: it is read and written piece by piece.
+    The table may be larger than memory, so it is read and written in pieces.
 
     Raises:
         RunError: there is no such table, or it cannot be read or written.
@@ -60,10 +60,10 @@ def rollouts_jsonl(folder: RunFolder) -> Path:
 
 
 def published_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of such a file, with whatever columns they have.
+    """Yield the rows of such a file, with any columns.
 
     Raises:
-        RunError: it cannot be read, or a row is none; which.
+        RunError: it cannot be read, or a line is not a JSON object.
     """
     try:
         with open_to_read(path) as file:

@@ -150,17 +150,17 @@ def _say(one: ReadyRelease, *, several: bool) -> None:
 def _spec(args: argparse.Namespace, results: Results) -> int:
     """The components of a spec: which others can find, and why not the others."""
     from runner.base.errors import SpecError
+    from runner.registry.components.freeze import pins_of
     from runner.registry.components.lookup import finder_of
-    from runner.registry.publishing.publishable import parts_of_spec
     from runner.spec.loader import load_all
 
     specs = load_all(args.what, (), results.path_of, finder_of(args.what))
     if not specs:
         raise SpecError([])
-    parts = list(parts_of_spec(specs[0]))
+    pins = pins_of(specs[:1])
     if args.json:
-        print_json([{**vars(part), "pinned": part.is_pinned} for part in parts])
+        print_json([{"part": pin.part, "what": pin.what, "state": pin.state, "pinned": pin.is_pinned} for pin in pins])
         return ExitCode.DONE
-    rows = [(part.part, "yes" if part.is_pinned else "no", part.what, part.state) for part in parts]
+    rows = [(pin.part, "yes" if pin.is_pinned else "no", pin.what, pin.state) for pin in pins]
     print_table(("part", "pinned", "what", "state"), rows)
     return ExitCode.DONE

@@ -1,4 +1,4 @@
-"""Each thing that a spec names, with how others get just that one; and the spec again, with every reference pinned."""
+"""Pins of everything that a spec names, and a copy of the spec with a version in every reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.spec.loader import Spec
 
 @dataclass(frozen=True)
 class FrozenPin:
-    """How one thing that a spec names is pinned: as a release, or as a file in a commit; or why it is not."""
+    """How a part of a spec is pinned, as a release or as a file in a commit, or why it is not."""
 
     part: str
     """`spec`, `protocol`, `prompts`, `dataset`, or the slot of a release, such as `agents.verifier`."""
@@ -35,7 +35,7 @@ class FrozenPin:
 
     @property
     def how(self) -> str:
-        """In one line."""
+        """A description in one line."""
         if self.release is not None:
             return f"{self.release} sha256:{self.sha256}"
         if self.source is None or not self.source.clean:
@@ -45,12 +45,27 @@ class FrozenPin:
         return f"{self.source.repository} {self.source.commit} {self.source.path}"
 
     @property
+    def what(self) -> str:
+        """The release, or the file with its commit."""
+        if self.release is not None or self.source is None:
+            return self.release or self.part
+        path, repository, commit = self.source.path or self.part, self.source.repository, self.source.commit
+        return f"{path} at {commit[:10]} of {repository}" if repository is not None and commit is not None else path
+
+    @property
+    def state(self) -> str:
+        """`installed`, `clean`, or why it is not pinned."""
+        if self.is_pinned:
+            return "clean" if self.release is None else "installed"
+        return self.why_not or "not known"
+
+    @property
     def why_not(self) -> str | None:
         return None if self.is_pinned or self.source is None else self.source.why
 
 
 def pins_of(specs: Iterable[Spec]) -> list[FrozenPin]:
-    """What the points of a spec name, each thing once, by its part."""
+    """Return the pins of all points of a spec, without duplicates, sorted by part."""
     found: dict[FrozenPin, None] = {}
     for spec in specs:
         for slot, use in spec.components.items():
@@ -69,15 +84,14 @@ _KINDS: dict[KeyPath, Kind] = {
     ("agents", "*", "use"): Kind.AGENT,
     ("training", "trainers", "*", "use"): Kind.TRAINER,
 }
-"""Where a reference stands in a spec, and of which kind it is."""
+"""The keys of references in a spec, with their kinds."""
 
 
 def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
-    """Write a spec's file again, comments kept, with the version of every release that it names, in a new file.
+    """Write a copy of a spec file with its comments and with the version of every release that it names.
 
     Raises:
-        UsageError: something stands there already, or it would be in another folder, which the paths in a spec are
-            relative to.
+        UsageError: the file exists, or is in another folder than the spec, whose paths are relative to its folder.
         RunError: it cannot be written.
     """
     if target.absolute().parent.resolve() != path.absolute().parent.resolve():
@@ -93,7 +107,7 @@ def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
         with os.fdopen(create_only(target, os.O_WRONLY), "wb") as file:
             file.write(frozen.encode())
     except FileExistsError as error:
-        raise UsageError(f"{target} is there already; it is not written over") from error
+        raise UsageError(f"{target} exists already; choose another name") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -107,7 +121,7 @@ def _kind_at(at: KeyPath) -> Kind | None:
 
 
 def _pinned(text: str, kind: Kind, used: Iterable[ComponentUse]) -> str | None:
-    """A reference by the version that was found for it; None where it says one."""
+    """Return a reference with the version that was found; None if it has a version."""
     meant = parse(text, kind)
     if isinstance(meant, Digest) or meant.version is not None:
         return None

@@ -1,8 +1,7 @@
-"""The sessions of an agent, a model group, a model or a run, in order: what was trained from what, and what it came to.
+"""The history of an agent, a model group, a model or a run: its sessions in order, with their ancestors and results.
 
-A session is one run, however often it is published. Games that a training run plays are in its own row; its tests are
-sessions, since they measure. A replay is in the row of what it replays, since nobody was asked; a run played anew is a
-session.
+A session is one run, however often it is published. The training games of a run belong to its row; its tests are
+sessions of their own. A replay belongs to the row of the run that it replays; a run that is played again is a session.
 """
 
 from __future__ import annotations
@@ -25,42 +24,42 @@ RunKey = tuple[str, str]
 
 @dataclass
 class HistoryRow:
-    """One session."""
+    """One session of a history."""
 
     session: LineageSession
     groups: tuple[Group, ...]
-    """Those that are meant."""
+    """The groups that the name of the history selects."""
     origins: tuple[ModelOrigin, ...]
     own: Ancestry
-    """Its own training alone."""
+    """Its own training, without ancestors."""
     ancestry: Ancestry
     contact: Contact | None
     published: tuple[LineageSession, ...]
-    """The releases of it, and of the models that it made."""
+    """The releases of the run and of the models that it made."""
     replays: tuple[LineageSession, ...] = ()
-    """Runs that were played from its transcripts: no sessions of their own."""
+    """Its replays, which are not sessions of their own."""
     after: tuple[RunKey, ...] = ()
     datapoints: int | None = None
-    """How many different ones it measured on, or trained on."""
+    """The number of distinct datapoints that it was measured or trained on."""
     depth: int = 0
-    """How deep it stands in the tree."""
+    """Its depth in the tree."""
     marks: tuple[str, ...] = field(default=())
 
     @property
     def kind(self) -> str:
-        """`training`, `benchmark` or `model`; `replay` of what is not here, `rejudged`."""
+        """`training`, `benchmark`, `model`, `rejudged`, or `replay` of a run that is not here."""
         if replayed_run(self.session) is not None:
             return "replay"
         return self.session.kind if self.session.facts.get("rejudge_of") is None else "rejudged"
 
     @property
     def began_with(self) -> list[str]:
-        """The models that it was played with, or that its training began with."""
+        """The models at the start."""
         return [group.model or group.provider for group in self.groups]
 
     @property
     def came_to(self) -> list[str]:
-        """The models that it made last."""
+        """The last models that it made."""
         return [group.made[-1].step.model for group in self.groups if group.made]
 
     def to_json(self) -> dict[str, Any]:
@@ -97,10 +96,10 @@ class HistoryRow:
 
 
 def history_of(named: str, sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """The sessions that are meant by a name, each below what it came from, the oldest first.
+    """Return the sessions that a name selects, each below its ancestor, the oldest first.
 
     Raises:
-        UsageError: none is; with the nearest name.
+        UsageError: the name selects no session; the message suggests the nearest name.
     """
     sessions = as_one(list(sessions))
     lineage = Lineage(sessions)
@@ -118,7 +117,7 @@ def history_of(named: str, sessions: Iterable[LineageSession]) -> list[HistoryRo
 
 
 def whole_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """All of these sessions, as `history_of` has those that a name means; none of games whose training is not here."""
+    """Return all sessions in the order of `history_of`, without training games whose run is not here."""
     sessions = as_one(list(sessions))
     runs, replays = _by_run(sessions)
     return _rows({key: group_of(copies[0]) for key, copies in runs.items()}, runs, replays, Lineage(sessions))
@@ -128,9 +127,9 @@ Runs = Mapping[RunKey, Sequence[LineageSession]]
 
 
 def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
-    """The sessions of each run, those of this machine first, and the replays of each.
+    """Group sessions by run, local ones first, and replays by the run that they replay.
 
-    Games that are trained on are in their parent's, and a replay is in what it replays, where that is here.
+    Training games belong to their parent, and a replay belongs to the run that it replays if that is here.
     """
     found: dict[RunKey, list[LineageSession]] = {}
     replays: dict[RunKey, list[LineageSession]] = {}
@@ -155,7 +154,7 @@ def _names(session: LineageSession) -> Iterator[str]:
 
 
 def _meant(named: str, runs: Runs, replays: Runs, lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
-    """The runs that are meant, with the groups that are."""
+    """Return the runs that a name selects, with the selected groups."""
     by_agent = _having(runs, lambda group: group.name == named or named in group.agents)
     if by_agent:
         return by_agent
@@ -169,7 +168,7 @@ def _meant(named: str, runs: Runs, replays: Runs, lineage: Lineage) -> dict[RunK
 
 
 def _called(session: LineageSession) -> set[str]:
-    """What a session may be called: by its run, or by its release, with or without its kind and its version."""
+    """Return the names of a session: its run id, and its release with or without kind and version."""
     without_kind = session.key.partition("/")[2] if session.owner is not None else session.key
     return {session.run_id, *(name for key in (session.key, without_kind) for name in (key, key.partition("@")[0]))}
 
@@ -183,7 +182,7 @@ def _rows(meant: Mapping[RunKey, tuple[Group, ...]], runs: Runs, replays: Runs, 
 
 
 def group_of(session: LineageSession) -> tuple[Group, ...]:
-    """The groups of a run that were trained, or that it trains; all of them, where none was."""
+    """Return the groups that were trained before or that the run trains; all groups if there are none."""
     return tuple(group for group in session.groups if group.made or group.lineage) or session.groups
 
 
@@ -193,9 +192,9 @@ def _having(runs: Runs, is_meant: Callable[[Group], bool]) -> dict[RunKey, tuple
 
 
 def _family(meant: dict[RunKey, tuple[Group, ...]], runs: Runs, lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
-    """Runs with all that their models came from, all that came from theirs, and the tests of each training.
+    """Add the ancestors and descendants of runs, and the tests of each training.
 
-    A test before any training came from no model, and is what the others are held against.
+    The test before the first training has no ancestor; the other tests are compared with it.
     """
     trainings = {(copies[0].run_id, copies[0].owner): key for key, copies in runs.items()}
     came_from = {
@@ -243,7 +242,7 @@ def _row(
 
 
 def _once(replays: Sequence[LineageSession]) -> tuple[LineageSession, ...]:
-    """Each replay once: that of this machine rather than its release."""
+    """Return each replay once; a local one replaces its releases."""
     found: dict[RunKey, LineageSession] = {}
     for one in replays:
         found.setdefault(one.run, one)
@@ -251,10 +250,9 @@ def _once(replays: Sequence[LineageSession]) -> tuple[LineageSession, ...]:
 
 
 def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
-    """The rows, each after the first that it came from: one line of descent on one level, a fork on the next.
+    """Yield the rows, each after its first ancestor; a single descendant keeps the level, several are one level deeper.
 
-    A test stands below the training that it is a part of, whatever it was played with, so that time goes down.
-    What comes from itself, as cycles do, is begun with the oldest.
+    A test is below the training run that it is a part of, so that time goes down. A cycle starts with its oldest row.
     """
     parents = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
     below: dict[RunKey | None, list[RunKey]] = {}
@@ -278,7 +276,7 @@ def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
 
 
 def _parent(session: LineageSession) -> tuple[str, str | None]:
-    """The training run that it is a part of, which is its owner's; of what is no part, none."""
+    """Return the run id and the owner of the training run that a session is a part of."""
     return session.parent_run_id or "", session.owner
 
 

@@ -1,7 +1,6 @@
-"""What a run is of others: a replay, a play of it again, a judge of its debates, its child, a part of a training run.
+"""Relations between runs: replays, runs played again, judged debates, children, and parts of training runs.
 
-And which sessions are one run: a release may be cleaned of paths and addresses, and then has another identity than the
-run that it was made of.
+A release whose paths and addresses are redacted has another identity than its run; here both are recognized as one run.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from runner.registry.lineage.sessions import LineageSession
 _REPRODUCES = "reproduces"
 _CHILD = "child_of"
 
-_LEFT_BY_CLEANING = (
+_UNCHANGED_FACTS = (
     "kind", "seed", "started_at", "finished_at", "status", "rollouts", "completions", "prompt_tokens",
     "completion_tokens", "cost_usd", "parent_run_id", "iteration",
 )  # fmt: skip
-"""Facts that are the same before and after a run is cleaned: when to the second, and how much, and of what."""
+"""Facts that redaction does not change."""
 
 
 def reproduced_by(session: LineageSession) -> ReleaseLink | None:
-    """The release that a run plays again, from its transcripts or anew."""
+    """Return the link to the release that a run replays or plays again."""
     return next((link for link in session.links if link.role == _REPRODUCES), None)
 
 
 def replayed_run(session: LineageSession) -> str | None:
-    """The run whose answers are all of a run's: nobody was asked, and it is no session of its own; None of others."""
+    """Return the run that a session replays completely, without asking any model; None for other sessions."""
     said = session.facts.get("replay_of")
     is_whole = isinstance(said, (list, tuple)) and said[1] is None and not session.trains
     return said[0] if is_whole and said is not None else None
 
 
 def again_in_words(session: LineageSession) -> Iterator[str]:
-    """What it has of another run."""
+    """Yield descriptions of how a session depends on other runs."""
     link, said, judged = reproduced_by(session), session.facts.get("replay_of"), session.facts.get("rejudge_of")
     named = None if link is None else link.release
     if (replayed := replayed_run(session)) is not None:
@@ -54,7 +53,7 @@ def again_in_words(session: LineageSession) -> Iterator[str]:
 
 
 def made_from_in_words(groups: Iterable[Group], links: Iterable[ReleaseLink], *told: str | None) -> Iterator[str]:
-    """What it continues, and which release it is a child of, but for those that were told."""
+    """Yield what a run continues and which release it is a child of, without those that are described already."""
     before = continued(groups)
     if before:
         yield f"continues {comma_join(before)}"
@@ -64,18 +63,18 @@ def made_from_in_words(groups: Iterable[Group], links: Iterable[ReleaseLink], *t
 
 
 def continued(groups: Iterable[Group]) -> list[str]:
-    """What made the models that a training, or a model's, began with: releases, and runs that had none."""
+    """Return the releases, or else the runs, that made the models at the start of a training."""
     steps = [group.lineage[-1] for group in groups if group.made and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
 
 def child_of(links: Iterable[ReleaseLink]) -> str | None:
-    """The release that one was made from by changing it."""
+    """Return the release that this one was made from."""
     return next((link.release for link in links if link.role == _CHILD and link.release is not None), None)
 
 
 def kin_in_words(session: LineageSession) -> list[str]:
-    """What it has of another run, or which part of a training run it is."""
+    """Describe how a session depends on other runs, or which part of a training run it is."""
     said = list(again_in_words(session))
     if session.parent_run_id is not None:
         said.append(_part_in_words(session, session.facts.get("iteration")))
@@ -90,7 +89,7 @@ def _part_in_words(session: LineageSession, iteration: int | None) -> str:
 
 
 class Originals:
-    """Which session a replay replays, among those of a results folder and a registry."""
+    """Finds the sessions that replays replay, in a results folder and a registry."""
 
     def __init__(self, sessions: Iterable[LineageSession]) -> None:
         self._by_sha256: dict[str | None, LineageSession] = {}
@@ -101,7 +100,7 @@ class Originals:
                 self._by_run.setdefault(session.run_id, session)
 
     def first_of(self, session: LineageSession) -> LineageSession:
-        """What a replay came from in the end; itself where that is not here, and of what is no replay, or of itself."""
+        """Return the original of a replay, or the session itself if it is no replay or its original is not here."""
         seen = [session]
         while (original := self._of(seen[-1])) is not None:
             if original in seen:
@@ -110,9 +109,9 @@ class Originals:
         return seen[-1]
 
     def _of(self, session: LineageSession) -> LineageSession | None:
-        """The session that is replayed: by its release, since other runs may have the same id; else by that.
+        """Find the replayed session by its release, because other runs may have the same id, or else by the run id.
 
-        Where that release is not here, the run of this machine that it was made of may be: it has the same identity.
+        If that release is not here, a run of this machine with the same identity may be.
         """
         run_id, link = replayed_run(session), reproduced_by(session)
         if run_id is None:
@@ -125,28 +124,28 @@ class Originals:
 
 
 def as_one(sessions: Sequence[LineageSession]) -> list[LineageSession]:
-    """The sessions, with the releases of a run of this machine under the identity that the run has here.
+    """Return sessions in which the releases of a local run have the identity of that run.
 
-    A model whose name was a path has another one where it is published, and with it the run has another identity.
-    Nothing that leads back to the path is published, not even a hash of it, which could be guessed: the run is known
-    again by what was written down here as it was published. One that only says the same of itself stays another run.
+    A model whose name is a path is published under another name, so that the run's identity changes. No hash of the
+    path is published, because it could be guessed: the local record of what was published (`sent/`) identifies the run.
+    A release that only has the same facts stays a run of its own.
     """
     here = {session.run_id: session for session in sessions if session.owner is None}
-    return [_known_again(session, here.get(session.run_id)) for session in sessions]
+    return [_with_local_identity(session, here.get(session.run_id)) for session in sessions]
 
 
-def _known_again(session: LineageSession, own: LineageSession | None) -> LineageSession:
+def _with_local_identity(session: LineageSession, own: LineageSession | None) -> LineageSession:
     if own is None or session.owner is None or own.identity == session.identity:
         return session
     if session.sha256 in own.sent_as:
         return replace(session, identity=own.identity)
-    return replace(session, looks_like=own.run_id) if _is_cleaned_from(session, own) else session
+    return replace(session, looks_like=own.run_id) if _looks_like(session, own) else session
 
 
-def _is_cleaned_from(published: LineageSession, own: LineageSession) -> bool:
+def _looks_like(published: LineageSession, own: LineageSession) -> bool:
     if not published.facts.get("cleaned") or published.facts.get("finished_at") is None:
         return False
-    if any(published.facts.get(name) != own.facts.get(name) for name in _LEFT_BY_CLEANING):
+    if any(published.facts.get(name) != own.facts.get(name) for name in _UNCHANGED_FACTS):
         return False
     played, said = own.datapoints, published.datapoints
     return played is None or said is None or played == said

@@ -1,7 +1,4 @@
-"""What a run's release says of its models and of itself, as types, and read only where it has those types.
-
-Strangers wrote it: here alone it is looked at, whoever reads it afterwards.
-"""
+"""Facts of a run's release as typed records. Strangers wrote them, so their types are checked, once for all readers."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def _rows(said: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One training in a model's past: which run made it in which iteration, from what, on what."""
+    """One training in a model's past: the run and iteration, the model before it, and the dataset."""
 
     model: str
     from_model: str
@@ -55,11 +52,11 @@ class TrainingStep:
 
 @dataclass(frozen=True)
 class MadeModel:
-    """A model that a training run made: by its step, from which earlier one of its own, from which games."""
+    """A model that a training run made, the iteration that it continues, and the iterations of its training games."""
 
     step: TrainingStep
     from_iteration: int | None
-    """None: from the model that the run began with."""
+    """None for the model at the start of the run."""
     trained_on: tuple[int, ...]
 
     @classmethod
@@ -73,7 +70,7 @@ class MadeModel:
 
 @dataclass(frozen=True)
 class Effort:
-    """What training took in data; None where it is not known."""
+    """The effort of training in data; None for what is not known."""
 
     datapoints: int | None = None
     rollouts: int | None = None
@@ -92,7 +89,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Group:
-    """A model group of a run: the model that it began with, by which trainings, and what the run made of it."""
+    """A model group of a run: its model at the start, past trainings, and the models that the run made."""
 
     name: str
     provider: str
@@ -101,7 +98,7 @@ class Group:
     lineage: tuple[TrainingStep, ...] = ()
     made: tuple[MadeModel, ...] = ()
     games: Mapping[int, tuple[str, Effort]] = field(default_factory=dict)
-    """Of each iteration the run of its games, and what they took."""
+    """The run of each iteration's games, and their effort."""
     agents: tuple[str, ...] = ()
     base_model: str | None = None
 
@@ -137,11 +134,11 @@ _TEXTS = (
     "version", "python", "group", "provider", "model", "base_model", "address",
 )  # fmt: skip
 MAX_COUNT = 10**15
-"""More games, calls, tokens or dollars nobody has."""
+"""Maximum of games, calls, tokens and dollars; larger numbers are refused."""
 
 
 def check_types(facts: Mapping[str, Any]) -> None:
-    """See that all facts that anything reads have the types that `facts_of` gives them: it is done here alone."""
+    """Check the types of all facts that are read anywhere."""
     for name in _TEXTS:
         typed(facts, name, str)
     for name in ("seed", "iteration"):
@@ -169,7 +166,7 @@ def check_types(facts: Mapping[str, Any]) -> None:
 
 
 def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:
-    """See that a fact is null, or a list of as many values of these types."""
+    """Check that a fact is null or a list of values of these types."""
     said = typed(facts, name, list)
     if said is not None and not (len(said) == len(types) and all(map(_is_one_of, said, types))):
         raise WrongFact(f"{name} cannot be {str(said)[:60]!r}")

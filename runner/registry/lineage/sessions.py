@@ -1,4 +1,4 @@
-"""Runs and models as lineage sees them, alike from a registry and from a results folder."""
+"""Runs and models of a registry or a results folder, as one type for lineage."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from runner.results.metric_table import RANKING_METRIC
 from runner.results.tasks import played_datapoints
 
 Points = Callable[[], frozenset[str] | None]
-"""The content hashes of the datapoints that a run played; None where they are not known."""
+"""Return the content hashes of the datapoints that a run played, or None if they are not known."""
 
 
 @dataclass(frozen=True, eq=False)
 class LineageSession:
-    """One run, or a model that one has made, published or here."""
+    """A run, or a model that a run made, published or local."""
 
     key: str
     """Its release, or its id in the results folder."""
@@ -36,7 +36,7 @@ class LineageSession:
     run_id: str
     identity: str
     owner: str | None
-    """Whose release it is; None: it is in the results folder."""
+    """The owner of the release; None for a run of the results folder."""
     facts: Mapping[str, Any]
     groups: tuple[Group, ...]
     links: tuple[ReleaseLink, ...] = ()
@@ -45,25 +45,25 @@ class LineageSession:
     yanked: str | None = None
     points: Points = field(default=lambda: None)
     holds: str | None = None
-    """The hash of the weights whose files are in the release, by their own hashes."""
+    """The hash of the weights whose files are in the release, computed from the files' hashes."""
     where: str | None = None
     """The registry that its release is in."""
     sent_as: frozenset[str] = frozenset()
-    """Of a run of the results folder the releases that were made of it here, by the hashes of their manifests."""
+    """The manifest hashes of the releases that were made from a local run on this machine."""
     looks_like: str | None = None
-    """The run of the results folder that a release seems to be of, though nothing here says so."""
+    """The local run that a release has the same facts as, without a record that it was made from it."""
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
         return self.points()
 
     def with_points(self, points: Points) -> Self:
-        """The same session, whose datapoints are looked up otherwise."""
+        """Return the session with another way to look up its datapoints."""
         return replace(self, points=points)
 
     @property
     def run(self) -> tuple[str, str]:
-        """What it is a session of: releases of one run, and its models, have this in common."""
+        """The run's id and identity, which all releases of a run and of its models share."""
         return self.run_id, self.identity
 
     @property
@@ -81,7 +81,7 @@ class LineageSession:
 
 
 def session_of_release(entry: ReleaseEntry, release: Release, where: str | None = None) -> LineageSession:
-    """A published run or model, by its manifest alone.
+    """Return the session of a published run or model, from its manifest only.
 
     Raises:
         ReleaseError: its facts are not those of a run.
@@ -117,9 +117,9 @@ _WEIGHTS = "weights/"
 
 
 def _weights_in(release: Release) -> str | None:
-    """The hash of the weights that a model's release has the files of, as `weights_at` hashes them; None: it has none.
+    """Return the hash of the weights whose files a model release has, as `weights_at` computes it, or None.
 
-    Of a single file the name does not count: the model may have been that file, and not a folder of it.
+    The name of a single file does not count: the model may have been the file itself instead of a folder.
     """
     files = [file for file in release.files if file.path.startswith(_WEIGHTS)]
     said = release.identity.get("weights")
@@ -131,7 +131,7 @@ def _weights_in(release: Release) -> str | None:
 
 
 def _as_walked(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
-    """The order of a walk through folders: the files of one before those of the folders in it."""
+    """Return a sort key for the order of a folder walk: the files of a folder before its subfolders."""
     parts = file[0].split("/")
     return [(place < len(parts) - 1, part) for place, part in enumerate(parts)]
 
@@ -143,10 +143,10 @@ _FACTS = (
 
 
 def session_of_folder(folder: RunFolder) -> LineageSession:
-    """A run of a results folder.
+    """Return the session of a run in a results folder.
 
     Raises:
-        RunError: a file of it is gone or damaged.
+        RunError: a file of it is missing or damaged.
     """
     manifest = folder.manifest()
     trained = trained_facts(folder)
@@ -182,7 +182,7 @@ def _accuracy(folder: RunFolder) -> Mapping[str, Any] | None:
 
 
 def content_hashes(folder: RunFolder) -> frozenset[str] | None:
-    """The content hashes of the datapoints that a run played, from its inputs; None where those cannot be read."""
+    """Return the content hashes of the datapoints that a run played, or None if its inputs cannot be read."""
     with suppress(OSError, ValueError, NipRunError, RecursionError):
         return frozenset(point.content_sha256 for point in played_datapoints(folder, None))
     return None

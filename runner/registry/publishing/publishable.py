@@ -1,17 +1,14 @@
-"""What prevents publishing a run, without reading its records, and which parts of a spec are pinned."""
+"""What prevents publishing a run, without reading its records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from runner.base.errors import RunError
 from runner.registry.bundles.run_facts import sources_of_manifest, why_not_pinned
 from runner.registry.check_notes import CheckNote
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
-from runner.results.provenance.sources_snapshot import sources_of
-from runner.spec.loader import Spec
 
 
 def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
@@ -37,32 +34,3 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
             yield f"{part}: {reason} (--force publishes it as not pinned)"
         else:
             yield CheckNote(f"not pinned: {line.partition(';')[0]}")
-
-
-@dataclass(frozen=True)
-class PartState:
-    """One part of a spec: a file, or a release that it names."""
-
-    part: str
-    what: str
-    """The file in its repository, or the release."""
-    state: str
-    """`clean`, `installed`, or why it cannot be pinned."""
-
-    @property
-    def is_pinned(self) -> bool:
-        return self.state in (CLEAN, INSTALLED)
-
-
-CLEAN, INSTALLED = "clean", "installed"
-
-
-def parts_of_spec(spec: Spec) -> Iterator[PartState]:
-    """Yield the parts of a spec, and whether others can get each."""
-    for slot, use in sorted(spec.components.items()):
-        yield PartState(slot, use.release, INSTALLED)
-    for part, source in sorted(sources_of(spec).items()):
-        shown = source.path or part
-        if source.repository is not None and source.commit is not None:
-            shown = f"{shown} at {source.commit[:10]} of {source.repository}"
-        yield PartState(part, shown, CLEAN if source.clean else source.why or "not known")

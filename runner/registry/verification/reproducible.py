@@ -1,4 +1,4 @@
-"""A published run on its way to be reproduced: got once, with every file of it as published."""
+"""Published runs that are fetched and checked before they are reproduced."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from runner.training.plan import MAX_PART_SUFFIX
 
 
 def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> FetchedRelease:
-    """A release, got into the results folder, or as it was got there before.
+    """Fetch a release into the results folder, unless it is there already.
 
     Raises:
-        ReleaseError: what was got there before is damaged, or another release; with how it is got anew.
+        ReleaseError: the existing folder is damaged or has another release; the message says how to fetch it again.
         NotPublished, UsageError: as `get`.
     """
     reference = entry.reference
@@ -44,15 +44,15 @@ def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> Fetche
 
 
 def check_whole(got: FetchedRelease) -> None:
-    """See that the files of the run are as published.
+    """Check that the files of the run were not changed.
 
     Raises:
-        ReleaseError: some are not; which, and how it is got anew.
+        ReleaseError: some were; the message names them and says how to fetch the release again.
     """
     try:
         _check_data(got)
     except ReleaseError as error:
-        raise ReleaseError(f"{error}\n{_got_anew(got)}") from error
+        raise ReleaseError(f"{error}\n{_fetch_again(got)}") from error
 
 
 def _check_data(got: FetchedRelease) -> None:
@@ -60,19 +60,19 @@ def _check_data(got: FetchedRelease) -> None:
         raise ReleaseError("\n".join(wrong))
 
 
-def _got_anew(got: FetchedRelease) -> str:
-    """The command that gets a damaged release again, where its marker says from where."""
+def _fetch_again(got: FetchedRelease) -> str:
+    """Return the command that fetches a damaged release again."""
     where = where_from(got.folder)
     at = f" --from {shlex.quote(where)}" if where else ""
     return f"get it again into another folder: nip-run get {got.release.reference} NEW{at}"
 
 
 def sound(got: FetchedRelease) -> RunFolder:
-    """The run of a release whose files are as published.
+    """Return the run of a release after checking its files.
 
     Raises:
-        UsageError: it is a training run, or did not come to its end.
-        ReleaseError: some are not; which.
+        UsageError: it is a training run, or not finished.
+        ReleaseError: files were changed.
     """
     check_whole(got)
     run = got.run
@@ -93,7 +93,7 @@ def sound(got: FetchedRelease) -> RunFolder:
 
 
 def suffixed(run_id: str, suffix: str) -> str:
-    """A name for a run that belongs to another, short enough to be numbered."""
+    """Return a run id with a suffix, short enough to be numbered."""
     return run_id[: LONGEST_RUN_ID - len(suffix) - MAX_PART_SUFFIX] + suffix
 
 

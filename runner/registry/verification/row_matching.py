@@ -1,4 +1,4 @@
-"""Two streams of rows, in about the same order, matched by what each row is of; memory is bounded."""
+"""Matching of two streams of rows by key, in bounded memory, if their orders are similar."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ Row = Mapping[str, Any]
 Key = tuple[Any, ...]
 
 MAX_WAITING = 32 << 20
-"""Characters of the rows that are held since their like has not come yet."""
+"""Maximum size in characters of the unmatched rows in memory."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A row of one stream with that of the other which is of the same; None where the other has none."""
+    """A row of each stream with the same key; None if a stream has none."""
 
     key: Key
     recorded: Row | None
     again: Row | None
     place: int
-    """Of the recorded row in its stream, from 1; where there is none, of the other in its own."""
+    """The position of the recorded row, or else of the other row, counted from 1."""
     moved: bool = False
-    """It stands before a row that it should follow, or after one that it should precede."""
+    """The row is not in order."""
 
 
 class TooFar(Exception):
-    """More rows than are held stand elsewhere than their like; how many were read."""
+    """The streams are in orders too different for the memory limit; carries the number of rows read."""
 
     def __init__(self, read: int) -> None:
         super().__init__(f"after {read:,} rows")
@@ -37,7 +37,7 @@ class TooFar(Exception):
 
 @dataclass(frozen=True)
 class _Placed:
-    """A row where it stands in its stream, from 1."""
+    """A row with its position, counted from 1."""
 
     key: Key
     row: Row
@@ -49,7 +49,7 @@ class _Placed:
 
 
 class _Stream:
-    """A stream that is read row by row, and its rows that wait for their like."""
+    """A stream of rows, with the rows that are not matched yet."""
 
     def __init__(self, rows: Iterator[Row], key: Callable[[Row], Key]) -> None:
         self._rows, self._key = rows, key
@@ -60,7 +60,7 @@ class _Stream:
         self.has_ended = False
 
     def next(self) -> _Placed | None:
-        """Its next row; None at its end."""
+        """Read the next row; None at the end."""
         row = next(self._rows, None)
         if row is None:
             self.has_ended = True
@@ -73,7 +73,7 @@ class _Stream:
         self.size_waiting += placed.size
 
     def take(self, key: Key) -> _Placed | None:
-        """The first row of this key that waits."""
+        """Remove and return the first unmatched row with this key."""
         alike = self._waiting.get(key)
         if alike is None:
             return None
@@ -84,21 +84,21 @@ class _Stream:
         return placed
 
     def left(self) -> list[_Placed]:
-        """The rows that wait, in their order."""
+        """Return the unmatched rows in order."""
         return sorted((placed for alike in self._waiting.values() for placed in alike), key=lambda one: one.place)
 
     def passes(self, place: int) -> bool:
-        """Whether a row that is matched now stands after all that were matched before."""
+        """Tell whether a matched row is after all rows that were matched before."""
         is_next = place > self._last_matched
         self._last_matched = max(self._last_matched, place)
         return is_next
 
 
 def matched(recorded: Iterator[Row], again: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
-    """Each row of either stream once, with its like: the first of a key with the first, the second with the second.
+    """Yield each row of either stream once, matched in order with the rows of the same key.
 
     Raises:
-        TooFar: the streams are in orders so different that it would take more memory than is given.
+        TooFar: the orders are too different for the memory limit.
     """
     ours, theirs = _Stream(recorded, key), _Stream(again, key)
 

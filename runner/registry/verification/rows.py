@@ -1,4 +1,4 @@
-"""The recorded rows of a run held against those that follow from its journal."""
+"""Comparison of a run's recorded rows with those recomputed from its journal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 
 MOST_SHOWN = 80
-"""Characters of a name that a stranger gave."""
+"""Maximum number of characters shown of a name or a value."""
 
 MAX_COLUMNS = 8
-"""So many columns of one row are told."""
+"""Maximum number of columns listed for a row."""
 
 KEYS: Mapping[str, Sequence[str]] = {
     "rollouts": ("rollout_id",),
     "messages": ("rollout_id", "round", "channel", "agent"),
     "completions": ("rollout_id", "round", "agent", "attempt", "vote"),
 }
-"""What says of which game, and of what in it, a row is."""
+"""The columns that identify a row of each table."""
 
 _LATER_COLUMNS = frozenset((*LATER_CLASSES, "service_tier", "usage_estimated"))
 
@@ -35,7 +35,7 @@ _NOT_ITS_NAME = frozenset(("run_id",))
 
 
 def different_rows(recorded: RunFolder, again: RunFolder, *, other_version: bool = False) -> Iterator[str]:
-    """Rows that differ, by table and rollout, of all tables that were recorded."""
+    """Yield the rows that differ, for all tables that were recorded."""
     published, but = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published.is_file():
         rows = partial(_published, published, other_version)
@@ -50,9 +50,9 @@ def different_rows(recorded: RunFolder, again: RunFolder, *, other_version: bool
 
 
 def different_from_published(recorded: RunFolder, again: RunFolder, *, other_version: bool = False) -> Iterator[str]:
-    """The published rollouts of a run held against those of a run of another name that replayed it.
+    """Yield the published rollouts that differ from those of a run that replayed it under another name.
 
-    Another version may have had fewer columns.
+    Another version may have written fewer columns.
     """
     path = recorded.path / ROLLOUTS_FILE
     if not path.is_file():
@@ -64,7 +64,7 @@ def different_from_published(recorded: RunFolder, again: RunFolder, *, other_ver
 def _differences(
     file: str, table: str, recorded: Callable[[], Iterator[Row]], again: RunFolder, but: frozenset[str]
 ) -> Iterator[str]:
-    """What is wrong with recorded rows, each thing once: they are matched by what they are of, and not by place."""
+    """Yield what is wrong with recorded rows, which are matched by key, not by position."""
     key = partial(_key, KEYS[table])
     in_order = True
     try:
@@ -84,13 +84,13 @@ def _differences(
 
 
 def _key(columns: Sequence[str], row: Row) -> Key:
-    """What a row is of, for rows of any content."""
+    """Return the key of a row, for any content."""
     values = (row.get(name) for name in columns)
     return tuple(one if type(one) in (str, int, type(None)) else repr(one) for one in values)
 
 
 def _told(table: str, key: Key, *, whole: bool = False) -> str:
-    """What a row is of, in words; `whole`: with what parts it from the others of its rollout."""
+    """Describe a row by its rollout; `whole`: by its complete key."""
     named = list(zip(KEYS[table], key, strict=True))[: None if whole else 1]
     return ", ".join(
         f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MOST_SHOWN))}"
@@ -100,13 +100,13 @@ def _told(table: str, key: Key, *, whole: bool = False) -> str:
 
 
 def _later_columns_missing(path: Path) -> frozenset[str]:
-    """The columns that the version that wrote a table did not have, although its journal may hold their values."""
+    """Return the columns that the version that wrote a table did not have yet."""
     present = {name for (name,) in read_tables("SELECT column_name FROM (DESCRIBE rows)", {"rows": path}, {})}
     return _LATER_COLUMNS - present
 
 
 def _wrong_columns(recorded: Row, again: Row, but: frozenset[str]) -> str:
-    """The columns in which a recorded row is not what follows, with both values; nothing where it is."""
+    """Describe the columns that differ, with both values; empty if none does."""
     wrong = [
         name
         for name, value in again.items()
@@ -129,7 +129,7 @@ def _short(row: Row, name: str) -> str:
 
 
 def _published(path: Path, other_version: bool) -> Iterator[Row]:
-    """The rows of a `rollouts.jsonl`; columns that another version did not write, in any row, are null."""
+    """Yield the rows of a `rollouts.jsonl`; columns that another version did not write are null."""
     left_out: Row | None = None
     for row in published_rows(path):
         if left_out is None:
@@ -138,7 +138,7 @@ def _published(path: Path, other_version: bool) -> Iterator[Row]:
 
 
 def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
-    """The rows of a table, with every column that it has today; those that an earlier version did not write are null.
+    """Yield the rows of a table with all current columns; those that an earlier version did not write are null.
 
     Raises:
         RunError: it cannot be read.
@@ -155,7 +155,7 @@ def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
 
 
 def _json(value: Any) -> Any:
-    """A value of a column of JSON, which a table has as text."""
+    """Parse a value of a JSON column."""
     if not isinstance(value, str):
         return value
     try:
