@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from runner.registry.board.board import PublishedRow
+from runner.results.leaderboard.model import LeaderboardRow, Row
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SEED, SweepPoint, sweep_rows
 from runner.results.metric_table import RANKING_METRIC
@@ -47,7 +49,7 @@ class SweepPoints:
         return any(line.seeds > 1 for line in self.lines)
 
 
-def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[SweepPoints]:
+def sweeps_of(rows: Sequence[LeaderboardRow], results: Results) -> list[SweepPoints]:
     """The sweeps among a results folder's rows: seeds are pooled and ranked as `nip-run sweep` has them.
 
     Raises:
@@ -55,7 +57,7 @@ def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[Sweep
     """
     found = []
     for name, members in _swept(rows):
-        points = [SweepPoint(name, row["run_id"], point, row["seed"] or 0) for row, point in members]
+        points = [SweepPoint(name, row.run_id, point, row.seed or 0) for row, point in members]
         lines = [
             SweepLine(
                 row.point, row.run_ids, len(row.seeds), value.value, value.ci_low, value.ci_high, value.n,
@@ -68,15 +70,14 @@ def sweeps_of(rows: Sequence[Mapping[str, Any]], results: Results) -> list[Sweep
     return found
 
 
-def published_sweeps(rows: Sequence[Mapping[str, Any]]) -> list[SweepPoints]:
+def published_sweeps(rows: Sequence[PublishedRow]) -> list[SweepPoints]:
     """Those among a registry's rows, each seed a line: a board pools no runs of others."""
     found = []
     for name, members in _swept(rows):
         lines = [
             SweepLine(
-                point, (row["release"].removeprefix("run/"),), 1, row["accuracy"], row["ci_low"], row["ci_high"],
-                row["n"], row["cost_usd"], None if row["rank"] is None else (row["rank"], row["rank_last"]),
-                row["reason"],
+                point, (row.release.removeprefix("run/"),), 1, row.accuracy, row.ci_low, row.ci_high, row.n,
+                row.cost_usd, row.ranks, row.reason,
             )
             for row, point in members
         ]  # fmt: skip
@@ -84,13 +85,13 @@ def published_sweeps(rows: Sequence[Mapping[str, Any]]) -> list[SweepPoints]:
     return found
 
 
-def _swept(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[tuple[Mapping[str, Any], dict[str, Any]]]]]:
+def _swept(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str, Any]]]]]:
     """The rows of each spec that are points of a sweep and were not replayed, with their points."""
-    groups: dict[str, list[tuple[Mapping[str, Any], dict[str, Any]]]] = defaultdict(list)
+    groups: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
     for row in rows:
-        if row["point"] and row["replay_of"] is None and row["rejudge_of"] is None:
+        if row.point and row.replay_of is None and row.rejudge_of is None:
             with suppress(ValueError):  # a stranger's need be no point
-                groups[str(row["name"])].append((row, point_of(row["point"])))
+                groups[str(row.name)].append((row, point_of(row.point)))
     for name, members in sorted(groups.items()):
         if 1 < len(members) <= MOST_POINTS:
             yield name, sorted(members, key=lambda one: [_order(value) for value in one[1].values()])

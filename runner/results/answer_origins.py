@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-NO_OWN_SAMPLE = "not a sample of its own"
-"""How the reason begins why a run without enough answers of its own does not rank."""
-
 
 @dataclass(frozen=True)
 class AnswerOrigins:

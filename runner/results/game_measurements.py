@@ -5,12 +5,13 @@ Any process may measure a game; the process that counts the values does so in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.results.metric_table import Source, metrics_of
+from runner.results.metric_table import METRICS, Source
 from runner.rollouts.confidence import is_bound
 from runner.rollouts.rollout import Outcome, Rollout
 
@@ -109,18 +110,23 @@ class AgentFacts:
 def _of_game(protocol: Protocol, rollout: Rollout) -> list[Added]:
     facts = GameFacts(protocol, rollout)
     added: list[Added] = []
-    for metric in metrics_of(Source.GAMES):
-        assert metric.compute is not None
-        if values := metric.compute(facts):
-            added.append((None, metric.name, values))
+    for name, compute in _functions(Source.GAMES, tuple(METRICS)):
+        if values := compute(facts):
+            added.append((None, name, values))
     return added
 
 
+@cache
+def _functions(source: Source, names: tuple[str, ...]) -> list[tuple[str, Callable[..., Any]]]:
+    """Return the functions of the metrics of a source, by name; `names` are those of the whole table."""
+    found = (METRICS[name] for name in names)
+    return [(one.name, one.compute) for one in found if one.source is source and one.compute is not None]
+
+
 def _add_agents(added: list[Added], protocol: Protocol, rollout: Rollout) -> None:
-    computed = [(metric.name, metric.compute) for metric in metrics_of(Source.AGENTS)]
+    functions = _functions(Source.AGENTS, tuple(METRICS))
     for facts in _agents(protocol, rollout):
-        for name, compute in computed:
-            assert compute is not None
+        for name, compute in functions:
             if values := compute(facts):
                 added.append((facts.name, name, tuple(values)))
         if facts.limited:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runner.registry.board.board import PublishedRow
 from tests.browser.conftest import Opens
 from tests.support.boards import board_page, board_row, made_board
 
@@ -18,7 +19,7 @@ HOSTILE = "<script>document.title = 'taken'</script>\u202e\x1b[31m<img src=x one
 MANY = 10_000
 
 
-def rows(count: int) -> list[dict[str, Any]]:
+def rows(count: int) -> list[PublishedRow]:
     """Rows of different accuracies and costs, in two protocols; those after the first 8 have no rank."""
     return [
         board_row(
@@ -32,7 +33,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def page_of(tmp_path: Path) -> Any:
-    def made(*listed: dict[str, Any]) -> Path:
+    def made(*listed: PublishedRow) -> Path:
         path = tmp_path / "board.html"
         path.write_bytes(board_page(made_board(*listed)))
         return path

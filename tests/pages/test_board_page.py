@@ -45,7 +45,7 @@ def lists(board: BoardPage) -> list[list[str]]:
 
 @pytest.mark.full
 def test_the_lists_have_the_rows_of_the_leaderboard_in_its_order(results: Results) -> None:
-    rows = local_rows(results)
+    rows = [row.to_json() for row in local_rows(results)]
     board = local_board(results)
     assert lists(board) == [
         [row["run_id"] for row in rows if row["benchmark"] == benchmark] for benchmark in ("other/v1", "tiny/v1")

@@ -147,4 +147,4 @@ class Watched(FolderTransport):
 
 
 def by_release(board: RegistryBoard) -> dict[str, Mapping[str, Any]]:
-    return {row["release"]: row for row in board.rows}
+    return {row.release: row.to_json() for row in board.rows}

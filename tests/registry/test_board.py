@@ -12,12 +12,13 @@ import pytest
 
 from runner.base.errors import UsageError
 from runner.documents.releases.bundle import Bundle
-from runner.registry.board.board import _with_own_lists, registry_board
+from runner.registry.board.board import PublishedRow, registry_board, with_own_lists
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from tests.registry.planted import Watched, by_release, publish, release_of
+from tests.support.boards import board_row
 from tests.support.processes import nip_run_here
 from tests.support.registries import ALIKE, PLACES
 
@@ -39,9 +40,8 @@ def edited(results: Path, name: str, place: Path, file: str, change: Any) -> Run
 def test_each_task_has_a_list_of_its_own_whatever_keeps_its_runs_from_ranking() -> None:
     """The view puts runs of a task that cannot rank below the list of another task, as `lost` and `replay` here."""
 
-    def row(name: str, task: str | None, **changes: Any) -> dict[str, Any]:
-        ranked = {"benchmark": "b", "list": 1, "rank": 1, "rank_last": 1, "reason": None}
-        return {**ranked, "run_id": name, "task": task, **changes}
+    def row(name: str, task: str | None, **changes: Any) -> PublishedRow:
+        return board_row(benchmark="b", run_id=name, task=task, **changes)
 
     below = {"rank": None, "rank_last": None}
     rows = [
@@ -52,7 +52,7 @@ def test_each_task_has_a_list_of_its_own_whatever_keeps_its_runs_from_ranking() 
         row("replay", "small", **below, reason="replay of lost"),
         row("next", "second", list=2),
     ]
-    found = {one["run_id"]: (one["list"], one["rank"]) for one in _with_own_lists(rows)}
+    found = {one.run_id: (one.list, one.rank) for one in with_own_lists(rows)}
     assert found == {
         "best": (1, 1), "tree": (1, None), "lost": (3, None), "alone": (4, 1), "replay": (3, None), "next": (2, 1),
     }  # fmt: skip
@@ -320,7 +320,8 @@ def board_at(place: str, root: Path, looked_at: Path, results: Path) -> None:
         publish(registry, release(results, "before"))
         with connect(where) as again:
             board = registry_board(again, cache=root / "cache")
-    (row,) = board.rows
+    (published,) = board.rows
+    row = published.to_json()
     assert board.left_out == []
     theirs = by_release(registry_board(connect(str(looked_at / "registry")), cache=looked_at / "cache"))[row["release"]]
     assert {name: row[name] for name in ("release_sha256", "accuracy", "ci_low", "task", "numbers")} == {

@@ -10,7 +10,7 @@ from typing import Any
 from runner.pages.boards.lists import BoardPage, published_board
 from runner.pages.boards.page import board_site
 from runner.pages.site import as_one_file
-from runner.registry.board.board import RegistryBoard
+from runner.registry.board.board import PublishedRow, RegistryBoard
 
 _PLAIN: dict[str, Any] = {
     "benchmark": "tiny/v1", "run_id": "tiny-1", "name": "tiny", "protocol": "nip", "accuracy": 0.5, "ci_low": 0.4,
@@ -22,16 +22,18 @@ _PLAIN: dict[str, Any] = {
     "group_by": None, "per_datapoint": 1, "replay_of": None, "rejudge_of": None, "no_decision": 2, "stopped": None,
     "release": "run/acme/tiny@1", "release_sha256": "f" * 64, "owner": "acme", "signed": False, "tier": "self-reported",
     "numbers": "recomputed from its records", "effort": {"rollouts": 0, "at_least": []}, "marks": [],
+    "trained_on": None, "lineage": [], "transport_failed": 0,
+    "invalid_response": 0, "refused": 0, "context_exceeded": 0, "shared_with": None, "shared": None,
 }  # fmt: skip
 
 
-def board_row(**changes: Any) -> dict[str, Any]:
+def board_row(**changes: Any) -> PublishedRow:
     """A row of a registry's board."""
     assert changes.keys() <= _PLAIN.keys()
-    return {**_PLAIN, **changes}
+    return PublishedRow(**{**_PLAIN, **changes})
 
 
-def made_board(*rows: dict[str, Any], **of_board: Any) -> BoardPage:
+def made_board(*rows: PublishedRow, **of_board: Any) -> BoardPage:
     return published_board(RegistryBoard("file:there", list(rows), **of_board))
 
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
     from runner.cli.terminal.board_lists import show_lists
-    from runner.results.leaderboard.local_board import local_rows, shared_in_words, told_reason, without_board
+    from runner.results.leaderboard.local_board import local_rows, with_stop_reasons, without_board
     from runner.results.leaderboard.results_folder import Results
 
     if args.where is not None:
@@ -49,10 +49,9 @@ def execute(args: argparse.Namespace) -> int:
         return _rebuild(results, as_json=args.json)
     records = local_rows(results, args.benchmark)
     if args.json:
-        print_json(records)
+        print_json([row.to_json() for row in records])
         return ExitCode.DONE
-    for row in records:
-        row["reason"] = told_reason(row, results)
+    records = with_stop_reasons(records, results)
     if not records:
         say(
             f"no rows in {results.path}"
@@ -62,8 +61,8 @@ def execute(args: argparse.Namespace) -> int:
     else:
         show_lists(records)
         for row in records:
-            for line in shared_in_words(row):
-                note(f"note: {row['run_id']}: {line}")
+            if row.shared_note is not None:
+                note(f"note: {row.run_id}: {row.shared_note}")
     return ExitCode.DONE
 
 

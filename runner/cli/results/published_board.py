@@ -8,7 +8,7 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import in_one_line
 from runner.cli.terminal.board_lists import show_lists
 from runner.cli.terminal.output import note, print_json, say, wrapped
-from runner.registry.board.board import registry_board
+from runner.registry.board.board import PublishedRow, registry_board
 from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
 from runner.registry.lineage.descriptions import legend
 from runner.registry.transports.locations import to_read
@@ -25,14 +25,10 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     if as_json:
         print_json(board.to_json())
         return ExitCode.DONE
-    told = legend(mark for row in board.rows for mark in row["marks"][:_FIRST])
-    for row in board.rows:
-        row["shown_as"] = row["release"].removeprefix("run/")
-        row[TRAINED] = games_learnt_from(row["effort"])
-        row[MARKS] = _marks(row["marks"])
+    told = legend(mark for row in board.rows for mark in row.marks[:_FIRST])
     if board.rows:
-        columns = [name for name in (TIER, TRAINED, MARKS) if any(row[name] for row in board.rows)]
-        show_lists(board.rows, columns)
+        columns = [name for name in (TIER, TRAINED, MARKS) if any(_cells(row)[name] for row in board.rows)]
+        show_lists(board.rows, columns, _cells)
         note(wrapped(tiers_in_words(board)))
         if told is not None:
             note(wrapped(told))
@@ -41,6 +37,16 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     for line in not_shown(board):
         note(line)
     return ExitCode.DONE
+
+
+def _cells(row: PublishedRow) -> dict[str, str]:
+    """Return the cells of a row that a board of a results folder does not have."""
+    return {
+        "run": row.release.removeprefix("run/"),
+        TIER: row.tier,
+        TRAINED: games_learnt_from(row.effort),
+        MARKS: _marks(row.marks),
+    }
 
 
 def _marks(marks: Sequence[str]) -> str:

@@ -15,17 +15,11 @@ from typing import Any
 
 from runner.pages.boards.marks import Mark, mark_of
 from runner.pages.sweeps import SweepPoints, published_sweeps, short_names, sweeps_of
-from runner.registry.board.board import RegistryBoard
+from runner.registry.board.board import PublishedRow, RegistryBoard
 from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
 from runner.registry.lineage.descriptions import legend
-from runner.results.leaderboard.local_board import (
-    lists_of,
-    local_rows,
-    selection_in_words,
-    shared_in_words,
-    told_reason,
-    without_board,
-)
+from runner.results.leaderboard.local_board import local_rows, with_stop_reasons, without_board
+from runner.results.leaderboard.model import LeaderboardRow, lists_of
 from runner.results.leaderboard.results_folder import Results
 from runner.results.sweep_points import point_of
 
@@ -112,9 +106,7 @@ def local_board(results: Results, named: str | None = None) -> BoardPage:
     Raises:
         LeaderboardError: it is damaged, or a newer nip-run wrote it.
     """
-    rows = local_rows(results)
-    for row in rows:
-        row["reason"] = told_reason(row, results)
+    rows = with_stop_reasons(local_rows(results), results)
     lists = lists_of(rows)
     names = _names(lists)
     told = [
@@ -142,7 +134,7 @@ def local_board(results: Results, named: str | None = None) -> BoardPage:
 
 
 def published_board(
-    board: RegistryBoard, named: str | None = None, *, name_of: Callable[[Mapping[str, Any]], str] | None = None
+    board: RegistryBoard, named: str | None = None, *, name_of: Callable[[PublishedRow], str] | None = None
 ) -> BoardPage:
     """The board of a registry.
 
@@ -166,7 +158,7 @@ def published_board(
     if not board.rows:
         said = [f"No benchmark is published in {board.where}.", *hidden]
         return BoardPage(board.where, True, place, told, board.left_out, said)
-    meaning = legend(mark for row in board.rows for mark in row["marks"])
+    meaning = legend(mark for row in board.rows for mark in row.marks)
     commands = [
         ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
         ("A release as a folder, every file checked", f"nip-run get REF{place}"),
@@ -178,22 +170,22 @@ def published_board(
     return BoardPage(board.where, True, place, told, board.left_out, said, commands)
 
 
-def _names(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
+def _names(lists: Sequence[Sequence[LeaderboardRow]]) -> list[str]:
     """The name of each list's page: two benchmarks may have one task."""
     seen: Counter[str] = Counter()
     names = []
     for listed in lists:
-        name = (listed[0]["task"] or "unknown")[:_TASK_CHARACTERS]
+        name = (listed[0].task or "unknown")[:_TASK_CHARACTERS]
         seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return names
 
 
 def _task_list(
-    name: str, listed: Sequence[Mapping[str, Any]], rows: Sequence[BoardRow], sweeps: Sequence[SweepPoints]
+    name: str, listed: Sequence[LeaderboardRow], rows: Sequence[BoardRow], sweeps: Sequence[SweepPoints]
 ) -> TaskList:
     first = listed[0]
-    return TaskList(name, str(first["benchmark"]), first["task"], selection_in_words(first), rows, sweeps)
+    return TaskList(name, str(first.benchmark), first.task, first.selection, rows, sweeps)
 
 
 _SAME = (
@@ -204,48 +196,45 @@ _SAME = (
 """What a page's row has as the board has it."""
 
 
-def _local(row: Mapping[str, Any], short_point: str | None) -> BoardRow:
-    told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}", *shared_in_words(row)]
-    return BoardRow(
-        {"run": row["run_id"], "release": None, **_shared(row, short_point)}, [mark_of(text) for text in told if text]
-    )
+def _local(row: LeaderboardRow, short_point: str | None) -> BoardRow:
+    return BoardRow({"run": row.run_id, "release": None, **_shared(row, short_point)}, _marks(row, row.shared_note))
 
 
-def _published(row: Mapping[str, Any], short_point: str | None) -> BoardRow:
+def _published(row: PublishedRow, short_point: str | None) -> BoardRow:
     own = {
-        "run": row["release"].removeprefix("run/"),
-        "release": row["release"],
+        "run": row.release.removeprefix("run/"),
+        "release": row.release,
         **_shared(row, short_point),
-        "trained_on": games_learnt_from(row["effort"]) or None,
-        "tier": row["tier"],
-        "numbers": row["numbers"],
-        "owner": row["owner"],
-        "signed": row["signed"],
-        "release_sha256": row["release_sha256"],
+        "trained_on": games_learnt_from(row.effort) or None,
+        **{name: getattr(row, name) for name in ("tier", "numbers", "owner", "signed", "release_sha256")},
     }
-    told = [row["reason"], row["stopped"] and f"stopped once decided: {row['stopped']}", *row["marks"]]
-    return BoardRow(own, [mark_of(text) for text in told if text])
+    return BoardRow(own, _marks(row, *row.marks))
 
 
-def _shared(row: Mapping[str, Any], short_point: str | None) -> dict[str, Any]:
-    at = {name: None if row[name] is None else f"{row[name]:%Y-%m-%d %H:%M}" for name in ("started_at", "finished_at")}
+def _marks(row: LeaderboardRow, *more: str | None) -> list[Mark]:
+    stopped = row.stopped and f"stopped once decided: {row.stopped}"
+    return [mark_of(text) for text in (row.reason, stopped, *more) if text]
+
+
+def _shared(row: LeaderboardRow, short_point: str | None) -> dict[str, Any]:
+    times = {"started_at": row.started_at, "finished_at": row.finished_at}
     return {
-        "run_id": row["run_id"],
+        "run_id": row.run_id,
         "short_point": short_point,
-        **{name: row[name] for name in _SAME},
-        "outcomes": row["outcomes"],
-        **at,
+        **{name: getattr(row, name) for name in _SAME},
+        "outcomes": row.outcomes,
+        **{name: None if time is None else f"{time:%Y-%m-%d %H:%M}" for name, time in times.items()},
     }
 
 
-def _short_points(rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
+def _short_points(rows: Sequence[LeaderboardRow]) -> list[str | None]:
     """What a sweep sets in each row, its keys by as much of their ends as tells them apart."""
     points: list[dict[str, Any] | str | None] = []
     for row in rows:
         try:
-            points.append(point_of(row["point"]) if row["point"] else None)
+            points.append(point_of(row.point) if row.point else None)
         except ValueError:
-            points.append(str(row["point"]))  # a stranger's, as it stands
+            points.append(str(row.point))  # a stranger's, as it stands
     names = short_names({key for point in points if isinstance(point, dict) for key in point})
     return [
         " ".join(f"{names[key]}={_told(value)}" for key, value in point.items()) if isinstance(point, dict) else point

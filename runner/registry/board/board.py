@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import in_words
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.results.leaderboard.database import Leaderboard
-from runner.results.leaderboard.local_board import shared_in_words
+from runner.results.leaderboard.model import OTHER_TASK, LeaderboardRow, rows_of_view
 
 TIER = "self-reported"
 """What every row is of which the registry says no more: a board replays no journal, and whoever publishes may write
@@ -35,13 +35,32 @@ RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
 """How far a row's numbers were looked at."""
 
 
+@dataclass(slots=True, kw_only=True)
+class PublishedRow(LeaderboardRow):
+    """A run on the board of a registry, with its release and the training behind it."""
+
+    release: str
+    release_sha256: str
+    owner: str
+    signed: bool
+    effort: Mapping[str, Any]
+    """See `total_json`."""
+    trained_on: Mapping[str, Any] | None
+    """The datapoints of its task that its models were trained on; None if it is not known."""
+    lineage: Sequence[Mapping[str, Any]]
+    """See `origin_json`."""
+    tier: str
+    numbers: str
+    """How far its numbers were checked."""
+    marks: Sequence[str]
+
+
 @dataclass
 class RegistryBoard:
-    """What a registry's board shows, and what it leaves out."""
+    """The board of a registry."""
 
     where: str
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """Those of the view `leaderboard`, each with its release and the training behind it."""
+    rows: list[PublishedRow] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     """Releases that are damaged or say what cannot be, each with why."""
     private: int = 0
@@ -53,7 +72,7 @@ class RegistryBoard:
 
     def to_json(self) -> dict[str, Any]:
         left_out = [{"release": release, "why": why} for release, why in self.left_out]
-        return {**vars(self), "left_out": left_out}
+        return {**vars(self), "rows": [row.to_json() for row in self.rows], "left_out": left_out}
 
 
 @dataclass(frozen=True)
@@ -94,12 +113,12 @@ def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = Non
     repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
     _check_benchmark(benchmark, rows, registry.where)
     for row in rows:
-        if benchmark not in (None, row["benchmark"]):
+        if benchmark not in (None, row.benchmark):
             continue
-        entry = shown[row["run_id"]]
+        entry = shown[row.run_id]
         try:
-            made = _with_lineage(row, entry, runs[row["run_id"]], lineage, sessions)
-            board.rows.append({**made, "marks": [*repeats.get(entry.sha256, ()), *made["marks"]]})
+            published = _published(row, entry, runs[row.run_id], lineage, sessions)
+            board.rows.append(replace(published, marks=[*repeats.get(entry.sha256, ()), *published.marks]))
         except Exception as error:  # noqa: BLE001 - as below
             board.left_out.append((str(entry.reference), in_words(error)))
     board.cycles = lineage.cycles()
@@ -174,8 +193,8 @@ def _ranked(
     shown: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
     registry: Registry,
-) -> list[dict[str, Any]]:
-    """The rows of the view `leaderboard`, over a board in the cache that has just these runs."""
+) -> list[LeaderboardRow]:
+    """Return the rows of the view `leaderboard` of a board in the cache that has just these runs."""
     database = Leaderboard(kept.path, kept.runs)
     there: set[str] = set()
     if database.path.is_file():
@@ -186,45 +205,43 @@ def _ranked(
     if new or gone or not database.path.is_file():
         for sha256, why in database.update(new, gone, registry.publication_order()).items():
             board.left_out.append((str(shown[sha256].reference), why))
-    columns, rows = database.query("SELECT * FROM leaderboard")
-    return _with_own_lists([_with_release(dict(zip(columns, row, strict=True)), shown) for row in rows])
+    rows = rows_of_view(*database.query("SELECT * FROM leaderboard"))
+    return with_own_lists([_with_release(row, shown) for row in rows])
 
 
-def _with_release(row: dict[str, Any], shown: Mapping[str, ReleaseEntry]) -> dict[str, Any]:
+def _with_release(row: LeaderboardRow, shown: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
     """Replace the hash of the release that a row shares answers with, its name in the cache, by its reference."""
-    if (sha256 := row["shared_with"]) in shown:
-        release = str(shown[sha256].reference)
-        row.update(shared_with=release, reason=row["reason"] and row["reason"].replace(sha256, release))
-    return row
+    if (sha256 := row.shared_with) is None or sha256 not in shown:
+        return row
+    release = str(shown[sha256].reference)
+    return replace(row, shared_with=release, reason=row.reason and row.reason.replace(sha256, release))
 
 
-_ELSEWHERE = ("another selection: ", "its templates use other columns: ", "other datapoints: ")
-
-
-def _with_own_lists(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_own_lists(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     """Give each task a list of its own: the view puts the runs of some tasks below another task's list."""
-    last: dict[str, int] = {}
-    lists: dict[tuple[str, str | None], int] = {}
-    own: set[tuple[str, int]] = set()
+    last: dict[str | None, int] = {}
+    lists: dict[tuple[str | None, str | None], int] = {}
+    own: set[tuple[str | None, int]] = set()
     for row in rows:
-        benchmark, number = row["benchmark"], row["list"]
+        benchmark, number = row.benchmark, row.list
         last[benchmark] = max(last.get(benchmark, 0), number)
         if (benchmark, number) not in own:  # the first row of a list is of the list's own task
             own.add((benchmark, number))
-            lists[benchmark, row["task"]] = number
+            lists[benchmark, row.task] = number
+    placed = []
     for row in rows:
-        benchmark, task = row["benchmark"], row["task"]
+        benchmark, task = row.benchmark, row.task
         if (benchmark, task) not in lists:
             last[benchmark] += 1
             lists[benchmark, task] = last[benchmark]
-        row["list"] = lists[benchmark, task]
-        if row["rank"] is None and str(row["reason"] or "").startswith(_ELSEWHERE):
-            row.update(rank=1, rank_last=1, reason=None)
-    return sorted(rows, key=lambda row: (str(row["benchmark"]), row["list"]))
+        own_list = replace(row, list=lists[benchmark, task])
+        is_alone = any(reason.is_reason_of(row) for reason in OTHER_TASK)
+        placed.append(replace(own_list, rank=1, rank_last=1, reason=None) if is_alone else own_list)
+    return sorted(placed, key=lambda row: (str(row.benchmark), row.list))
 
 
-def _check_benchmark(benchmark: str | None, rows: Sequence[Mapping[str, Any]], where: str) -> None:
-    known = sorted({str(row["benchmark"]) for row in rows})
+def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], where: str) -> None:
+    known = sorted({str(row.benchmark) for row in rows})
     if benchmark is not None and benchmark not in known:
         near = did_you_mean(benchmark, known) or (f"; there are: {comma_join(known)}" if known else "")
         raise UsageError(f"no benchmark {benchmark!r} is published in {where}{near}")
@@ -260,26 +277,26 @@ def _more(count: int) -> str:
     return f" and {count} more" if count else ""
 
 
-def _with_lineage(
-    row: dict[str, Any], entry: ReleaseEntry, kept: CachedRun, lineage: Lineage, sessions: Mapping[str, LineageSession]
-) -> dict[str, Any]:
-    """A row with its release in the place of the name that it has in the cache, and the training behind it."""
+def _published(
+    row: LeaderboardRow, entry: ReleaseEntry, cached: CachedRun, lineage: Lineage,
+    sessions: Mapping[str, LineageSession],
+) -> PublishedRow:  # fmt: skip
+    """Return a row under its run's own id, with its release and the training behind it."""
     session = sessions[entry.sha256]
     ancestry: Ancestry = lineage.ancestry(session)
     contact = lineage.contact(session, ancestry)
-    return {
-        **row,
-        "run_id": kept.run_id,
-        "release": str(entry.reference),
-        "release_sha256": entry.sha256,
-        "owner": entry.reference.owner,
-        "signed": entry.signed,
-        "effort": total_json(ancestry),
-        "trained_on": None if contact is None else {**vars(contact), "shown": str(contact)},
-        "lineage": [origin_json(origin) for origin in ancestry.origins],
-        "tier": entry.vouched or TIER,
-        "numbers": AS_PUBLISHED
-        if any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in kept.marks)
-        else RECOMPUTED,
-        "marks": [*kept.marks, *shared_in_words(row), *kin_in_words(session), *marks_of(session, ancestry, contact)],
-    }
+    is_published = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
+    shared = () if row.shared_note is None else (row.shared_note,)
+    return PublishedRow(
+        **{**row.to_json(), "run_id": cached.run_id},
+        release=str(entry.reference),
+        release_sha256=entry.sha256,
+        owner=entry.reference.owner,
+        signed=entry.signed,
+        effort=total_json(ancestry),
+        trained_on=None if contact is None else {**vars(contact), "shown": str(contact)},
+        lineage=[origin_json(origin) for origin in ancestry.origins],
+        tier=entry.vouched or TIER,
+        numbers=AS_PUBLISHED if is_published else RECOMPUTED,
+        marks=[*cached.marks, *shared, *kin_in_words(session), *marks_of(session, ancestry, contact)],
+    )

@@ -17,7 +17,7 @@ _SELF_REPORTED = (
 
 def tiers_in_words(board: RegistryBoard) -> str:
     """What is known of the rows beyond what they say, whose word that is, and what shows more of one run."""
-    told = {row["tier"].partition(" ")[0] for row in board.rows}
+    told = {row.tier.partition(" ")[0] for row in board.rows}
     said = [
         f"recomputed: {board.where} says that it has computed the numbers again from the journal; that the games were "
         "played is the publisher's word"
@@ -28,7 +28,7 @@ def tiers_in_words(board: RegistryBoard) -> str:
         _SELF_REPORTED if TIER in told else "",
     ]  # fmt: skip
     shown = "; ".join(line for line in said if line)
-    return f"{shown}. Of one run this shows more: {verifying(board, board.rows[0]['release'])}"
+    return f"{shown}. Of one run this shows more: {verifying(board, board.rows[0].release)}"
 
 
 def tier_in_words(entry: ReleaseEntry, where: str) -> str | None:

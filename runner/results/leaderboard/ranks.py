@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from runner.results.leaderboard.model import RankRange, rank
 from runner.results.leaderboard.schema import OF_GROUP, OF_PAIR
 from runner.statistics.paired_groups import Pairs
-from runner.statistics.sign_flip import ranges_in_order
 
 if TYPE_CHECKING:
     import duckdb
@@ -22,10 +22,10 @@ AT_ONCE = 64
 """Runs whose groups stand in memory together."""
 
 _RANKED = """
-SELECT benchmark, list, run_id, ci_low, ci_high, stopped IS NOT NULL, game_sha256 FROM leaderboard
-WHERE reason IS NULL ORDER BY benchmark, list, accuracy DESC, run_id
+SELECT benchmark, list, run_id, accuracy, ci_low, ci_high, stopped IS NOT NULL, game_sha256 FROM leaderboard
+WHERE reason IS NULL ORDER BY benchmark, list, run_id
 """
-"""The runs that rank, list by list, the best first. One question: the view is expensive to plan."""
+"""The runs that rank, list by list. One query, since the view is expensive to plan."""
 
 _PAIRS = f"""
 WITH systems AS (SELECT unnest($systems) AS system, unnest($runs) AS run_id), shares AS (
@@ -88,10 +88,10 @@ def _p(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
 def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Give every row of the board that ranks its range of ranks."""
     rows = connection.execute(_RANKED).fetchall()
-    tests = _Tests(connection, {run: RankedSystem([run], *facts) for _, _, run, *facts in rows})
-    ranks: dict[str, tuple[int, int]] = {}
+    tests = _Tests(connection, {run: RankedSystem([run], *facts) for _, _, run, _, *facts in rows})
+    ranks: dict[str, RankRange] = {}
     for _, ranked in groupby(rows, key=lambda row: row[:2]):
-        ranks |= ranges_in_order([run for _, _, run, *_ in ranked], tests.p_values)
+        ranks |= rank(((run, accuracy) for _, _, run, accuracy, *_ in ranked), tests.p_values)
     connection.begin()
     connection.execute("DELETE FROM ranks")
     _insert(connection, "ranks", [(run, *both) for run, both in ranks.items()])

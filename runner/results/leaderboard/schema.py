@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runner.models.interface import LATER_CLASSES
-from runner.results.answer_origins import NO_OWN_SAMPLE
+from runner.results.leaderboard.model import Unranked
 
 BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints", "ranks", "rank_tests")
 
@@ -67,21 +67,22 @@ LOST = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * 
 
 HINDRANCE = f"""
 CASE
-    WHEN r.status = 'failed' THEN 'unfinished: it failed'
-    WHEN r.status NOT IN ('done', 'incomplete') THEN 'unfinished: ' || r.status
+    WHEN r.status = 'failed' THEN {Unranked.FAILED.sql()}
+    WHEN r.status NOT IN ('done', 'incomplete') THEN {Unranked.UNFINISHED.sql(status="r.status")}
     WHEN r.status = 'incomplete' OR {LOST}
-        THEN 'incomplete: ' || r.transport_failed || ' of ' || r.rollouts || ' rollouts lost in transport'
-    WHEN r.replay_of IS NOT NULL THEN 'replay of ' || r.replay_of
-        || coalesce(' until round ' || r.replay_until_round, '')
-    WHEN r.rejudge_of IS NOT NULL THEN 'judges the debates of ' || r.rejudge_of
+        THEN {Unranked.LOST_ROLLOUTS.sql(lost="r.transport_failed", rollouts="r.rollouts")}
+    WHEN r.replay_of IS NOT NULL
+        THEN {Unranked.REPLAY.sql(run="r.replay_of")} || coalesce(' until round ' || r.replay_until_round, '')
+    WHEN r.rejudge_of IS NOT NULL THEN {Unranked.REJUDGED.sql(run="r.rejudge_of")}
     WHEN r.fixed_verdicts IS NOT NULL THEN r.fixed_verdicts
-    WHEN r.responses_per_step IS NOT NULL THEN 'tree: its samples are not independent games'
-    WHEN r.task IS NULL THEN 'unknown task: its saved inputs cannot be read'
-    WHEN m.value IS NULL AND m.reason = 'no labels' THEN 'no labels: the owner of its dataset keeps them'
-    WHEN m.value IS NULL AND r.outcomes::VARCHAR = '{{}}' THEN 'damaged: its metrics or tables are missing; verify it'
-    WHEN m.value IS NULL THEN 'no rollout has a verdict to count'
+    WHEN r.responses_per_step IS NOT NULL THEN {Unranked.TREE.sql()}
+    WHEN r.task IS NULL THEN {Unranked.UNKNOWN_TASK.sql()}
+    WHEN m.value IS NULL AND m.reason = 'no labels' THEN {Unranked.NO_LABELS.sql()}
+    WHEN m.value IS NULL AND r.outcomes::VARCHAR = '{{}}' THEN {Unranked.NO_METRICS.sql()}
+    WHEN m.value IS NULL THEN {Unranked.NO_VERDICT.sql()}
 END
 """
+"""Why a run does not rank, whatever the others are; NULL if it does. `r` is of `runs`, `m` its accuracy."""
 
 
 def _differs(name: str) -> str:
@@ -130,8 +131,7 @@ WITH standing AS (
 )
 SELECT
     s.run_id, s.other AS source, s.shared,
-    '{NO_OWN_SAMPLE}: ' || s.shared || ' of its ' || s.verdicts || ' verdicts come from answers that it shares with '
-        || s.other AS reason
+    {Unranked.SHARED_ANSWERS.sql(shared="s.shared", verdicts="s.verdicts", other="s.other")} AS reason
 FROM shared_answers s JOIN standing a ON a.run_id = s.run_id JOIN standing b ON b.run_id = s.other
 WHERE s.shared * 2 > s.verdicts AND b.hindrance IS NULL AND b.task = a.task
     AND (coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id)
@@ -187,10 +187,10 @@ SELECT
     CASE WHEN hindrance IS NULL AND is_own THEN k.rank END AS rank,
     CASE
         WHEN hindrance IS NOT NULL THEN hindrance
-        WHEN NOT is_own AND differences <> '' THEN 'another selection: ' || differences
+        WHEN NOT is_own AND differences <> '' THEN {Unranked.OTHER_SELECTION.sql(differences="differences")}
         WHEN NOT is_own AND template_columns <> their_columns
-            THEN 'its templates use other columns: ' || template_columns || ' (this list: ' || their_columns || ')'
-        WHEN NOT is_own THEN 'other datapoints: ids, labels or contents differ'
+            THEN {Unranked.OTHER_COLUMNS.sql(columns="template_columns", others="their_columns")}
+        WHEN NOT is_own THEN {Unranked.OTHER_DATAPOINTS.sql()}
     END AS reason,
     list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
     transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,

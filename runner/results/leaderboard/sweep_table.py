@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from runner.results.leaderboard.model import RankRange, Unranked, rank
 from runner.results.leaderboard.ranks import RankedSystem, p_values
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import HINDRANCE
 from runner.results.manifest import PLAYED, Status
 from runner.results.metric_table import RANKING_METRIC, Metric, check_metrics, metric_named
 from runner.statistics.seeds import Pooled, Sums, pooled
-from runner.statistics.sign_flip import ranges_in_order
 
 if TYPE_CHECKING:
     from runner.results.estimates import Estimate
@@ -77,7 +77,7 @@ class SweepRow:
     task: str | None
     cost_usd: float | None
     """Of all its runs; None where a price is unknown."""
-    rank: tuple[int, int] | None
+    rank: RankRange | None
     """The first and the last rank that it may have among the rows of its task."""
     reason: str | None
     """Why it has no rank."""
@@ -164,9 +164,9 @@ class _Row:
         if self.missing:
             run_id, status = next(iter(self.missing.items()))
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
-            return f"{run_id}{more}: {status}"
+            return Unranked.MISSING_RUNS.format(runs=f"{run_id}{more}", status=status)
         if self._has_tasks:
-            return "its seeds play different datapoints"
+            return str(Unranked.SEVERAL_TASKS)
         return next((why for run_id in self.played if (why := self._seen.hindrance.get(run_id))), None)
 
     def pooled(self, metric: str) -> Pooled:
@@ -190,7 +190,7 @@ class _Row:
         accuracy = self._value(RANKING_METRIC)
         return RankedSystem(self.played, accuracy.ci_low, accuracy.ci_high, bool(self.stopped))
 
-    def made(self, metrics: Sequence[str], rank: tuple[int, int] | str | None) -> SweepRow:
+    def made(self, metrics: Sequence[str], ranks: RankRange | str | None) -> SweepRow:
         first = self._points[0]
         costs = [self._seen.cost.get(run_id, 0.0) for run_id in (p.run_id for p in self._points)]
         known = [cost for cost in costs if cost is not None]
@@ -203,8 +203,8 @@ class _Row:
             self.missing,
             self.task,
             sum(known) if len(known) == len(costs) else None,
-            rank if isinstance(rank, tuple) else None,
-            rank if isinstance(rank, str) else self.hindrance,
+            ranks if isinstance(ranks, tuple) else None,
+            ranks if isinstance(ranks, str) else self.hindrance,
             self.stopped,
         )
 
@@ -252,36 +252,36 @@ def _is_proportion(name: str) -> bool:
     return metric is not None and metric.is_proportion
 
 
-def _ranks(rows: Sequence[_Row], results: Results) -> dict[int, tuple[int, int] | str]:
+def _ranks(rows: Sequence[_Row], results: Results) -> dict[int, RankRange | str]:
     """The range of ranks of each row that ranks; of one that is alone with its task among others, why it does not."""
     by_task: dict[str | None, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         if row.hindrance is None:
             by_task[row.task].append(index)
-    found: dict[int, tuple[int, int] | str] = {}
+    found: dict[int, RankRange | str] = {}
     for indices in by_task.values():
         if len(indices) == 1 and len(by_task) > 1:
-            found[indices[0]] = "alone with its task: the other rows were asked other datapoints"
+            found[indices[0]] = str(Unranked.ALONE)
             continue
         found |= _ranges({index: rows[index] for index in indices}, results)
     return found
 
 
-def _ranges(rows: Mapping[int, _Row], results: Results) -> dict[int, tuple[int, int]]:
+def _ranges(rows: Mapping[int, _Row], results: Results) -> dict[int, RankRange]:
     """Of the rows of one task: by the test that two runs are compared by, over all of their seeds."""
     systems = {str(index): row.ranked for index, row in rows.items()}
 
     def against(leader: int, others: Sequence[int]) -> list[float]:
         return list(p_values(lambda *asked: results.board.query(*asked)[1], str(leader), [*map(str, others)], systems))
 
-    return ranges_in_order(
-        sorted(rows, key=lambda index: (-(rows[index].pooled(RANKING_METRIC).value or 0.0), index)), against
-    )
+    values = ((index, row.pooled(RANKING_METRIC).value or 0.0) for index, row in sorted(rows.items()))
+    return rank(values, against)
 
 
 _RUNS = f"""
 SELECT r.run_id, r.status, r.task, r.cost_usd, r.stopped IS NOT NULL,
-    CASE WHEN r.kind <> 'benchmark' THEN 'a training run' ELSE coalesce({HINDRANCE}, c.reason) END, c.source
+    CASE WHEN r.kind <> 'benchmark' THEN {Unranked.TRAINING_RUN.sql()} ELSE coalesce({HINDRANCE}, c.reason) END,
+    c.source
 FROM runs r
 LEFT JOIN copies c ON c.run_id = r.run_id
 LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = '{RANKING_METRIC}'

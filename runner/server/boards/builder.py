@@ -29,6 +29,7 @@ from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.listed_facts import listed_facts
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.transports.listing import ReleaseEntry
+from runner.results.leaderboard.model import LeaderboardRow
 from runner.server.boards.board_file import write_file
 from runner.server.boards.public_registry import PublicRegistry
 from runner.server.boards.verification_tiers import Vouched
@@ -73,9 +74,9 @@ class Facts:
         yield from self.others.items()
 
 
-def task_name(row: Mapping[str, Any]) -> str:
-    """What the page of a row's list is called: the same as long as there is a row of its task."""
-    return tagged_hash("board-page", [row["benchmark"], row["task"], None if row["task"] else row["list"]])[:12]
+def task_name(row: LeaderboardRow) -> str:
+    """Return the name of the page of a row's list, which stays the same while a row of its task exists."""
+    return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
 def write_folder(facts: Facts, folder: Path) -> None:

@@ -1,9 +1,10 @@
-"""What a viewer may know of competitions: which there are, their boards, and a submission's score."""
+"""The competitions that a viewer may see, their boards, and the scores of submissions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -11,7 +12,8 @@ from sqlalchemy import Connection, RowMapping, Select, case, func, select
 
 from runner.base.errors import NotPublished
 from runner.documents.releases.reference import Kind, Reference
-from runner.results.answer_origins import NO_OWN_SAMPLE, AnswerOrigins
+from runner.results.answer_origins import AnswerOrigins
+from runner.results.leaderboard.model import RankedRow, Unranked, rank
 from runner.results.metric_table import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.competitions.row_copies import copied_from
@@ -19,9 +21,19 @@ from runner.server.competitions.scores import HELD_PART, OPEN_PART, told
 from runner.server.competitions.storage import REFUSED, SCORED, counts, owns
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import seen_by
-from runner.statistics.sign_flip import ranges_in_order
 
 _Z = 1.959963984540054
+
+
+@dataclass(slots=True, kw_only=True)
+class CompetitionRow(RankedRow):
+    """A submission on the board of a competition."""
+
+    release: str
+    owner: str
+    created: float
+    submissions: int
+    """The submissions of its owner."""
 
 
 def listed(connection: Connection, viewer: Viewer, now: float, after: str, most: int) -> list[dict[str, Any]]:
@@ -56,13 +68,13 @@ def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: fl
     part = HELD_PART if said["is_closed"] and held else OPEN_PART
     taken = counts(connection, one["id"], viewer)
     query = _submissions(one["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
-    found_rows = [
-        (_row(row, part, is_closed=said["is_closed"], taken=taken), orjson.loads(row["score"]))
+    rows_in_order = [
+        _row(row, orjson.loads(row["score"]), part, is_closed=said["is_closed"], taken=taken)
         for row in connection.execute(query).mappings()
     ]
     return {
         **said, "copied_from": copied_from(connection, viewer, one["id"]), "rows_open": rows - held,
-        "rows_held_out": held, "ranked_by": part, "board": _ranked(found_rows),
+        "rows_held_out": held, "ranked_by": part, "board": [row.to_json() for row in _ranked(rows_in_order)],
         "submissions": [{"owner": name, "count": count} for name, count in sorted(taken.items())],
     }  # fmt: skip
 
@@ -159,64 +171,71 @@ def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     return {part: told(score[part]) for part in shown if score[part] is not None}
 
 
-def _row(row: RowMapping, part: str, *, is_closed: bool, taken: Mapping[str, int]) -> dict[str, Any]:
-    parts = _parts(orjson.loads(row["score"]), is_closed=is_closed)
-    (accuracy,) = (one for one in parts[part]["metrics"] if one["metric"] == RANKING_METRIC)
-    return {
-        "release": f"run/{row['owner']}/{row['run_name']}@{row['run_version']}",
-        "owner": row["owner"],
-        "created": row["created"],
-        RANKING_METRIC: accuracy["value"],
+@dataclass
+class _Submission:
+    """A scored submission, with what decides whether it ranks."""
+
+    row: CompetitionRow
+    origins: AnswerOrigins | None
+    """None: an earlier version did not store where answers came from, and the row ranks."""
+
+
+def _row(
+    row: RowMapping, score: Mapping[str, Any], part: str, *, is_closed: bool, taken: Mapping[str, int]
+) -> _Submission:
+    (accuracy,) = (
+        one for one in _parts(score, is_closed=is_closed)[part]["metrics"] if one["metric"] == RANKING_METRIC
+    )
+    shown = CompetitionRow(
+        release=f"run/{row['owner']}/{row['run_name']}@{row['run_version']}",
+        owner=row["owner"],
+        created=row["created"],
+        accuracy=accuracy["value"],
         **{name: accuracy[name] for name in ("ci_low", "ci_high", "n", "clusters")},
-        "submissions": taken[row["owner"]],
-    }
+        submissions=taken[row["owner"]],
+        reason=score.get("unranked"),
+    )
+    return _Submission(shown, AnswerOrigins(**score["origins"]) if "origins" in score else None)
 
 
-def _reasons(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, str]:
-    """Return why rows have no rank, by release. `rows` are in the order of submission, each with its score.
+def _refuse_shared_answers(found: Sequence[_Submission]) -> None:
+    """Give a reason to rows that share most answers with an earlier one; `found` is in the order of submission."""
+    earlier: list[tuple[str, AnswerOrigins]] = []
+    for one in found:
+        if one.origins is None or one.row.reason is not None:
+            continue
+        verdicts = one.origins.verdicts
+        for release, other in earlier:
+            if 2 * (shared := one.origins.shared_with(other)) > verdicts:
+                one.row.reason = Unranked.SHARED_ANSWERS.format(shared=shared, verdicts=verdicts, other=release)
+                break
+        else:
+            earlier.append((one.row.release, one.origins))
 
-    Earlier versions did not store where answers came from: such a row ranks.
+
+def _ranked(found: Sequence[_Submission]) -> list[CompetitionRow]:
+    """Return the rows from the best, with the ranks that each may have.
+
+    Ranks follow from the published numbers alone, since order and ties would tell more than that otherwise; so the test
+    is unpaired, and tells fewer rows apart than one by row would.
     """
-    reasons: dict[str, str] = {}
-    before: list[tuple[str, AnswerOrigins]] = []
-    for row, score in rows:
-        origins = AnswerOrigins(**score["origins"]) if "origins" in score else None
-        reason = score.get("unranked")
-        for release, other in before:
-            if reason is None and origins is not None and 2 * (shared := origins.shared_with(other)) > origins.verdicts:
-                share = f"{shared} of its {origins.verdicts} verdicts come from answers that it shares with {release}"
-                reason = f"{NO_OWN_SAMPLE}: {share}"
-        if reason is not None:
-            reasons[row["release"]] = reason
-        elif origins is not None:
-            before.append((row["release"], origins))
-    return reasons
-
-
-def _ranked(found_rows: Sequence[tuple[dict[str, Any], Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The rows from the best, with the ranks that each may have, or why it has none.
-
-    By what is told of each alone, since order and ties would tell more than that otherwise; so the test is unpaired,
-    and tells fewer apart than one by row would.
-    """
-    reasons, rows = _reasons(found_rows), [row for row, _ in found_rows]
-    order = sorted(rows, key=lambda row: (-(row[RANKING_METRIC] or 0.0), row["created"], row["release"]))
-    by_name = {row["release"]: row for row in order}
+    _refuse_shared_answers(found)
+    order = sorted((one.row for one in found), key=lambda row: (-(row.accuracy or 0.0), row.created, row.release))
+    by_name = {row.release: row for row in order}
 
     def p_values(leader: str, others: Sequence[str]) -> list[float]:
         return [_p(by_name[leader], by_name[other]) for other in others]
 
-    ranges = ranges_in_order([name for name in by_name if name not in reasons], p_values)
-    shown = [(*ranges.get(name, (None, None)), row, reasons.get(name)) for name, row in by_name.items()]
-    shown.sort(key=lambda of: of[0] is None)
-    return [{"rank": first, "rank_last": last, **row, "reason": reason} for first, last, row, reason in shown]
+    values = ((row.release, row.accuracy or 0.0) for row in order if row.reason is None)
+    for name, (first, last) in rank(values, p_values).items():
+        by_name[name].rank, by_name[name].rank_last = first, last
+    return sorted(order, key=lambda row: row.rank is None)
 
 
-def _p(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """That two accuracies differ, by their intervals; 1 where one has none."""
-    ends = [row[name] for row in (one, other) for name in ("ci_low", "ci_high")]
-    if any(end is None for end in ends):
+def _p(one: CompetitionRow, other: CompetitionRow) -> float:
+    """Return the p-value of the difference of two accuracies, by their intervals; 1 if one has none."""
+    if one.ci_low is None or one.ci_high is None or other.ci_low is None or other.ci_high is None:
         return 1.0
-    error = math.hypot(ends[1] - ends[0], ends[3] - ends[2]) / (2 * _Z)
-    apart = abs((one[RANKING_METRIC] or 0.0) - (other[RANKING_METRIC] or 0.0))
-    return 1.0 if error == 0 else math.erfc(apart / error / math.sqrt(2))
+    error = math.hypot(one.ci_high - one.ci_low, other.ci_high - other.ci_low) / (2 * _Z)
+    difference = abs((one.accuracy or 0.0) - (other.accuracy or 0.0))
+    return 1.0 if error == 0 else math.erfc(difference / error / math.sqrt(2))

@@ -21,6 +21,7 @@ from sqlalchemy import select
 from runner.documents.releases.reference import parse
 from runner.registry.fetched_release import get
 from runner.registry.transports.registry import Registry
+from runner.results.leaderboard.model import Unranked
 from runner.results.manifest import Manifest, verifiers_of
 from runner.results.metric_table import RANKING_METRIC, Show, metrics_shown
 from runner.results.metrics import Metrics
@@ -89,7 +90,7 @@ def scored(settings: Settings, place: Path, submission: int) -> dict[str, Any]:
 def _unranked(plan: Plan, manifest: Manifest) -> str | None:
     """Return why a submission has no rank, whatever the others are."""
     if manifest.is_whole_replay:
-        return "its answers are a replay of another run"
+        return str(Unranked.REPLAYED_ANSWERS)
     return fixed_verdicts(plan.spec.protocol.parameters.force_guess, verifiers_of(manifest))
 
 

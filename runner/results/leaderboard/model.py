@@ -1,0 +1,164 @@
+"""The model of every leaderboard: its rows, their ranks, and the reasons why a row has none.
+
+The board of a results folder, of a registry and of a competition, and the table of a sweep differ in where their rows
+come from and in the evidence that tells two rows apart. They share this model, and only fetch and show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from runner.statistics.sign_flip import ranges_in_order
+
+Name = TypeVar("Name")
+Row = TypeVar("Row", bound="LeaderboardRow")
+RankRange = tuple[int, int]
+"""The first and the last rank that a row may have."""
+
+
+def rank(
+    values: Iterable[tuple[Name, float]], p_values: Callable[[Name, Sequence[Name]], Sequence[float]]
+) -> dict[Name, RankRange]:
+    """Return the ranks that each row may have: the ranking of every leaderboard.
+
+    `values` are the rows with what they rank by, larger first; rows with one value keep their order. `p_values` returns
+    the p-value of each of some rows against a leader.
+    """
+    order = sorted(values, key=lambda named: -named[1])
+    return ranges_in_order([name for name, _ in order], p_values)
+
+
+class Unranked(StrEnum):
+    """The reasons why a row has no rank, each a sentence with places for what it names."""
+
+    FAILED = "unfinished: it failed"
+    UNFINISHED = "unfinished: {status}"
+    LOST_ROLLOUTS = "incomplete: {lost} of {rollouts} rollouts lost in transport"
+    REPLAY = "replay of {run}"
+    REJUDGED = "judges the debates of {run}"
+    TREE = "tree: its samples are not independent games"
+    UNKNOWN_TASK = "unknown task: its saved inputs cannot be read"
+    NO_LABELS = "no labels: the owner of its dataset keeps them"
+    NO_METRICS = "damaged: its metrics or tables are missing; verify it"
+    NO_VERDICT = "no rollout has a verdict to count"
+    SHARED_ANSWERS = (
+        "not a sample of its own: {shared} of its {verdicts} verdicts come from answers that it shares with {other}"
+    )
+    OTHER_SELECTION = "another selection: {differences}"
+    OTHER_COLUMNS = "its templates use other columns: {columns} (this list: {others})"
+    OTHER_DATAPOINTS = "other datapoints: ids, labels or contents differ"
+    TRAINING_RUN = "a training run"
+    SEVERAL_TASKS = "its seeds play different datapoints"
+    ALONE = "alone with its task: the other rows were asked other datapoints"
+    MISSING_RUNS = "{runs}: {status}"
+    REPLAYED_ANSWERS = "its answers are a replay of another run"
+
+    def sql(self, **places: str) -> str:
+        """Return SQL for the sentence, with SQL for each of its places."""
+        parts = re.split(r"\{(\w+)\}", self.value)
+        texts = (places[part] if at % 2 else f"'{part}'" for at, part in enumerate(parts) if part)
+        return " || ".join(texts)
+
+    def is_reason_of(self, row: RankedRow) -> bool:
+        """Return whether a row has no rank for this reason."""
+        return (row.reason or "").startswith(self.value.partition("{")[0])
+
+
+OTHER_TASK = (Unranked.OTHER_SELECTION, Unranked.OTHER_COLUMNS, Unranked.OTHER_DATAPOINTS)
+"""The reasons of rows below the list of another task."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RankedRow:
+    """A row of a leaderboard."""
+
+    accuracy: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int | None
+    clusters: int | None
+    rank: int | None = None
+    """The first rank that it may have; None: `reason` says why."""
+    rank_last: int | None = None
+    reason: str | None = None
+
+    @property
+    def ranks(self) -> RankRange | None:
+        """The ranks that it may have."""
+        return None if self.rank is None or self.rank_last is None else (self.rank, self.rank_last)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row by the names of its columns."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaderboardRow(RankedRow):
+    """A run on the board of a results folder: a row of the view `leaderboard`, whose comments describe its columns."""
+
+    benchmark: str | None
+    run_id: str
+    name: str
+    protocol: str
+    stderr: float | None
+    outcomes: str | None
+    models: str | None
+    cost_usd: float | None
+    finished_at: datetime | None
+    spec_sha256: str
+    dataset_sha256: str
+    game_sha256: str
+    version: str
+    list: int
+    task: str | None
+    status: str
+    failures: int | None
+    seed: int | None
+    point: str | None
+    split: str | None
+    limit: int | None
+    filter: str | None
+    group_by: str | None
+    per_datapoint: int | None
+    replay_of: str | None
+    transport_failed: int | None
+    invalid_response: int | None
+    refused: int | None
+    context_exceeded: int | None
+    no_decision: int | None
+    started_at: datetime | None
+    stopped: str | None
+    rejudge_of: str | None
+    shared_with: str | None
+    shared: int | None
+
+    @property
+    def selection(self) -> str:
+        """The part of its dataset that its task takes: `split test, group by problem`."""
+        chosen = {"split": self.split, "limit": self.limit, "filter": self.filter, "group by": self.group_by}
+        return ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
+
+    @property
+    def shared_note(self) -> str | None:
+        """How many verdicts come from answers of another run, unless its reason says so."""
+        if not self.shared or Unranked.SHARED_ANSWERS.is_reason_of(self) or Unranked.REPLAY.is_reason_of(self):
+            return None
+        return f"{self.shared} of {self.n} verdicts come from answers that it shares with {self.shared_with}"
+
+
+def rows_of_view(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[LeaderboardRow]:
+    """Return the rows of the view `leaderboard`."""
+    return [LeaderboardRow(**dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def lists_of(rows: Iterable[Row]) -> list[list[Row]]:
+    """Return the rows of a board, which are in its order, as a list for each task of each benchmark."""
+    lists: dict[tuple[str | None, int], list[Row]] = {}
+    for row in rows:
+        lists.setdefault((row.benchmark, row.list), []).append(row)
+    return list(lists.values())
