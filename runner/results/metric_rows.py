@@ -58,7 +58,7 @@ def shown_value(row: Mapping[str, Any]) -> str:
     value = with_interval(row["value"], low, high)
     if row["metric"] != CRITERION or low is None or high is None:
         return value
-    return f"{value} {'leans to reject' if low > 0 else 'leans to accept' if high < 0 else 'no leaning seen'}"
+    return f"{value} {'leans to reject' if low > 0 else 'leans to accept' if high < 0 else 'no bias detected'}"
 
 
 def reasons(metrics: Mapping[str, Any], *, whole: bool = True) -> list[str]:

@@ -23,12 +23,12 @@ def point_of(shown: str) -> dict[str, Any]:
     while at < len(shown):
         key, is_there, _ = shown[at:].partition("=")
         if not is_there or not key or key in point:
-            raise ValueError(f"{shown!r} is no point of a sweep")
+            raise ValueError(f"{shown!r} is not a point of a sweep")
         try:
             point[key], end = decoder.raw_decode(shown, at + len(key) + 1)
         except RecursionError as error:
             raise ValueError("a value has too many levels") from error
         at = end + 1
         if end < len(shown) and shown[end] != " ":
-            raise ValueError(f"{shown!r} is no point of a sweep")
+            raise ValueError(f"{shown!r} is not a point of a sweep")
     return point

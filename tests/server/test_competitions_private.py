@@ -247,6 +247,6 @@ def test_who_may_not_see_a_dataset_is_told_of_none_and_who_does_not_own_it_makes
     wanted = CompetitionRequest(dataset="acme/claims@1", name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
     with pytest.raises(PermissionError, match="only an owner of acme"):
         make(settings, database, records.viewer("bob"), wanted, NOW)
-    with pytest.raises(UsageError, match="closed already"):
+    with pytest.raises(UsageError, match="closing time has passed"):
         make(settings, database, records.viewer("alice"), wanted, NOW + 1)
     database.close()

@@ -1,4 +1,4 @@
-"""The leaderboard of a registry: what is published there, by task, with the training behind each row."""
+"""The leaderboard of a registry: published runs by task, with the training behind each row."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from runner.results.leaderboard.database import Leaderboard
 from runner.results.leaderboard.model import OTHER_TASK, LeaderboardRow, rows_of_view
 
 TIER = "self-reported"
-"""What every row is of which the registry says no more: a board replays no journal, and whoever publishes may write
-records that agree with each other."""
+"""The tier of a row for which the registry states none: a board replays no journal, and a publisher can write records
+that agree with each other."""
 RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
-"""How far a row's numbers were looked at."""
+"""How far the numbers of a row were checked."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,13 +62,13 @@ class RegistryBoard:
     where: str
     rows: list[PublishedRow] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
-    """Releases that are damaged or say what cannot be, each with why."""
+    """Releases that are damaged or contradict themselves, each with the reason."""
     private: int = 0
     yanked: int = 0
     older: int = 0
-    """How many releases are private, were yanked, or are older versions of what is shown."""
+    """The numbers of releases that are private, yanked, or older versions of a row."""
     cycles: list[list[str]] = field(default_factory=list)
-    """Runs whose models come from each other, as they say."""
+    """Runs that claim that their models come from each other."""
 
     def to_json(self) -> dict[str, Any]:
         left_out = [{"release": release, "why": why} for release, why in self.left_out]
@@ -77,19 +77,19 @@ class RegistryBoard:
 
 @dataclass(frozen=True)
 class Read:
-    """A board, and all that was read of a registry for it."""
+    """A board, and the releases that were read for it."""
 
     board: RegistryBoard
     releases: Mapping[ReleaseEntry, Release]
-    """Of runs and models, those that are on no board too."""
+    """All runs and models, on the board or not."""
     sessions: Mapping[str, LineageSession]
-    """By the hash of its release."""
+    """Published runs and models, by the hash of the release."""
 
 
 def registry_board(registry: Registry, benchmark: str | None = None, cache: Path | None = None) -> RegistryBoard:
-    """Rank what is published in a registry, and read no more of it than is new.
+    """Rank the published runs of a registry; only new releases are read.
 
-    A release that is damaged, or whose numbers do not follow from its records, is left out, and named.
+    A release that is damaged, or whose numbers do not follow from its records, is left out, with the reason.
 
     Raises:
         ReleaseError: the registry cannot be read, or the cache not be written.
@@ -99,17 +99,17 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
     return read_board(registry, BoardCache.of(registry, cache), benchmark).board
 
 
-def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = None) -> Read:
-    """`registry_board` with what it read. Raises as that."""
+def read_board(registry: Registry, cache: BoardCache, benchmark: str | None = None) -> Read:
+    """Return `registry_board` with the releases that it read. Raises as `registry_board`."""
     board = RegistryBoard(registry.where)
-    releases = dict(_releases(registry, kept, board))
-    sessions = dict(_sessions(registry, kept, releases, board))
+    releases = dict(_releases(registry, cache, board))
+    sessions = dict(_sessions(registry, cache, releases, board))
     lineage = Lineage(sessions.values())
     shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
     with kept_connections():
-        runs = dict(_runs(registry, kept, releases, shown, board))
-    rows = _ranked(kept, runs, shown, board, registry)
-    # A replay is no play: it says itself what it replays.
+        runs = dict(_runs(registry, cache, releases, shown, board))
+    rows = _ranked(cache, runs, shown, board, registry)
+    # Replays are left out: each names the run that it replays.
     repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
     _check_benchmark(benchmark, rows, registry.where)
     for row in rows:
@@ -125,38 +125,38 @@ def read_board(registry: Registry, kept: BoardCache, benchmark: str | None = Non
     return Read(board, releases, sessions)
 
 
-def _releases(registry: Registry, kept: BoardCache, board: RegistryBoard) -> Iterator[tuple[ReleaseEntry, Release]]:
-    """The manifests of runs and models."""
+def _releases(registry: Registry, cache: BoardCache, board: RegistryBoard) -> Iterator[tuple[ReleaseEntry, Release]]:
+    """Yield the manifests of runs and models."""
     entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
-    registry.expect((entry, MANIFEST) for entry in entries if not kept.has_manifest(entry))
+    registry.expect((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
     for entry in entries:
         try:
-            yield entry, kept.release(registry, entry)
+            yield entry, cache.release(registry, entry)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
             board.left_out.append((str(entry.reference), in_words(error)))
 
 
 def _sessions(
-    registry: Registry, kept: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
+    registry: Registry, cache: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
 ) -> Iterator[tuple[str, LineageSession]]:
     for entry, release in releases.items():
         try:
-            session = kept.session(entry, release)
+            session = cache.session(entry, release)
             if session.trains and entry.reference.kind == Kind.RUN and not session.private:
-                kept.check_training(registry, entry, release)
+                cache.check_training(registry, entry, release)
         except Exception as error:  # noqa: BLE001 - as above
             board.left_out.append((str(entry.reference), in_words(error)))
             continue
         if entry.reference.kind == Kind.RUN and not session.private:
             said = session.datapoints
-            read = partial(kept.datapoints, registry, entry, release)
+            read = partial(cache.datapoints, registry, entry, release)
             # What was played is what its inputs say; their hashes in the manifest are for where those are left out.
             session = session.with_points(lambda read=read, said=said: read() or said)  # type: ignore[misc]
         yield entry.sha256, session
 
 
 def _shown(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
-    """The benchmarks that the board shows: of each name the newest version that is neither private nor yanked."""
+    """Yield the benchmarks on the board: the newest version of each name that is neither private nor yanked."""
     newest: dict[str, ReleaseEntry] = {}
     for entry, release in releases.items():  # from the oldest version of a name
         if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
@@ -174,28 +174,28 @@ def _shown(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> It
 
 def _runs(
     registry: Registry,
-    kept: BoardCache,
+    cache: BoardCache,
     releases: Mapping[ReleaseEntry, Release],
     shown: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
-    registry.expect((entry, path) for entry in shown.values() for path in kept.read_for_run(entry, releases[entry]))
+    registry.expect((entry, path) for entry in shown.values() for path in cache.read_for_run(entry, releases[entry]))
     for sha256, entry in shown.items():
         try:
-            yield sha256, kept.run(registry, entry, releases[entry])
+            yield sha256, cache.run(registry, entry, releases[entry])
         except Exception as error:  # noqa: BLE001 - as above
             board.left_out.append((str(entry.reference), in_words(error)))
 
 
 def _ranked(
-    kept: BoardCache,
+    cache: BoardCache,
     runs: Mapping[str, CachedRun],
     shown: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
     registry: Registry,
 ) -> list[LeaderboardRow]:
     """Return the rows of the view `leaderboard` of a board in the cache that has just these runs."""
-    database = Leaderboard(kept.path, kept.runs)
+    database = Leaderboard(cache.path, cache.runs)
     there: set[str] = set()
     if database.path.is_file():
         with suppress(NipRunError):
@@ -248,9 +248,9 @@ def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], wher
 
 
 def _repeats(releases: Mapping[ReleaseEntry, Release], shown: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
-    """What of the rows are plays of one spec, by canonical identity: repeats of a system, and no systems of their own.
+    """Return the marks of rows that are plays of one spec, by canonical identity: repeats of one system.
 
-    Each play is a sample, with a row and a rank; copies of one run are one sample, and each says so, too.
+    Each play is a sample, with a row and a rank. Copies of one run are one sample, and are marked as such.
     """
     alike: dict[str, list[ReleaseEntry]] = defaultdict(list)
     for entry in shown:

@@ -1,4 +1,4 @@
-"""Systems compared: each with a base or with the leader, by one test, corrected for how many there are."""
+"""Comparison of systems: each with a base or with the leader, by one test, corrected for the number of comparisons."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from runner.statistics.sign_flip import holm
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """One system against another, by one metric: over all that both have, or over one slice of it."""
+    """One system against another by one metric, over all datapoints that both have or over one slice."""
 
     base: str
     other: str
     metric: str
     slice: str | None
-    """The value of the column that slices; None: all datapoints."""
+    """The value of the column that slices; None for all datapoints."""
     paired: bool
-    """False: they share no datapoint, and are two samples."""
+    """False if they share no datapoint and are two samples."""
     base_value: float
     other_value: float
     difference: float
@@ -61,33 +61,33 @@ class SystemComparison:
     ci_low: float | None
     ci_high: float | None
     p: float | None
-    """Of the sign-flip test; of Welch's where nothing is paired; None where there is one group alone."""
+    """The p-value of the sign-flip test, or of Welch's test if nothing is paired; None for a single group."""
     p_corrected: float | None
-    """After Holm's correction for all comparisons of the kind: of systems, or of slices."""
+    """The p-value after Holm's correction for all comparisons of systems, or of slices."""
     exact: bool
     mid_p_mcnemar: float | None
-    """Where each datapoint was played once and stands alone."""
+    """McNemar's mid-p, if each datapoint was played once and is a group of its own."""
     detectable: float | None
-    """The smallest difference that would be seen four times in five."""
+    """The minimum detectable difference at 80 % power."""
     datapoints: int
     groups: int
     differing: int | None
-    """Groups whose means differ; None where nothing is paired."""
+    """Groups whose means differ; None if nothing is paired."""
     verdict: str
     flips: tuple[Flip, ...] = ()
-    """Datapoints that most verdicts of one have right, and most of the other wrong."""
+    """Datapoints that most verdicts of one system have right, and most of the other wrong."""
     only_base: tuple[str, ...] = ()
-    """Ids of datapoints that the other has not."""
+    """Ids of datapoints that only the base has."""
     only_other: tuple[str, ...] = ()
-    """Of unpaired systems, which use all that they have, none are named."""
+    """Ids of datapoints that only the other has. Both are empty for unpaired systems, which use all datapoints."""
     remark: str | None = None
-    """What the verdict says beside the test: that these are no two samples."""
+    """Why the two are not two samples, if so."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class AssertedComparison:
-    """What became of an assertion about a system."""
+    """The result of an assertion about a system."""
 
     assertion: str
     system: str
@@ -100,7 +100,7 @@ class AssertedComparison:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Systems compared by one metric. Printed, it is a text to read."""
+    """Systems compared by one metric. Its `repr` is a text to read."""
 
     metric: str
     by: str | None
@@ -113,7 +113,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What it comes to in words: a line for each pair."""
+        """The verdicts in words, one line for each pair."""
         return "\n".join(pair.verdict for pair in self.pairs)
 
     @property
@@ -122,7 +122,7 @@ class Comparison:
         return tuple(flip for pair in self.pairs for flip in pair.flips)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON."""
+        """Return the comparison as JSON."""
         return {**asdict(self), "verdict": self.verdict}
 
     def __repr__(self) -> str:
@@ -141,14 +141,14 @@ def compare_systems(
     asserts: Sequence[str] = (),
     seed: int = 0,
 ) -> Comparison:
-    """Compare systems, each the names of runs that are pooled.
+    """Compare systems, each given by the names of the runs that are pooled.
 
-    Two are compared with each other, more with the leader; with a `baseline` each is compared with that: a run, or a
-    protocol whose runs of the same task and the same verifier are found. Where an assertion says `base`, the first is
-    it. One system alone is judged by assertions that do not.
+    Two systems are compared with each other, more with the leader. With a `baseline` each is compared with that: a run,
+    or a protocol whose runs of the same task and the same verifier are found. If an assertion names `base`, the first
+    system is the base. A single system can be judged by assertions that do not.
 
     Raises:
-        UsageError: what is asked cannot be compared; the message says why.
+        UsageError: the systems cannot be compared; the message says why.
         RunError: a file of a run is missing or damaged.
     """
     wanted = [parse_assertion(text) for text in asserts]
@@ -169,7 +169,7 @@ def compare_systems(
 
 
 def by_metrics(base: System, other: System, metrics: Sequence[str], reading: SystemReader) -> list[SystemComparison]:
-    """Two systems compared by each metric for which both have scores, as `compare_systems` does; the first must be one.
+    """Compare two systems by each metric that both have scores for; they must have the first one.
 
     Raises:
         UsageError: they cannot be compared by the first metric; the message says why.
@@ -192,7 +192,7 @@ def by_metrics(base: System, other: System, metrics: Sequence[str], reading: Sys
 
 @dataclass(frozen=True)
 class _Work:
-    """What is being compared; what was read is read once."""
+    """The systems that are being compared; each file is read once."""
 
     systems: Sequence[System]
     results: Results
@@ -228,11 +228,11 @@ class _Work:
         )
 
     def pairs(self) -> list[SystemComparison]:
-        """Each two that are compared, corrected for how many they are."""
+        """Return each comparison, corrected for the number of comparisons."""
         return list(_corrected([self._compared(base, other, self.metric) for base, other in self._couples(None)]))
 
     def _couples(self, baseline: str | None, *, has_base: bool = False) -> Iterator[tuple[System, System]]:
-        """Each base with who is compared with it."""
+        """Yield each base with a system that is compared with it."""
         if baseline is not None:
             for system in self.systems:
                 base = baseline_of(baseline, system, self.results)
@@ -250,7 +250,7 @@ class _Work:
             yield first, other
 
     def _matched(self, base: System, other: System, measure: Metric) -> tuple[Matched, tuple[str, ...]]:
-        """The datapoints that two systems share, and what has to be said of how they were matched."""
+        """Return the datapoints that two systems share, and notes on how they were matched."""
         ours, theirs = base.columns, other.columns
         both = ours & theirs
         found = matched(self._points(base, measure), self._points(other, measure), both, is_all=ours == theirs)
@@ -300,7 +300,7 @@ class _Work:
         )
 
     def _pooled(self, measure: Metric, matched: Matched, *, stopped: bool) -> str:
-        """The value of two samples of one system together, over all the datapoints that either has."""
+        """Return the pooled value of two samples of one system, over all datapoints that either has."""
         both = [replace(mine, rollouts=[*mine.rollouts, *theirs.rollouts]) for mine, theirs in matched.pairs]
         sample = sample_of(measure, [*both, *matched.only_base, *matched.only_other])
         assert sample is not None  # a system without a score was refused
@@ -326,7 +326,7 @@ class _Work:
     def _judgements(
         self, assertion: Assertion, couples: Sequence[tuple[System, System]]
     ) -> Iterator[AssertedComparison]:
-        """One of each system, or of each less its base."""
+        """Yield the result of an assertion for each system, or for its difference from its base."""
         if assertion.against_base:
             for base, other in couples:
                 row = self._compared(base, other, assertion.metric)
@@ -349,7 +349,7 @@ ONE_SYSTEM = "two samples of one system (the same rules, prompts and names of mo
 
 
 def _is_one_system(base: System, other: System) -> bool:
-    """Whether the runs of both differ in their seeds alone."""
+    """Return whether the runs of both differ only in their seeds."""
     return base.manifests[0].game_sha256 == other.manifests[0].game_sha256
 
 
@@ -379,19 +379,18 @@ def _own_ends(system: System, measure: Metric, plain: tuple[float | None, float 
 
 
 def _of_assertions(judged: Sequence[AssertedComparison], systems: int, baseline: str | None) -> Iterator[str]:
-    """By what assertions are judged, where several systems leave that open."""
+    """Yield notes on how assertions about several systems are judged."""
     bases = {one.base for one in judged if one.base is not None}
     if systems > 2 and baseline is None:
         yield from (f"`base` is {base}, the first; where an assertion names it no leader is chosen" for base in bases)
     if len(judged) > 1:
         yield (
-            f"{len(judged)} assertions are judged, each by its own 95 % interval: they are not corrected for how many "
-            "they are"
+            f"{len(judged)} assertions are judged, each by its own 95 % interval, without a correction for their number"
         )
 
 
 def _untested(row: SystemComparison, verdict: str) -> SystemComparison:
-    """A row without a test, since its question does not arise."""
+    """Return a row without a test."""
     return replace(row, p=None, p_corrected=None, exact=False, mid_p_mcnemar=None, detectable=None, verdict=verdict)
 
 
@@ -406,9 +405,9 @@ def _row(measure: Metric, base: str, other: str, found: PairedTest) -> SystemCom
 
 
 def _corrected(rows: Sequence[SystemComparison]) -> Iterator[SystemComparison]:
-    """The rows with p-values after Holm's correction for how many they are, and with their words.
+    """Yield the rows with p-values after Holm's correction, and with the verdicts that follow.
 
-    The same answers twice are no comparison that could go wrong, and are not counted.
+    Two rows with the same answers are not a test, and do not count.
     """
     known = [row.p for row in rows if row.p is not None and row.remark is None]
     adjusted = iter(holm(known))
@@ -424,7 +423,7 @@ def _corrected(rows: Sequence[SystemComparison]) -> Iterator[SystemComparison]:
 
 
 def _stopped(system: System) -> tuple[str, ...]:
-    """What has to be said of its runs that were to stop once they were decided."""
+    """Return notes on the runs of a system that were to stop once they were decided."""
     return tuple(
         f"{folder.run_id} was to stop once it was decided, and is compared by confidence sequences; its accuracy is "
         f"within [{decimal(ends[0])}, {decimal(ends[1])}]"
@@ -434,7 +433,7 @@ def _stopped(system: System) -> tuple[str, ...]:
 
 
 def notes_of(systems: Sequence[System]) -> Iterator[str]:
-    """What a reader of the numbers must know of the systems."""
+    """Yield notes that a reader of the numbers needs."""
     for system in systems:
         if (reason := system.fixed_verdicts) is not None:
             yield f"{system.name}: {reason}"

@@ -1,4 +1,4 @@
-"""What a comparison says in words. The words follow the test; where the interval says otherwise, that is said too."""
+"""The verdict of a comparison in words. It follows the test, and says so if the interval disagrees."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from runner.statistics.differences import Difference
 from runner.statistics.sign_flip import ALPHA
 
 SEEN = 0.1
-"""The difference of shares that a comparison should have been able to see."""
+"""The difference of shares that a comparison should be able to detect."""
 
 
 def verdict(
     measure: Metric, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool = True
 ) -> str:
-    """Who is better and by how much, or that there is no evidence; `p` is after any correction.
+    """Return which system is better and by how much, or that there is no evidence; `p` is after any correction.
 
-    `corrected` says that p counts other comparisons too, which the interval does not.
+    If `corrected`, p takes other comparisons into account, which the interval does not.
     """
     said = _tested(measure, base, other, found, p, corrected=corrected, paired=paired)
     return said if paired else f"{said}; on other datapoints (unpaired)"
@@ -28,10 +28,12 @@ def _tested(
     measure: Metric, base: str, other: str, found: Difference, p: float | None, *, corrected: bool, paired: bool
 ) -> str:
     if p is None:
-        return f"one group of datapoints tells nothing of the error: {difference_in_words(measure, base, other, found)}"
+        return (
+            f"a single group of datapoints leaves the error unknown: {difference_in_words(measure, base, other, found)}"
+        )
     if p > ALPHA:
         said = f"no evidence of a difference: {difference_in_words(measure, base, other, found)}"
-        if found.low is not None and not _holds_nought(found):
+        if found.low is not None and not _contains_zero(found):
             why = "p counts the other comparisons too" if corrected else "the test decides"
             said += f"; the interval leaves out 0, and p is {p_value(p)}: {why}"
         if paired and (least := 2.0 ** (1 - found.groups)) > ALPHA:
@@ -41,24 +43,24 @@ def _tested(
     winner, sign = (other, 1) if found.value * better > 0 else (base, -1)
     word = ("is better by" if measure.better else "is higher by") + f" {_span(found, measure, sign * better)}"
     said = f"{winner} {word}"
-    if found.low is not None and _holds_nought(found):
+    if found.low is not None and _contains_zero(found):
         said += f"; the interval holds 0, and p is {p_value(p)}: the test decides"
     return said
 
 
 def difference_in_words(measure: Metric, base: str, other: str, found: Difference) -> str:
-    """`B less A is 6 points [2, 10]`."""
+    """Return `B less A is 6 points [2, 10]`."""
     return f"{other} less {base} is {_span(found, measure, 1)}"
 
 
-def _holds_nought(found: Difference) -> bool:
+def _contains_zero(found: Difference) -> bool:
     assert found.low is not None
     assert found.high is not None
     return found.low <= 0 <= found.high
 
 
 def _span(found: Difference, measure: Metric, sign: int) -> str:
-    """`6 points [2, 10]`, of a difference or of its opposite."""
+    """Return `6 points [2, 10]`, for a difference or its opposite."""
     low, high = (found.low, found.high) if sign > 0 else (found.high, found.low)
     value = told(sign * found.value, measure, found)
     if low is None or high is None:
@@ -68,7 +70,7 @@ def _span(found: Difference, measure: Metric, sign: int) -> str:
 
 
 def told(value: float, measure: Metric, found: Difference, *, unit: bool = True) -> str:
-    """A difference in points of a hundred or in its own unit, with no decimal finer than half the interval."""
+    """Return a difference in points of a hundred or in its own unit, with no more decimals than the interval allows."""
     scale = 100.0 if measure.is_share else 1.0
     half = None if found.low is None or found.high is None else (found.high - found.low) / 2 * scale
     if measure.is_share:
@@ -83,10 +85,10 @@ def told(value: float, measure: Metric, found: Difference, *, unit: bool = True)
 
 def _too_few(measure: Metric, found: Difference) -> str:
     if found.detectable is None:
-        return "" if found.stderr is None else "; with so few groups of datapoints no difference can be seen"
+        return "" if found.stderr is None else "; underpowered: so few groups of datapoints can show no difference"
     least = told(found.detectable, measure, found)
     if not measure.is_share:
-        return f"; it would have seen {least} four times in five"
+        return f"; minimum detectable difference: {least} (80 % power)"
     if found.detectable > SEEN:
-        return f"; too few datapoints to see {SEEN * 100:.0f} points: it takes {least} to be seen four times in five"
-    return f"; {least} would have been seen four times in five"
+        return f"; underpowered: only differences of {least} or more would be detected with 80 % power"
+    return f"; minimum detectable difference: {least} (80 % power)"

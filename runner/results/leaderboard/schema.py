@@ -434,7 +434,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
         "p": "of the sign-flip test, of this pair alone; NULL: there is one group, or both are samples of one system",
-        "detectable": "the smallest difference that would be seen four times in five",
+        "detectable": "the minimum detectable difference at 80 % power",
         "groups": "groups of datapoints, which are independent",
         "differing": "groups whose accuracy differs",
     },

@@ -1,4 +1,4 @@
-"""What a server vouches for of each public run: reported, recomputed here, or played anew by others with one result."""
+"""The verification tier of each public run: self-reported, recomputed by this server, or reproduced by others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A public run that plays another one anew."""
+    """A public run that reproduces another one."""
 
     release: str
     owner: str
@@ -56,54 +56,56 @@ class Reproduction:
     """The account that published it."""
 
     def to_json(self) -> dict[str, str]:
-        """Without the account's number, which is told to nobody."""
+        """Return the fields without the account's number, which is not public."""
         return {"release": self.release, "owner": self.owner, "outcome": self.outcome, "said": self.said}
 
 
 @dataclass(frozen=True)
 class Vouched:
-    """What is known of one run beyond what it says."""
+    """What the server knows of a run beyond the run's own claims."""
 
     tier: str
     reproductions: tuple[Reproduction, ...]
     owner_runs: int
-    """How many runs its owner has published on its task: the best of many is no fair sample."""
+    """The runs that its owner has published on its task: the best of many is not a fair sample."""
     by: int = 0
-    """How many others have reproduced it, who share no account or organisation among themselves either."""
+    """The others that have reproduced it and share no account or organisation with each other."""
 
     @property
     def words(self) -> str:
         return f"{REPRODUCED} by {self.by}" if self.tier == REPRODUCED else self.tier
 
 
-def vouched(database: Database, registry: PublicRegistry, kept: BoardCache, read: Read) -> dict[str, Vouched]:
-    """Of each public run whose facts can be read, by the hash of its release."""
+def vouched(database: Database, registry: PublicRegistry, cache: BoardCache, read: Read) -> dict[str, Vouched]:
+    """Return the tier of each public run whose facts can be read, by the hash of its release."""
     with database.reading() as connection:
         checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
-    # Of the others no fact has a type that can be relied on.
+    # The facts of other releases have types that cannot be relied on.
     entries = [entry for entry in read.releases if entry.sha256 in read.sessions]
     counted = Counter(_tried(entry, read) for entry in entries)
-    again = _reproductions(database, registry, kept, read)
+    again = _reproductions(database, registry, cache, read)
     groups = _groups(database) if again else {}
     found = {}
     for entry in entries:
         tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
         plays = tuple(again.get(entry.sha256, ()))
-        by = _apart([one for one in plays if one.outcome == REPRODUCED], groups) if tier == RECOMPUTED else 0
+        by = (
+            _count_independent([one for one in plays if one.outcome == REPRODUCED], groups) if tier == RECOMPUTED else 0
+        )
         found[entry.sha256] = Vouched(REPRODUCED if by else tier, plays, counted[_tried(entry, read)], by)
     return found
 
 
 def _tried(entry: ReleaseEntry, read: Read) -> tuple[Any, ...]:
-    """Who published on what: versions count each, and so does what was yanked."""
+    """Return the owner and task of a release; every version counts, yanked ones too."""
     facts = read.releases[entry].facts
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
 
 
 def _reproductions(
-    database: Database, registry: PublicRegistry, kept: BoardCache, read: Read
+    database: Database, registry: PublicRegistry, cache: BoardCache, read: Read
 ) -> dict[str, list[Reproduction]]:
-    """By what is played anew, all plays of it that were not taken back."""
+    """Return the reproductions of each release, without yanked ones."""
     originals = {entry.sha256: entry for entry in read.releases if entry.sha256 in read.sessions}
     found: dict[str, list[Reproduction]] = defaultdict(list)
     groups: dict[int, set[int]] | None = None
@@ -119,16 +121,18 @@ def _reproductions(
         if _related(registry, original, entry, groups):
             outcome, said = "own", "by its own publisher, or by an account of the same organisation"
         elif _is_copy(read.releases[original], read.releases[entry]):
-            outcome, said = "copy", "it has the very same answers, so that nothing was played anew"
+            outcome, said = "copy", "it has the same answers, so nothing was played again"
         else:
-            outcome, said = _outcome(registry, kept, (original, read.releases[original]), (entry, read.releases[entry]))
+            outcome, said = _outcome(
+                registry, cache, (original, read.releases[original]), (entry, read.releases[entry])
+            )
         by = registry.listed[entry.reference].publisher
         found[original.sha256].append(Reproduction(str(entry.reference), entry.reference.owner, outcome, said, by))
     return found
 
 
 def _groups(database: Database) -> dict[int, set[int]]:
-    """Each account with the organisations that it is in, and itself."""
+    """Return the ids of each account and its organisations, by account."""
     with database.reading() as connection:
         found = {row.id: {row.id} for row in connection.execute(select(accounts.c.id))}
         for row in connection.execute(select(members)):
@@ -136,8 +140,8 @@ def _groups(database: Database) -> dict[int, set[int]]:
     return found
 
 
-def _apart(plays: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
-    """How many of those who played are each other's neither by account, nor by owner, nor by organisation."""
+def _count_independent(plays: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
+    """Return the number of reproductions that share no account, owner or organisation with each other."""
     heads: list[tuple[set[int], set[str]]] = []
     for one in plays:
         who, owners = set(groups.get(one.by, {one.by})), {one.owner}
@@ -159,7 +163,7 @@ def _related(registry: PublicRegistry, one: ReleaseEntry, other: ReleaseEntry, g
 
 
 def _is_copy(original: Release, again: Release) -> bool:
-    """Whether a run is another one under another name: a play of its own has other times, and other rollouts."""
+    """Return whether a run is a copy of another one: a new play has other times and other rollouts."""
     files = [release.file(DATA + ROLLOUTS_FILE) for release in (original, again)]
     hashes = {None if file is None else file.sha256 for file in files}
     same = all(original.facts.get(name) == again.facts.get(name) for name in ("run_id", "started_at", "finished_at"))
@@ -168,26 +172,24 @@ def _is_copy(original: Release, again: Release) -> bool:
 
 def _outcome(
     registry: PublicRegistry,
-    kept: BoardCache,
+    cache: BoardCache,
     original: tuple[ReleaseEntry, Release],
     again: tuple[ReleaseEntry, Release],
 ) -> tuple[str, str]:
-    """What `nip-run reproduce --fresh` would say of the two, where they are two plays of one game; kept, as neither
-    ever changes.
-    """
+    """Return the outcome of `nip-run reproduce --fresh` for two plays of one game; cached, since neither changes."""
     hashes = [original[0].sha256, again[0].sha256]
-    base, other = (RunFolder(kept.path / "kept" / sha256) for sha256 in hashes)
+    base, other = (RunFolder(cache.path / "kept" / sha256) for sha256 in hashes)
     if not (base.manifest_path.is_file() and other.manifest_path.is_file()):
-        return "undecided", "it has no numbers that could be compared"
-    place = kept.path / "compared" / f"{tagged_hash('compared', [*hashes, _RULE, __version__])}.json"
+        return "undecided", "it has no numbers to compare"
+    place = cache.path / "compared" / f"{tagged_hash('compared', [*hashes, _RULE, __version__])}.json"
     if place.is_file():
         said = read_json(place)
         return str(said["outcome"]), str(said["said"])
     try:
-        outcome, words = _compared(registry, kept, original, again)
+        outcome, words = _compared(registry, cache, original, again)
     except (NipRunError, OSError) as error:
         outcome, words = "undecided", f"cannot be compared: {in_words(error)}"
-        if isinstance(error, OSError) or is_passing(error, kept.path):
+        if isinstance(error, OSError) or is_passing(error, cache.path):
             return outcome, words  # the next board looks again
     make_folders(place.parent)
     atomic_write(place, orjson.dumps({"outcome": outcome, "said": words}))
@@ -195,23 +197,23 @@ def _outcome(
 
 
 _RULE = 2
-"""Of what is told here; what an earlier one said is looked at again."""
+"""The version of this rule; outcomes of earlier versions are computed again."""
 
 
 def _compared(
     registry: PublicRegistry,
-    kept: BoardCache,
+    cache: BoardCache,
     original: tuple[ReleaseEntry, Release],
     again: tuple[ReleaseEntry, Release],
 ) -> tuple[str, str]:
-    base, other = (RunFolder(kept.path / "kept" / entry.sha256) for entry, _ in (original, again))
+    base, other = (RunFolder(cache.path / "kept" / entry.sha256) for entry, _ in (original, again))
     first, second = base.manifest(), other.manifest()
     if (first.game_sha256, first.dataset_sha256) != (second.game_sha256, second.dataset_sha256):
         return "other", "it plays other rules, prompts or models, or on other rows"
-    common = alike(registry, original, again, kept.path / "compared")
+    common = alike(registry, original, again, cache.path / "compared")
     if common.named or (common.is_enough and common.is_copy):
-        return "copy", f"{common}: it cannot be told from a copy"
-    pair = compare_systems([[base.path], [other.path]], Results(kept.path)).pairs[0]
+        return "copy", f"{common}: it may be a copy"
+    pair = compare_systems([[base.path], [other.path]], Results(cache.path)).pairs[0]
     outcome, words = outcome_of(pair, {row["agent"] for row in first.agents})
     if outcome == REPRODUCED and not common.is_enough:
         return "undecided", f"{words}; but {common}"

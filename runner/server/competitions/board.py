@@ -37,16 +37,16 @@ class CompetitionRow(RankedRow):
 
 
 def listed(connection: Connection, viewer: Viewer, now: float, after: str, most: int) -> list[dict[str, Any]]:
-    """The competitions that a viewer may know of, in the order of `OWNER/NAME`, those that follow `after`."""
+    """Return the competitions that a viewer may see, sorted by `OWNER/NAME`, beginning after `after`."""
     found = [_about(one, now) for one in connection.execute(_seen(viewer)).mappings()]
     return sorted((one for one in found if one["competition"] > after), key=lambda one: one["competition"])[:most]
 
 
 def found(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowMapping:
-    """A competition.
+    """Return a competition.
 
     Raises:
-        NotPublished: there is none that the viewer may know of.
+        NotPublished: there is none that the viewer may see.
     """
     query = _seen(viewer).where(competitions.c.owner == owner, competitions.c.name == name)
     one = connection.execute(query).mappings().one_or_none()
@@ -56,12 +56,12 @@ def found(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowM
 
 
 def about(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
-    """What a competition says of itself. Raises as `found`."""
+    """Return the description of a competition. Raises as `found`."""
     return _about(found(connection, viewer, owner, name), now)
 
 
 def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
-    """A competition with its ranks: by the open part, and once it is closed by the part that was held out."""
+    """Return a competition with its board, ranked by the open part or, once it is closed, by the held-out part."""
     one = found(connection, viewer, owner, name)
     said = _about(one, now)
     held, rows = _sizes(connection, one["id"])  # of one that was withdrawn, none
@@ -82,10 +82,10 @@ def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: fl
 def submission(
     connection: Connection, viewer: Viewer, owner: str, name: str, *, run: Reference, now: float
 ) -> dict[str, Any]:
-    """What became of a run that was submitted. Why one is refused is told to its own owners.
+    """Return the state of a submitted run. Only its own owners see why it was refused.
 
     Raises:
-        NotPublished: there is none that the viewer may know of.
+        NotPublished: there is none that the viewer may see.
     """
     one = found(connection, viewer, owner, name)
     mine = [getattr(releases.c, at) == getattr(run, at) for at in ("owner", "name", "version")]
@@ -105,12 +105,12 @@ def submission(
 
 
 def page_of(competition: str, address: str) -> str:
-    """Where people find a competition, of a server at an address."""
+    """Return the address of the page of a competition."""
     return f"{address}/competitions/{competition}"
 
 
 def notes(connection: Connection, runs: Sequence[Reference], address: str) -> list[str]:
-    """What whoever published some runs is told of what they were submitted to by that."""
+    """Return a message for each competition that some runs were submitted to by publishing them."""
     found = []
     query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name, competitions.c.id)
     query = query.join(competitions, competitions.c.id == submissions.c.competition_id)
@@ -126,7 +126,7 @@ def notes(connection: Connection, runs: Sequence[Reference], address: str) -> li
             else:
                 at = f"{address}/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
                 found.append(
-                    f"{run} is submitted to {competition}{copy}; once it is scored, it stands at "
+                    f"{run} is submitted to {competition}{copy}; once it is scored, it is at "
                     f"{page_of(competition, address)}, and for programs at {at}"
                 )
     return found
@@ -159,7 +159,7 @@ def _about(one: RowMapping, now: float) -> dict[str, Any]:
 
 
 def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
-    """How many rows are held out, and how many there are."""
+    """Return the number of held-out rows, and of all rows."""
     held = func.coalesce(func.sum(case((competition_labels.c.is_held, 1), else_=0)), 0)
     query = select(held, func.count()).where(competition_labels.c.competition_id == competition)
     found = connection.execute(query).one()

@@ -60,7 +60,7 @@ class CompetitionRequest:
     held_out: Sequence[str] = ()
     """Ids of rows whose score is told after closing."""
     held_share: float = 0.0
-    """In the place of ids: about this share of the rows, in whole groups, by lot."""
+    """The share of rows to hold out, in whole groups, chosen at random (alternative to row ids)."""
     group_by: str | None = None
     """The column whose values are clusters of the errors."""
 
@@ -114,9 +114,9 @@ def make(
 def check_closing(closes: float, now: float) -> None:
     """Raises: UsageError: no competition closes then."""
     if closes <= now:
-        raise UsageError("it would be closed already; give a time that is to come")
+        raise UsageError("the closing time has passed; give a later time")
     if closes > now + LONGEST:
-        raise UsageError("it would be open for more than ten years; give an earlier time")
+        raise UsageError("the competition would be open for more than ten years; give an earlier time")
 
 
 def _check_name(connection: Connection, owner: str, name: str) -> None:
@@ -176,7 +176,7 @@ def _held_out(wanted: CompetitionRequest, groups: Mapping[str, str], lot: random
     check_labels(wanted.labels.keys(), groups.keys())
     held = set(wanted.held_out)
     if held and wanted.held_share:
-        raise UsageError("say which rows are held out, or their share, and not both")
+        raise UsageError("give either the ids of the held-out rows or their share, not both")
     if unknown := held - groups.keys():
         raise UsageError(f"no row is {comma_join(sorted(unknown)[:_SHOWN])}, which is to be held out")
     if wanted.held_share:
@@ -185,7 +185,7 @@ def _held_out(wanted: CompetitionRequest, groups: Mapping[str, str], lot: random
         taken = set(names[: math.ceil(len(names) * wanted.held_share)])
         held = {id_ for id_, group in groups.items() if group in taken}
     if len(held) == len(groups):
-        raise UsageError("all rows would be held out, so that nothing is told before closing")
+        raise UsageError("all rows would be held out, so no score would be shown before closing")
     return held
 
 
