@@ -121,8 +121,6 @@ class Metric:
     """Whether `--worst` can find the worst of several systems by it."""
     is_minor: bool = False
     """Whether short lists leave it out."""
-    is_exported_score: bool = True
-    """Whether result records of other tools hold it: a score of whole games with a best end."""
     show: Show = Show.NOWHERE
     symbol: str = ""
     exported_name: str = ""
@@ -139,6 +137,12 @@ class Metric:
     @property
     def is_per_agent(self) -> bool:
         return self.source in (Source.AGENTS, Source.PLAYERS, Source.SEATS)
+
+    @property
+    def is_exported_score(self) -> bool:
+        """Whether result records of other tools have it: a score of whole games with a best end."""
+        sources = (Source.GAMES, Source.VERDICTS, Source.FORECASTS)
+        return self.better != 0 and not self.is_minor and self.source in sources
 
     @property
     def is_mean_of_rollouts(self) -> bool:
@@ -291,7 +295,6 @@ _TABLE = (
         method=_TWO_VALUES,
         sql="decision::DOUBLE",
         not_compared="2 stands for no decision, so a difference of means says nothing",
-        is_exported_score=False,
     ),
     Metric(
         name="worst_datapoint_accuracy",
@@ -301,7 +304,6 @@ _TABLE = (
         compute=lambda verdicts: verdicts.worst_datapoint,
         rule=IntervalRule(never="the lowest of several has no interval"),
         not_compared=_OF_ALL,
-        is_exported_score=False,
     ),
     Metric(
         name="episode_length",
@@ -317,7 +319,6 @@ _TABLE = (
         method=_STUDENT,
         coverage_of="calls_per_message",
         not_compared=_NOT_STORED,
-        is_exported_score=False,
     ),
     Metric(
         name="rounds_played",
@@ -333,7 +334,6 @@ _TABLE = (
         method=_STUDENT,
         coverage_of="calls_per_message",
         sql="rounds::DOUBLE",
-        is_exported_score=False,
         show=Show.COMPARISON,
     ),
     Metric(
@@ -437,7 +437,6 @@ _TABLE = (
         rule=_BY_LABEL,
         method=_SIGNAL,
         not_compared=_OF_ALL,
-        is_exported_score=False,
         show=Show.COMPETITION,
         symbol="c",
     ),
@@ -480,7 +479,6 @@ _TABLE = (
         sql=_UNDECIDED,
         label=0,
         is_minor=True,
-        is_exported_score=False,
     ),
     Metric(
         name="undecided_1",
@@ -494,7 +492,6 @@ _TABLE = (
         sql=_UNDECIDED,
         label=1,
         is_minor=True,
-        is_exported_score=False,
     ),
     Metric(
         name="pair_score",
@@ -544,7 +541,6 @@ _TABLE = (
             needs_labels=False,
             method=f"interval: {_WILSON}",
             not_compared=_OF_BLOCKS,
-            is_exported_score=False,
         )
         for stance in (0, 1)
     ),
@@ -565,7 +561,6 @@ _TABLE = (
             f"stances and both labels: P(accept) by the first seat's stance; interval: {_MOVER}"
         ),
         not_compared=_OF_BLOCKS,
-        is_exported_score=False,
     ),
     Metric(
         name="swap_effect",
@@ -579,7 +574,6 @@ _TABLE = (
         needs_labels=False,
         method=f"interval: {_MOVER}",
         not_compared=_OF_BLOCKS,
-        is_exported_score=False,
     ),
     Metric(
         name="expected_score",
@@ -641,7 +635,6 @@ _TABLE = (
             method=method,
             not_compared=_OF_ALL,
             is_minor=True,
-            is_exported_score=False,
         )
         for part, better, rule, method in (
             ("reliability", -1, IntervalRule(), _BINS),
@@ -667,7 +660,6 @@ _TABLE = (
         method=f"-ln P(label), P from 0.001 to 0.999; interval: {_WILSON}",
         not_compared="compare by the Brier score",
         is_minor=True,
-        is_exported_score=False,
     ),
     Metric(
         name="ece",
@@ -707,7 +699,6 @@ _TABLE = (
         ),
         coverage_of="undecided_0",
         not_compared=_OF_ALL,
-        is_exported_score=False,
     ),
     Metric(
         name="confidence_disagreement",
@@ -720,7 +711,6 @@ _TABLE = (
         method=f"interval: {_WILSON}",
         coverage_of="undecided_0",
         not_compared=_OF_ALL,
-        is_exported_score=False,
     ),
     *(
         Metric(
@@ -734,7 +724,6 @@ _TABLE = (
             needs_labels=False,
             needs_calls=True,
             sql=name,
-            is_exported_score=False,
             show=Show.COMPARISON,
         )
         for name, description, unit in (

@@ -66,7 +66,12 @@ class Unranked(StrEnum):
 
     def is_reason_of(self, row: RankedRow) -> bool:
         """Return whether a row has no rank for this reason."""
-        return (row.reason or "").startswith(self.value.partition("{")[0])
+        return row.reason is not None and re.fullmatch(self._pattern, row.reason, re.DOTALL) is not None
+
+    @property
+    def _pattern(self) -> str:
+        parts = re.split(r"\{\w+\}", self.value)
+        return ".+".join(map(re.escape, parts))
 
 
 OTHER_TASK = (Unranked.OTHER_SELECTION, Unranked.OTHER_COLUMNS, Unranked.OTHER_DATAPOINTS)

@@ -1,0 +1,72 @@
+"""The model that all leaderboards share."""
+
+from __future__ import annotations
+
+import ast
+import string
+
+import duckdb
+import pytest
+
+from runner.results.leaderboard.model import OTHER_TASK, RankedRow, Unranked, rank
+from tests.support.modules import FILES, tree
+
+MODEL = "runner.results.leaderboard.model"
+RANKING = {
+    "runner.results.leaderboard.ranks",
+    "runner.results.leaderboard.sweep_table",
+    "runner.server.competitions.board",
+}
+
+
+def importers(module: str, name: str) -> set[str]:
+    return {
+        importer
+        for importer in FILES
+        for node in ast.walk(tree(importer))
+        if isinstance(node, ast.ImportFrom) and node.module == module and name in {one.name for one in node.names}
+    }
+
+
+def test_every_leaderboard_ranks_by_one_function() -> None:
+    assert importers("runner.statistics.sign_flip", "ranges_in_order") == {MODEL}
+    assert importers(MODEL, "rank") == RANKING
+
+
+def test_rows_rank_from_the_largest_and_rows_with_one_value_keep_their_order() -> None:
+    led: list[str] = []
+
+    def p_values(leader: str, others: list[str]) -> list[float]:
+        led.append(leader)
+        return [0.0 for _ in others]
+
+    values = [("low", 0.1), ("first", 0.9), ("second", 0.9)]
+    assert rank(values, p_values) == {"first": (1, 1), "second": (2, 2), "low": (3, 3)}  # type: ignore[arg-type]
+    assert led == ["first", "second", "low"]
+
+
+@pytest.mark.parametrize("reason", Unranked)
+def test_a_reason_is_one_sentence_in_sql_and_in_python(reason: Unranked) -> None:
+    places = [name for _, name, _, _ in string.Formatter().parse(reason.value) if name]
+    text = reason.format(**{name: f"a {name}" for name in places})
+    sql = reason.sql(**{name: f"'a {name}'" for name in places})
+    ((found,),) = duckdb.execute(f"SELECT {sql}").fetchall()
+    assert found == text
+    row = RankedRow(accuracy=None, ci_low=None, ci_high=None, n=None, clusters=None, reason=text)
+    assert reason.is_reason_of(row)
+    assert reason in OTHER_TASK or not any(other.is_reason_of(row) for other in OTHER_TASK)
+
+
+def test_no_other_module_writes_a_reason() -> None:
+    """Sentences that begin with a few words, such as `replay of`, are left out: others begin so, too."""
+    beginnings = (reason.value.partition("{")[0] for reason in Unranked)
+    long = tuple(beginning for beginning in beginnings if len(beginning) >= 20)
+    assert len(long) >= 10
+    found = {
+        name
+        for name in FILES
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(long)
+    }
+    # Two modules say that a run judges debates, and not as a reason.
+    assert found - {"runner.cli.registry.status", "runner.registry.lineage.relations"} == {MODEL}
