@@ -1,4 +1,4 @@
-"""A run of either kind, named, run and counted: a benchmark plays games, training plays them and changes models."""
+"""Runs of either kind: a benchmark plays games, a training run plays games and trains models on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runner.training.trust import check_trust
 
 
 def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> FinishedRun:
-    """Run a spec as the run that is meant; `options.replay` is that of `which`. Raises as `run_plan`."""
+    """Run a spec under the id that `which` selects. `options.replay` is that of `which`. Raises as `run_plan`."""
     plan, begun = as_begun(plan_of(spec), results, which)
     result = run_plan(plan, results, name_of(plan, results, which), options)
     return result if begun is None else replace(result, notes=(begun, *result.notes))
@@ -34,7 +34,7 @@ def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun)
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """The run of a plan of either kind, under its name."""
+    """A plan of either kind, with the id and the options of its run."""
 
     plan: AnyPlan
     run_id: str
@@ -44,31 +44,35 @@ class PlannedRun:
 def run_all(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun | Waiting], None]) -> None:
     """Run plans: benchmarks side by side, training runs one after another.
 
-    `ended` is called with the result of each, and its place among them, in the order of `runs`; or with what a training
-    run waits for, where it is one of several.
+    `ended` is called in the order of `runs`, with the index and the result of each; or with what a training run waits
+    for, if it is one of several.
 
     Raises:
-        UsageError, NipRunError: as `run_plan`; what has failed has stopped the others.
+        UsageError, NipRunError: as `run_plan`; a failure stops the other runs.
     """
     first = 0
     with engine_kept(run.plan.spec.experiment.execution for run in runs):
-        for several in _side_by_side(runs, results):
-            if len(several) > 1:
-                _benchmarks(several, results, partial(_from, first, ended))
+        for group in _parallel_groups(runs, results):
+            if len(group) > 1:
+                _run_benchmarks(group, results, partial(_report_from, first, ended))
             else:
-                _one(several[0], results, partial(ended, first), is_only=len(runs) == 1)
-            first += len(several)
+                _run_one(group[0], results, partial(ended, first), is_only=len(runs) == 1)
+            first += len(group)
 
 
-def _from(first: int, ended: Callable[[int, FinishedRun | Waiting], None], place: int, result: FinishedRun) -> None:
+def _report_from(
+    first: int, ended: Callable[[int, FinishedRun | Waiting], None], place: int, result: FinishedRun
+) -> None:
     ended(first + place, result)
 
 
-def _benchmarks(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
-    run_together([GamesOf(_checked(run, results), run.run_id, run.options) for run in runs], results, ended)
+def _run_benchmarks(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
+    run_together([GamesOf(_checked_plan(run, results), run.run_id, run.options) for run in runs], results, ended)
 
 
-def _one(run: PlannedRun, results: Results, ended: Callable[[FinishedRun | Waiting], None], *, is_only: bool) -> None:
+def _run_one(
+    run: PlannedRun, results: Results, ended: Callable[[FinishedRun | Waiting], None], *, is_only: bool
+) -> None:
     try:
         result = run_plan(run.plan, results, run.run_id, run.options)
     except Waiting as error:
@@ -79,8 +83,8 @@ def _one(run: PlannedRun, results: Results, ended: Callable[[FinishedRun | Waiti
         ended(result)
 
 
-def _side_by_side(runs: Sequence[PlannedRun], results: Results) -> Iterator[list[PlannedRun]]:
-    """Runs that follow each other and can be played at the same time: no training, and none that needs another."""
+def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[list[PlannedRun]]:
+    """Split runs into groups of neighbors that can be played in parallel: no training, and none that needs another."""
     group: list[PlannedRun] = []
     for run in runs:
         if group and not all(_may_join(run, other, results) for other in group):
@@ -99,7 +103,7 @@ def _may_join(run: PlannedRun, other: PlannedRun, results: Results) -> bool:
 
 
 def _needs(spec: Spec, run_id: str, results: Results) -> bool:
-    """Whether a spec reads what another run has come to; of `from_run`, its model was taken when it was loaded."""
+    """Whether a spec reads the results of another run. The model of `from_run` was read when the spec was loaded."""
     until, path = spec.experiment.until, results.run(run_id).path.resolve()
     read = [*spec.replays.values(), *([] if spec.rejudged is None else [spec.rejudged.path])]
     compared = None if until is None else until.compare
@@ -111,14 +115,14 @@ def _needs(spec: Spec, run_id: str, results: Results) -> bool:
 
 
 def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
-    """Run a plan under a name, going on where an earlier process stopped.
+    """Run a plan under a run id, or resume that run.
 
     Raises:
-        UsageError: what was asked is for the other kind of run; or a spec from elsewhere wants a key.
+        UsageError: an option is for the other kind of run, or a fetched spec needs a key that was not allowed.
         NipRunError: see `runner.runs.session.run.run_games` and `runner.training.run.train`.
     """
     if not isinstance(plan, TrainingPlan):
-        return run_games(_checked(PlannedRun(plan, run_id, options), results), results, run_id, options)
+        return run_games(_checked_plan(PlannedRun(plan, run_id, options), results), results, run_id, options)
     check_trust(plan, options.replay, options.allowed_keys)
     check_engine(plan.spec.experiment.execution, asks=True)
     check_stays(results)
@@ -133,11 +137,12 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
         return train(plan, results, run_id, options)
 
 
-def _checked(run: PlannedRun, results: Results) -> Plan:
-    """The plan of a benchmark.
+def _checked_plan(run: PlannedRun, results: Results) -> Plan:
+    """Return the plan of a benchmark, which may run.
 
     Raises:
-        UsageError: what was asked is for training runs; a spec from elsewhere wants a key; or the run would not stay.
+        UsageError: an option is for training runs, a fetched spec needs a key that was not allowed, or the results
+            folder would be deleted.
     """
     assert isinstance(run.plan, Plan)
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
@@ -150,11 +155,7 @@ def _checked(run: PlannedRun, results: Results) -> Plan:
 
 
 def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
-    """Render the templates of a run that has not started yet.
-
-    Raises:
-        SpecError: templates fail.
-    """
+    """Render the templates of a run that has not started yet. Raises `SpecError` if one fails."""
     if results.run(run_id).manifest_path.exists():
         return
     for prompts_of in {id(games.spec.prompts): games for games in plan.all_games()}.values():
@@ -162,7 +163,7 @@ def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
 
 
 def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:
-    """The id that a plan's run has, or will have; `given` are names that other runs are to have.
+    """Return the id of a plan's run; `given` are ids that other runs of this command will have.
 
     Raises:
         UsageError: a training run cannot have this id.
@@ -176,10 +177,10 @@ def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collecti
 
 
 def spent(plan: AnyPlan, results: Results, run_id: str) -> UsageTotals:
-    """What a plan's run has spent so far.
+    """Return what a plan's run has spent so far.
 
     Raises:
-        RunDirectoryError: the folder is another spec's run, whose journal says nothing to this one.
+        RunDirectoryError: the folder holds the run of another spec.
     """
     results.manifest_of(plan, run_id)
     if isinstance(plan, TrainingPlan):
