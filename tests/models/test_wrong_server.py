@@ -39,7 +39,9 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     [
         ("page", "http", r"answers with a web page \(HTML\), and not as a model API"),
         ("commented", "http", r"answers with a web page \(HTML\), and not as a model API"),
-        ("text", "http", r"answers with text that is not JSON, and not as a model API"),
+        ("text", "http", r"answers with text that is not a JSON object, and not as a model API"),
+        ("list", "http", r"answers with text that is not a JSON object, and not as a model API"),
+        ("empty", "http", r"answers with an empty body, and not as a model API"),
         ("ssh", "http", r"the server does not speak HTTP: it begins with 'SSH-2.0-OpenSSH_9.9'"),
         ("missing", "http", r"answers with a web page \(HTML\), and not as a model API"),
         ("files", "http", r"answers with a web page \(HTML\), and not as a model API"),
@@ -71,3 +73,5 @@ def test_the_page_of_a_proxy_whose_server_fails_is_no_reason_to_stop() -> None:
         200, 404, 405, 501,
     ]  # fmt: skip
     assert what_it_is(b'{"choices": []}') is None
+    assert what_it_is(b"\n" * 5_000 + b'{"choices": []}') is None  # sent while the model was slow
+    assert what_it_is(b"", 503) is None

@@ -18,19 +18,21 @@ _NOT_TRANSIENT = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTT
 
 _PROLOG = re.compile(rb"\A(\xef\xbb\xbf|\s+|<\?xml[^>]*>|<!--.*?-->)+", re.DOTALL)
 """What may stand before a page: a byte order mark, a declaration of XML, comments."""
-_JSON_START = re.compile(rb'[\[{"\-0-9tfn]')
 
 
 def what_it_is(content: bytes, status: int = HTTPStatus.OK) -> str | None:
-    """Return what an answer is that no model API gives: a web page or other text; None of what may be one's.
+    """Return what an answer is that no model API gives: a web page, other text, or nothing; None of what may be one's.
 
     The page of a proxy whose server has failed is none.
     """
     start = _PROLOG.sub(b"", content[:4096])
     if start[:14].lower().startswith((b"<!doctype html", b"<html")):
         return "a web page (HTML)" if status < 300 or status in _NOT_TRANSIENT else None
-    is_text = bool(start) and _JSON_START.match(start) is None
-    return "text that is not JSON" if is_text and status < 300 else None
+    if status >= 300 or start.startswith(b"{"):
+        return None
+    if not content.strip():
+        return "an empty body"
+    return "text that is not a JSON object" if start else None
 
 
 async def find_wrong_scheme(error: Exception, address: str) -> str | None:

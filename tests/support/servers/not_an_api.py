@@ -49,6 +49,14 @@ class Text(WebPage):
     page = b"It works!"
 
 
+class JsonList(WebPage):
+    page = b"[]"
+
+
+class Empty(WebPage):
+    page = b""
+
+
 class MissingPage(WebPage):
     status = 404
 
@@ -75,6 +83,7 @@ class Greeter(BaseHTTPRequestHandler):
 KINDS = {
     "page": WebPage, "commented": CommentedPage, "text": Text, "missing": MissingPage, "redirect": Redirect,
     "files": Files, "tls": WebPage, "ssh": Greeter,
+    "list": JsonList, "empty": Empty,
 }  # fmt: skip
 
 
