@@ -1,207 +1,141 @@
-"""What a run costs this machine, measured: some of its games are played by the provider `dummy`, and thrown away.
+"""Measures what a run costs this machine: plays some of its games with the provider `dummy`, and deletes them.
 
-It is a run like any other, on the disk where the results are, by the code that plays all runs. Its answers are as long
-as those that are planned; what an answer from a server costs on top is measured in `live`.
+It is a run like any other, on the disk of the results, whose answers are as long as the planned ones.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from runner.base.errors import RunError
-from runner.base.storage.safe_files import open_to_read
 from runner.models.layers.budget import BudgetSettings
 from runner.models.settings import ModelSettings
-from runner.results.folder import RunFolder, part_id
+from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress
-from runner.runs.execution.shard_consistency import in_shard
 from runner.runs.session.run import RunOptions, run_games
-from runner.runs.shards.merge import merge
-from runner.spec.datasets.datapoint import Datapoint
-from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import Execution
 
 FIRST_CALLS = 300
-"""Calls of the run that only tells how many games to play in the next; it loads what every run loads, too."""
+"""Calls of the first run, which shows how many games to play in the next, and loads what every run loads."""
 SETTLED = 0.25
-"""The share of the games after which the pace is taken: workers have begun, and all places are full."""
+"""The share of the games before the measurement: by then workers have started, and all of them play."""
 FEWEST_GAMES = 24
 SECONDS = 2.0
-"""For so long games are played to be measured, about."""
-SHARDS = (Shard(1, 2), Shard(2, 2))
-"""Those that are merged to be measured."""
+"""About how long each measurement plays."""
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One run that was played to be measured."""
+    """What one run took."""
 
     games: int
     calls: int
     begin: float
-    """Seconds to the first game that was over."""
+    """Seconds until the first game was over."""
     call: float
-    """Seconds a call, while games are played."""
+    """Seconds a call, while games were played."""
     call_cpu: float
-    """Of this process' cores alone."""
-    workers_cpu: float | None
-    """A call, of the workers' cores; None where they cannot be watched, or there are none."""
+    """CPU seconds of this process a call; of a run by workers it is the writer."""
     end: float
     """Seconds after the last game."""
     journal_bytes: float
-    """A call."""
+    """Bytes a call in the journal."""
     table_bytes: float
-    """A call: tables and fine-tune files."""
+    """Bytes a call in tables and fine-tune files."""
     folder: RunFolder
-
-    @property
-    def share(self) -> float:
-        """What this process had of a core while it played."""
-        return self.call_cpu / self.call
-
-
-@dataclass(frozen=True)
-class MergeCost:
-    """Seconds that it takes to make one run of shards."""
-
-    once: float
-    """Of however few calls."""
-    call: float
-    """And for each."""
-
-    @classmethod
-    def of(cls, small: tuple[int, float], large: tuple[int, float]) -> MergeCost:
-        """By the calls and the seconds of two merges.
-
-        Where the machine was so much busier during one of them that they tell nothing apart, all counts as each call's:
-        that is too much for a large run, and the other way round it would be nothing.
-        """
-        (few, short), (many, long) = small, large
-        call = long / many
-        if many > few and long > short:
-            call = min((long - short) / (many - few), call)
-        return cls(max(long - call * many, 0.0), call)
 
 
 @contextmanager
 def scratch(results: Results) -> Iterator[Results]:
-    """A results folder on the same disk, which is gone afterwards.
+    """Create a results folder on the same disk, and delete it afterwards.
 
     Raises:
-        RunError: none can be made.
+        RunError: The folder cannot be created.
     """
-    at = results.disk
     try:
-        made = TemporaryDirectory(prefix=".plan-", dir=at, ignore_cleanup_errors=True)
+        folder = TemporaryDirectory(prefix=".plan-", dir=results.disk, ignore_cleanup_errors=True)
     except OSError as error:
         raise RunError(
-            f"cannot measure what a run costs here: {at}: {error.strerror}; --results DIR names a folder that can be "
-            "written"
+            f"cannot measure what a run costs here: {results.disk}: {error.strerror}; --results DIR names a folder "
+            "that can be written"
         ) from error
-    with made as name:
+    with folder as name:
         yield Results(Path(name))
 
 
 @dataclass
 class CalibrationRun:
-    """Plays some games of a plan."""
+    """Plays some games of a plan, to measure them."""
 
     plan: Plan
     results: Results
     words: Mapping[str, int]
-    """How long the answers of each model group are to be, in words; a group of `dummy` answers as its own spec says."""
+    """The words of an answer of each model group; a group of `dummy` answers as its own spec says."""
     seconds: float = SECONDS
-    """How long to play."""
     _number: int = 0
     first: MeasuredRun = field(init=False)
 
     def __post_init__(self) -> None:
-        self.first = self.played(max(FIRST_CALLS // max(self.fewest_calls(), 1), FEWEST_GAMES))
+        protocol = self.plan.spec.protocol
+        fewest_calls = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
+        self.first = self._play(max(FIRST_CALLS // fewest_calls, FEWEST_GAMES), Execution())
 
-    def of_one_process(self) -> MeasuredRun:
-        return self.played(self._enough(self.first.call))
+    def play_one_process(self) -> MeasuredRun:
+        """Play with this process."""
+        return self._play(self._games(self.first.call), Execution())
 
-    def of_workers(self, workers: int, call: float) -> MeasuredRun:
-        """By this many, whose writer is this process; `call` is what a call takes of one process.
+    def play_workers(self, workers: int, call: float) -> MeasuredRun:
+        """Play with this many workers: processes or, if the spec says so, actors of its Ray cluster.
 
-        They are processes, or where the spec says so those of a Ray cluster: the spec's, or one that is started.
+        `call` is the time of a call in one process.
         """
         own = self.plan.spec.experiment.execution
-        many = replace(own, workers=workers) if own.engine == "ray" else Execution(processes=workers)
-        return self.played(self._enough(call / min(workers, 2)), many)
+        execution = replace(own, workers=workers) if own.engine == "ray" else Execution(processes=workers)
+        return self._play(self._games(call / min(workers, 2)), execution)
 
-    def fewest_calls(self) -> int:
-        """Of a game."""
-        protocol = self.plan.spec.protocol
-        return next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
+    def _games(self, call: float) -> int:
+        """Return how many games take the time of a measurement."""
+        calls_per_game = self.first.calls / self.first.games
+        return max(round(self.seconds / call / calls_per_game), 2 * self.first.games)
 
-    def of_merge(self) -> MergeCost:
-        """By two merges, since much of a small one is there once and not with each call."""
-        few = max(self.first.games, 2 * len(self.plan.variants))  # a datapoint for each shard
-        return MergeCost.of(self._merged(few), self._merged(max(self._enough(self.first.call), 2 * few)))
-
-    def _merged(self, games: int) -> tuple[int, float]:
-        """Play so many games in shards, and merge them: the calls, and the seconds of the merge."""
+    def _play(self, games: int, execution: Execution) -> MeasuredRun:
         self._number += 1
-        run_id = f"measured-{self._number}"
-        # Datapoints of each shard in turn: the first ones of the dataset may all be of one group, which is not divided.
-        dealt = zip_longest(*(shard.points(self.plan.spec.dataset.datapoints) for shard in SHARDS))
-        points = tuple(point for point in chain.from_iterable(dealt) if point is not None)
-        plan = self._smaller(games, Execution(), points=points)
-        for shard in SHARDS:
-            run_games(in_shard(plan, shard), self.results, part_id(run_id, shard), RunOptions())
+        plan, run_id = self._reduced(games, execution), f"measured-{self._number}"
+        moments: list[_Moment] = []
+
+        def watch(progress: Progress) -> None:
+            if progress.jobs and (not moments or progress.jobs > moments[-1].jobs):
+                moments.append(_Moment(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
+
         begun = time.perf_counter()
-        made = merge(run_id, self.results)
-        return made.manifest.completions or 1, time.perf_counter() - begun
+        run_games(plan, self.results, run_id, RunOptions(watch=watch))
+        return _measured(plan.size, moments, begun, time.perf_counter(), self.results.run(run_id))
 
-    def _enough(self, call: float) -> int:
-        """So many games that they take the time that there is for it."""
-        each = call * self.first.calls / self.first.games
-        return max(round(self.seconds / each), 2 * self.first.games)
-
-    def played(
-        self, games: int, execution: Execution | None = None, models: Mapping[str, ModelSettings] | None = None
-    ) -> MeasuredRun:
-        """Play so many games, by default in this process and by `dummy`, and throw the run away but for its tables."""
-        self._number += 1
-        plan, run_id = self._smaller(games, execution or Execution(), models), f"measured-{self._number}"
-        pace = _Pace(plan.size)
-        begun = time.perf_counter()
-        run_games(plan, self.results, run_id, RunOptions(watch=pace.watch))
-        ended = time.perf_counter()
-        return pace.measured(self.results.run(run_id), begun, ended)
-
-    def _smaller(
-        self, games: int, execution: Execution, models: Mapping[str, ModelSettings] | None = None,
-        points: tuple[Datapoint, ...] = (),
-    ) -> Plan:  # fmt: skip
-        """The plan of so many games, its first datapoints, with repeats where there are not as many."""
+    def _reduced(self, games: int, execution: Execution) -> Plan:
+        """Return the plan of so many games: its first datapoints, repeated if there are too few."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
         blocks = -(-games // len(self.plan.variants))
-        points = (points or spec.dataset.datapoints)[:blocks]
-        smaller = replace(
+        points = spec.dataset.datapoints[:blocks]
+        reduced = replace(
             experiment,
-            models=models or {name: self._dummy(name, one) for name, one in experiment.models.items()},
+            models={name: self._dummy(name, settings) for name, settings in experiment.models.items()},
             rollouts=replace(experiment.rollouts, per_datapoint=-(-blocks // len(points))),
             execution=execution,
             budget=BudgetSettings(),
             until=None,
             cache=None,
         )
-        dataset = replace(spec.dataset, datapoints=points)
         return Plan(
             replace(
-                spec, experiment=smaller, dataset=dataset, cache=None, replays={}, replayed={}, begun_as=None,
-                fetched=None, shard=None,
+                spec, experiment=reduced, dataset=replace(spec.dataset, datapoints=points), cache=None, replays={},
+                replayed={}, begun_as=None, fetched=None, shard=None,
             )
         )  # fmt: skip
 
@@ -215,84 +149,31 @@ class CalibrationRun:
         )  # fmt: skip
 
 
-class _Pace:
-    """Takes the time of a run that is being played: at its first game, once it has settled, and at its last."""
-
-    def __init__(self, games: int) -> None:
-        self._games = games
-        self._first: _Moment | None = None
-        self._settled: _Moment | None = None
-        self._last: _Moment | None = None
-        self._jobs = 0
-
-    def watch(self, progress: Progress) -> None:
-        if progress.jobs == self._jobs:
-            return
-        self._jobs = progress.jobs
-        if self._first is None:
-            self._first = _Moment.now(progress)
-        if self._settled is None and progress.jobs >= SETTLED * self._games:
-            self._settled = _Moment.now(progress)
-        if progress.jobs == self._games:
-            self._last = _Moment.now(progress)
-
-    def measured(self, folder: RunFolder, begun: float, ended: float) -> MeasuredRun:
-        first, settled, last = self._first, self._settled, self._last
-        if first is None or settled is None or last is None or last.calls == settled.calls:
-            raise RunError("the games that were played to be measured did not come to their end; see --verbose")
-        calls = last.calls - settled.calls
-        workers = None if settled.workers is None or last.workers is None else last.workers - settled.workers
-        tables = sum(path.stat().st_size for path in folder.path.glob("*.parquet"))
-        tables += sum(path.stat().st_size for path in folder.fine_tune.glob("*"))
-        return MeasuredRun(
-            games=self._games,
-            calls=last.calls,
-            begin=first.at - begun,
-            call=(last.at - settled.at) / calls,
-            call_cpu=(last.cpu - settled.cpu) / calls,
-            workers_cpu=None if workers is None else workers / calls,
-            end=ended - last.at,
-            journal_bytes=folder.journal.stat().st_size / last.calls,
-            table_bytes=tables / last.calls,
-            folder=folder,
-        )
-
-
 @dataclass(frozen=True)
 class _Moment:
+    """A moment when a game was over."""
+
+    jobs: int
     calls: int
-    at: float
+    time: float
     cpu: float
-    workers: float | None
-
-    @classmethod
-    def now(cls, progress: Progress) -> _Moment:
-        return cls(progress.calls, time.perf_counter(), time.process_time(), cpu_below())
 
 
-def cpu_below() -> float | None:
-    """Seconds of a core that this process' children, and theirs, have used so far.
-
-    None where the system does not say, or there are none.
-    """
-    ticks, found = 0, [*_children("self")]
-    for process in found:  # which grows by those below it
-        with suppress(FileNotFoundError, ProcessLookupError):
-            found.extend(_children(process))
-            stat = _read(Path(f"/proc/{process}/stat"))
-            ticks += sum(map(int, stat.rpartition(b")")[2].split()[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK") if found else None
-
-
-def _children(process: str) -> list[str]:
-    """Those of any thread of a process; none where the system does not say."""
-    found: list[str] = []
-    with suppress(OSError):
-        for task in os.scandir(f"/proc/{process}/task"):
-            found.extend(_read(Path(task.path) / "children").decode().split())
-    return found
-
-
-def _read(path: Path) -> bytes:
-    with open_to_read(path) as file:
-        return file.read()
+def _measured(games: int, moments: list[_Moment], begun: float, ended: float, folder: RunFolder) -> MeasuredRun:
+    settled = next((moment for moment in moments if moment.jobs >= SETTLED * games), None)
+    if settled is None or moments[-1].jobs < games or moments[-1].calls == settled.calls:
+        raise RunError("the games that measure this machine were not all played; see --verbose")
+    last = moments[-1]
+    calls = last.calls - settled.calls
+    tables = [*folder.path.glob("*.parquet"), *folder.fine_tune.glob("*")]
+    return MeasuredRun(
+        games=games,
+        calls=last.calls,
+        begin=moments[0].time - begun,
+        call=(last.time - settled.time) / calls,
+        call_cpu=(last.cpu - settled.cpu) / calls,
+        end=ended - last.time,
+        journal_bytes=folder.journal.stat().st_size / last.calls,
+        table_bytes=sum(path.stat().st_size for path in tables) / last.calls,
+        folder=folder,
+    )

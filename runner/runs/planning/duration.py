@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from runner.base.errors import Interrupted, UsageError
@@ -17,12 +17,20 @@ from runner.rollouts.estimate import estimates, total_cost
 from runner.rollouts.plan import Plan
 from runner.runs.execution.process import cores_here
 from runner.runs.execution.spending import used_models
-from runner.runs.planning.breaking_points import DAY, BreakingPoints, Room, breaks_of
-from runner.runs.planning.calibration import SECONDS, CalibrationRun, scratch
-from runner.runs.planning.duration_model import Bound, MeanGames, Players, Prediction, games_within, predicted
+from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, scratch
+from runner.runs.planning.duration_model import (
+    Bound,
+    Costs,
+    GroupUse,
+    MeanGames,
+    Players,
+    Prediction,
+    games_within,
+    predict,
+)
 from runner.runs.planning.earlier_runs import EarlierRun, earlier_like, of_run
 from runner.runs.planning.known_games import known_games, planned_words, rates_of
-from runner.runs.planning.measurements import Measurements, Tell, measurements
+from runner.runs.planning.server_overhead import ServerOverhead, server_overhead
 from runner.runs.session.execution_check import check_engine
 from runner.spec.datasets.shards import MAX_SHARDS
 from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
@@ -30,10 +38,10 @@ from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
 Pair = tuple[float, float]
 """From the shortest games to the longest."""
 
-MOST_SECONDS = 3600.0
+Tell = Callable[[str], None]
 
-SLOW = 1.15
-"""From so much on it is told that this machine does other things, too."""
+DAY = 86400.0
+MOST_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,23 @@ class PlayOptions:
     workers: int = 1
     shards: int = 1
     cores: int | None = None
-    """Of all machines that play a shard; None: those of this one."""
+    """The cores of all machines that play a shard; None: those of this machine."""
     like: str | None = None
     """The run whose games and servers these are like."""
     measure: float = SECONDS
-    """For how many seconds each thing is measured, about."""
+    """About how many seconds each measurement takes."""
     start: float = 0.0
     """Seconds that it takes to load the program, the spec and its dataset."""
+
+
+@dataclass(frozen=True)
+class BreakingPoints:
+    """A limit that a larger run would reach."""
+
+    what: str
+    games: int
+    """The number of games that reaches it."""
+    do: str
 
 
 @dataclass(frozen=True)
@@ -64,13 +82,13 @@ class Duration:
     prompt_tokens: Pair
     completion_tokens: Pair
     seconds: Pair
-    """From the command to its end; of shards, each on a machine like this one, with their merge."""
+    """From the command to its end. Shards each have a machine like this one, and are merged."""
     calls_per_second: float
     """While games are played."""
     tokens_per_second: float
     bottleneck: str
     bounds: tuple[Bound, ...]
-    """What bounds it, and how many calls a second each would allow, the tightest first."""
+    """All limits, and how many calls a second each would allow, the lowest first."""
     servers_known: bool
     """Whether it is known how long servers take; else the run takes at least so long."""
     cost_usd: Pair | None
@@ -78,66 +96,129 @@ class Duration:
     table_bytes: float
     """Tables and fine-tune files."""
     free_bytes: int
-    """On the disk where the results are."""
+    """On the disk of the results."""
     memory_bytes: float
-    """Of each process, the most that this one had while it measured."""
+    """Of each process: the most that this one had while it measured."""
     breaks: tuple[BreakingPoints, ...]
-    """What ends a run like this one, were it larger: the first first."""
+    """The limits that a larger run would reach, the nearest first."""
     measured: tuple[str, ...]
     """What was measured, and where."""
 
 
+@dataclass(frozen=True)
+class _Measurements:
+    first: MeasuredRun
+    """A short run, to tell what each call takes at the end of a run from what is there once."""
+    one: MeasuredRun
+    """One process that plays."""
+    workers: MeasuredRun | None
+    worker_count: int
+    server: ServerOverhead | None
+    live_share: float
+    """The share of calls that go to servers."""
+
+    def costs(self, start: float, workers: int, cores: int) -> Costs:
+        """Return what a call costs; `start` is the time that it took to load the spec."""
+        played = self.workers or self.one
+        server = 0.0 if self.server is None else self.server.seconds * self.live_share
+        end_call = max((self.one.end - self.first.end) / (self.one.calls - self.first.calls), 0.0)
+        costs = Costs(
+            core=self.one.call + server,
+            begin=start + played.begin,
+            end=max(played.end - end_call * played.calls, 0.0),
+            end_call=end_call,
+            merge=self.one.call + end_call,  # a merge plays all games again, from the journal
+        )
+        if self.workers is None:
+            return costs
+        used = min(workers, cores)
+        scale = min(self.worker_count, cores_here()) / used
+        return replace(costs, cores=self.workers.call * scale + server / used, writer=self.workers.call_cpu)
+
+
 def duration_of(plan: Plan, results: Results, asked: PlayOptions, tell: Tell = lambda _: None) -> Duration:
-    """Say how long a plan's games take. Some of them are played by `dummy` for that, in a folder that is gone then.
+    """Predict how long a plan's games take. Some are played by `dummy` for that, in a folder that is deleted.
 
     Raises:
-        UsageError: what is asked is out of bounds, or not known of such a run; the run to be like is no such one; what
+        UsageError: An option is out of range, or such a run cannot be predicted; `like` is no run like this one; what
             is to play is not installed.
-        RunError: nothing can be measured here, or a run's files are damaged.
+        RunError: Nothing can be measured here, or the files of a run are damaged.
     """
     _check(plan, asked)
     live = [name for name, settings in used_models(plan).items() if settings.called_live]
     earlier = earlier_like(plan, results, asked.like) if live or asked.like is not None else None
+    known = known_games(plan, earlier)
     try:
-        found, played = _measured_here(plan, results, asked, tell, earlier)
+        with scratch(results) as folder:
+            calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), asked.measure)
+            measured = _measure(calibration, asked.workers, live, known[1].groups, tell)
+            if not live and earlier is None:  # then the games that were played are like those of the run
+                played = replace(of_run(measured.one.folder, plan).games, games=plan.size)
+                known = (played, played)
     except Interrupted:
         raise Interrupted("interrupted while it measured; nothing was kept") from None
-    known = known_games(plan, earlier)
-    if played is not None:
-        known = (played, played)
     cores = asked.cores or cores_here()
     players = Players(
-        plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, asked.workers, asked.shards,
-        is_live=bool(live), are_apart=plan.spec.experiment.execution.engine == "ray",
+        plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, asked.workers, asked.shards
+    )
+    costs = measured.costs(asked.start, asked.workers, cores)
+    low, high = (predict(games, costs, players) for games in known)
+    journal = measured.one.journal_bytes if measured.server is None else measured.server.journal_bytes
+    journal = journal if earlier is None else earlier.journal_bytes or journal
+    usd, free, last = _cost(plan, earlier), shutil.disk_usage(results.disk).free, known[1]
+    pace = high.bounds[0].calls_per_second
+    disk = last.calls * (journal + measured.one.table_bytes)
+    breaks = _breaks(plan, last, games_within(DAY, last, costs, players), free / disk, usd)
+    return Duration(
+        games=plan.size, workers=asked.workers, shards=asked.shards, cores=cores,
+        calls=(low.calls, high.calls),
+        prompt_tokens=_sums(known, "prompt_tokens"),
+        completion_tokens=_sums(known, "completion_tokens"),
+        seconds=(low.seconds, high.seconds),
+        calls_per_second=pace,
+        tokens_per_second=pace * last.tokens / last.calls,
+        bottleneck=_bottleneck(high),
+        bounds=tuple(high.bounds),
+        servers_known=not live or last.waited is not None,
+        cost_usd=usd,
+        journal_bytes=high.calls * journal,
+        table_bytes=high.calls * measured.one.table_bytes,
+        free_bytes=free,
+        memory_bytes=_peak_memory(),
+        breaks=breaks,
+        measured=tuple(_describe(measured, earlier, is_live=bool(live))),
     )  # fmt: skip
-    costs = found.costs(asked.start, asked.workers, cores)
-    low, high = (predicted(games, costs, players) for games in known)
-    games_a_day = games_within(DAY, known[1], costs, players)
-    return _Told(plan, results, players, found, earlier, games_a_day).duration(known, (low, high))
 
 
-def _measured_here(
-    plan: Plan, results: Results, asked: PlayOptions, tell: Tell, earlier: EarlierRun | None
-) -> tuple[Measurements, MeanGames | None]:
-    """What is measured, and the games that were played for that where what they are like depends on nobody else."""
-    live = [name for name, settings in used_models(plan).items() if settings.called_live]
-    use = known_games(plan, earlier)[1].groups
-    with scratch(results) as folder:
-        calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), asked.measure)
-        found = measurements(
-            calibration, folder, tell, workers=asked.workers, shards=asked.shards, live=live, use=use,
-            latency=None if earlier is None else earlier.games.latency,
+def _measure(
+    calibration: CalibrationRun, workers: int, live: list[str], use: Mapping[str, GroupUse], tell: Tell
+) -> _Measurements:
+    """Measure what the prediction needs; `live` are the groups that servers answer."""
+    tell("measuring what a call costs here, with games of the provider dummy")
+    one = calibration.play_one_process()
+    worker_count, many = min(workers, max(cores_here(), 2)), None
+    is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
+    if workers > 1 or is_on_ray:
+        tell(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
+        many = calibration.play_workers(worker_count, one.call)
+    server, share = None, 0.0
+    asked = {name: use[name] for name in live if name in use and use[name].calls > 0}
+    if asked:
+        tell("measuring what a server's answer costs on top")
+        group = max(asked, key=lambda name: asked[name].calls)
+        share = sum(one.calls for one in asked.values()) / sum(one.calls for one in use.values())
+        server = server_overhead(
+            calibration.plan, calibration.results, group, words=calibration.words[group],
+            prompt_tokens=use[group].prompt_tokens / use[group].calls,
         )  # fmt: skip
-        if live or earlier is not None:
-            return found, None
-        return found, replace(of_run(found.one.folder, plan).games, games=plan.size)
+    return _Measurements(calibration.first, one, many, worker_count, server, share)
 
 
 def _check(plan: Plan, asked: PlayOptions) -> None:
     for name in ("workers", "shards", "cores"):
-        many = getattr(asked, name)
-        if many is not None and many < 1:
-            raise UsageError(f"--{name} is a number from 1 on, and not {many}")
+        count = getattr(asked, name)
+        if count is not None and count < 1:
+            raise UsageError(f"--{name} is a number from 1 on, and not {count}")
     is_on_ray = plan.spec.experiment.execution.engine == "ray"
     key, most = ("workers", MAX_WORKERS) if is_on_ray else ("processes", MAX_PROCESSES)
     if asked.workers > most:
@@ -162,59 +243,13 @@ def _check(plan: Plan, asked: PlayOptions) -> None:
         raise UsageError(f"--shards {asked.shards}: the dataset has {counted(groups, 'group')} to be dealt")
 
 
-@dataclass(frozen=True)
-class _Told:
-    """What is told of a prediction."""
-
-    plan: Plan
-    results: Results
-    players: Players
-    seen: Measurements
-    earlier: EarlierRun | None
-    games_a_day: int
-
-    def duration(self, known: tuple[MeanGames, MeanGames], found: tuple[Prediction, Prediction]) -> Duration:
-        low, high = found
-        plan, seen, last = self.plan, self.seen, known[1]
-        usd = _cost(plan, self.earlier)
-        journal = seen.journal_bytes if self.earlier is None else self.earlier.journal_bytes or seen.journal_bytes
-        free = shutil.disk_usage(self.results.disk).free
-        budget = plan.spec.experiment.budget
-        room = Room(
-            games_a_day=self.games_a_day,
-            disk_bytes=last.calls * (journal + seen.one.table_bytes),
-            free_bytes=free, usd=None if usd is None else usd[1] / plan.size, budget_usd=budget.usd, calls=last.calls,
-            budget_calls=budget.completions, tokens=last.tokens, budget_tokens=budget.tokens,
-        )  # fmt: skip
-        pace = high.calls / high.play
-        return Duration(
-            games=plan.size, workers=self.players.workers, shards=self.players.shards, cores=self.players.cores,
-            calls=(low.calls, high.calls),
-            prompt_tokens=_sums(known, "prompt_tokens"),
-            completion_tokens=_sums(known, "completion_tokens"),
-            seconds=(low.seconds, high.seconds),
-            calls_per_second=pace,
-            tokens_per_second=pace * last.tokens / last.calls,
-            bottleneck=_bottleneck(high),
-            bounds=tuple(high.bounds),
-            servers_known=not self.players.is_live or last.waited is not None,
-            cost_usd=usd,
-            journal_bytes=high.calls * journal,
-            table_bytes=high.calls * seen.one.table_bytes,
-            free_bytes=free,
-            memory_bytes=_most_memory(),
-            breaks=breaks_of(room),
-            measured=tuple(_measured(seen, self.earlier, self.players)),
-        )  # fmt: skip
-
-
 def _sums(known: tuple[MeanGames, MeanGames], name: str) -> Pair:
     low, high = (games.games * sum(getattr(use, name) for use in games.groups.values()) for games in known)
     return low, high
 
 
 def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
-    """By the prices of models; where it is known what games ask, of just that."""
+    """Return the cost of the run, by the calls of an earlier run if there is one; None if a price is not known."""
     if earlier is not None:
         prices = {name: price_of(settings) for name, settings in used_models(plan).items()}
         total = 0.0
@@ -231,41 +266,62 @@ def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
     return None if len(priced) < len(rows) else (sum(low for low, _ in priced), sum(high for _, high in priced))
 
 
-def _bottleneck(found: Prediction) -> str:
-    if found.around > found.play:
+def _breaks(
+    plan: Plan, games: MeanGames, games_a_day: int, games_on_disk: float, usd: Pair | None
+) -> tuple[BreakingPoints, ...]:
+    breaks = [
+        BreakingPoints(
+            "it takes more than a day", games_a_day,
+            "more of what bounds it (above); shards on more machines, where that is cores or the writer",
+        ),
+        BreakingPoints(
+            "the disk is full of journal, tables and fine-tune files", int(games_on_disk),
+            "--results on a larger disk; shards, each on its own; fine_tune=null, and `nip-run export` afterwards",
+        ),
+    ]  # fmt: skip
+    budget = plan.spec.experiment.budget
+    for key, limit, each in (
+        ("budget.usd", budget.usd, None if usd is None else usd[1] / plan.size),
+        ("budget.completions", budget.completions, games.calls),
+        ("budget.tokens", budget.tokens, games.tokens),
+    ):
+        if limit is not None and each:
+            breaks.append(BreakingPoints(f"{key} is used up", int(limit / each), f"raise {key}, or play fewer games"))
+    return tuple(sorted(breaks, key=lambda point: point.games))
+
+
+def _bottleneck(prediction: Prediction) -> str:
+    if prediction.around > prediction.play:
         return "start and end"
-    return found.bounds[0].name
+    return prediction.bounds[0].name
 
 
-def _measured(seen: Measurements, earlier: EarlierRun | None, players: Players) -> Iterator[str]:
-    """What was measured, and where, in sentences."""
+def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: bool) -> Iterator[str]:
+    """Yield what was measured, and where, in sentences."""
     if earlier is not None:
-        flying = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"
+        in_flight = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"
         latency = earlier.games.latency or 0.0
         yield (
-            f"games as in run {earlier.run_id}: {earlier.games.calls:.1f} calls each, {latency:.2f} s a call{flying}; "
-            "servers that are asked more at once may take longer"
+            f"games as in run {earlier.run_id}: {earlier.games.calls:.1f} calls each, {latency:.2f} s a call{in_flight}"
+            "; servers with more calls in flight may take longer"
         )
-    elif players.is_live:
+    elif is_live:
         yield (
             "how long servers take is not known: no run of this protocol by these models is here. Play a few games "
             "(dataset.limit=20 --run-id pilot), and plan again with --like pilot"
         )
-    busy = f"; it does other things, too, and each takes {seen.slowed:.1f} times its work" if seen.slowed > SLOW else ""
-    yield f"on this machine, {counted(seen.one.games, 'game')} by dummy: {1e3 * seen.one.call:.2f} ms a call{busy}"
-    if seen.live is not None:
-        yield f"a server's answer on top, of {1e3 * seen.live.seconds:.2f} ms, at a server of this machine"
-    if seen.far:
-        yield f"a call by workers on Ray waits {1e3 * seen.far:.0f} ms on top for permits and the writer"
-    if seen.workers is not None:
-        on_ray = f" on Ray, which took {seen.workers.begin:.0f} s to begin" if players.are_apart else ""
+    yield f"on this machine, {counted(measured.one.games, 'game')} by dummy: {1e3 * measured.one.call:.2f} ms a call"
+    if measured.server is not None:
+        yield f"{1e3 * measured.server.seconds:.2f} ms more for a server's answer, from a server on this machine"
+    if measured.workers is not None:
         yield (
-            f"{counted(seen.worked, 'worker')}{on_ray} and their writer, {counted(seen.workers.games, 'game')}: "
-            f"{1e3 * seen.workers.call:.2f} ms a call, of which the writer worked {1e3 * seen.workers.call_cpu:.2f} ms"
+            f"{counted(measured.worker_count, 'worker')} and their writer, {counted(measured.workers.games, 'game')}: "
+            f"first game after {measured.workers.begin:.1f} s, {1e3 * measured.workers.call:.2f} ms a call, of which "
+            f"the writer used {1e3 * measured.workers.call_cpu:.2f} ms"
         )
 
 
-def _most_memory() -> float:
-    """Bytes; the system counts in kilobytes, but for one."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return float(most if sys.platform == "darwin" else most << 10)
+def _peak_memory() -> float:
+    """Return bytes. The system counts in kilobytes, except for macOS."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return float(peak if sys.platform == "darwin" else peak << 10)

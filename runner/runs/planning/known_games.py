@@ -1,4 +1,4 @@
-"""What is known of a plan's games before they are played: those of an earlier run, or the shortest and the longest."""
+"""What is known of games before they are played: the games of an earlier run, or the shortest and the longest."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
 from runner.runs.planning.duration_model import GroupUse, MeanGames, Rate
 from runner.runs.planning.earlier_runs import EarlierRun
-
-WORD_BYTES = 6
-"""Of a word with its space, in the answers that are played to be measured."""
+from runner.runs.planning.loopback_server import WORD_BYTES
 
 
 def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
-    """The shortest games and the longest; of an earlier run its mean game, twice."""
+    """Return the shortest games and the longest; with an earlier run, its mean game twice."""
     if earlier is not None:
         games = replace(earlier.games, games=plan.size)
         return games, games
@@ -43,7 +41,7 @@ def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, Mean
 
 
 def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:
-    """How long answers of each model group are: as in an earlier run, else as its agents are asked to make them."""
+    """Return the words of an answer of each model group: as in the earlier run, else as agents are asked to write."""
     if earlier is not None:
         return {group: max(round(size / WORD_BYTES), 1) for group, size in earlier.answer_bytes.items()}
     asked: dict[str, list[int]] = {}
@@ -53,7 +51,7 @@ def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:
 
 
 def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
-    """What the servers of each group allow in all: by the spec, else as they said in an earlier run."""
+    """Return what all servers of each group allow: by the spec, else as they said in the earlier run."""
     found = {}
     for group, settings in used_models(plan).items():
         if not settings.called_live:

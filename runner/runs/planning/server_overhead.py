@@ -1,14 +1,13 @@
-"""What an answer from a server costs on top of one by `dummy`: client, connection, body, a journal that is flushed.
+"""What a server's answer costs on top of one by `dummy`: client, connection, body, a journal that is flushed.
 
-The same requests go through the layers of a run twice: to `dummy`, and to a server of this machine that answers at
-once.
+The same requests go through the layers of a run twice: to `dummy`, and to a server on this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from runner.models.costs import CallCosts
@@ -21,40 +20,45 @@ from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.shared_resources import Shared
 from runner.runs.execution.spending import used_models
 from runner.runs.execution.wiring import Wiring
-from runner.runs.planning.answering_server import answering
+from runner.runs.planning.loopback_server import loopback_server
 
 CALLS = 1024
-WARM = 256
-"""Calls before the time is taken: connections are open by then."""
+WARM_UP = 256
+"""Calls before the measurement, which open the connections."""
 AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class LiveCost:
-    """What a server's answer costs on top."""
+class ServerOverhead:
+    """What a server's answer costs."""
 
     seconds: float
-    """Of a core."""
+    """CPU seconds of a call, on top of one by `dummy`."""
     journal_bytes: float
-    """Of an answer in the journal, in all."""
+    """Bytes of a call in the journal, in all."""
 
 
-def live_cost(plan: Plan, results: Results, group: str, *, words: int, prompt_tokens: float) -> LiveCost:
-    """Of answers of so many words to chats of so many tokens.
+def server_overhead(plan: Plan, results: Results, group: str, *, words: int, prompt_tokens: float) -> ServerOverhead:
+    """Measure answers of so many words to chats of so many tokens.
 
     Raises:
-        RunError: a file cannot be written, or no port can be opened here.
+        RunError: A file cannot be written, or no port of this machine can be opened.
     """
     settings = plan.spec.experiment.models[group]
-    drawn = ModelSettings(provider="dummy", answer_words=words, chat_format=settings.chat_format)
-    with answering(words, int(prompt_tokens)) as address:
-        live, size = _through(_with_models(plan, asked_at(settings, address)), results, "live", group, prompt_tokens)
-    here, _ = _through(_with_models(plan, drawn), results, "here", group, prompt_tokens)
-    return LiveCost(max(live - here, 0.0), size)
+    dummy = ModelSettings(provider="dummy", answer_words=words, chat_format=settings.chat_format)
+
+    def measure(run_id: str, models: ModelSettings, clock: Callable[[], float]) -> tuple[float, float]:
+        return _measure(_with_models(plan, models), results, run_id, group, prompt_tokens, clock)
+
+    with loopback_server(words, int(prompt_tokens)) as server:
+        live, size = measure(
+            "live", _asked_at(settings, server.address), lambda: time.process_time() - server.cpu_seconds
+        )
+    drawn, _ = measure("dummy", dummy, time.process_time)
+    return ServerOverhead(max(live - drawn, 0.0), size)
 
 
-def asked_at(settings: ModelSettings, address: str) -> ModelSettings:
-    """A model group that the server at this address answers."""
+def _asked_at(settings: ModelSettings, address: str) -> ModelSettings:
     return replace(
         settings, provider="openai", model=settings.name, base_url=address, api_key_env=None,
         requests_per_minute=None, tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None,
@@ -71,15 +75,17 @@ def _with_models(plan: Plan, settings: ModelSettings) -> Plan:
     )
 
 
-def _through(one: Plan, results: Results, run_id: str, group: str, prompt_tokens: float) -> tuple[float, float]:
-    """Seconds of this process and bytes of the journal that a call takes through all layers."""
-    folder, manifest = results.open(one, run_id)
+def _measure(  # noqa: PLR0917 - what `server_overhead` compares, twice
+    plan: Plan, results: Results, run_id: str, group: str, prompt_tokens: float, clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Return the CPU seconds of a call through all layers, by this clock, and its bytes in the journal."""
+    folder, manifest = results.open(plan, run_id)
     folder.write_manifest(manifest)
-    requests = iter(_requests(one, group, prompt_tokens))
-    shared = Shared([one])
-    costs = CallCosts(used_models(one))
-    wiring = Wiring(one, folder, costs, Accounting(one, costs), shared, shared.stop, [])
-    taken: list[float] = []
+    requests = iter(_requests(plan, group, prompt_tokens))
+    shared = Shared([plan])
+    costs = CallCosts(used_models(plan))
+    wiring = Wiring(plan, folder, costs, Accounting(plan, costs), shared, shared.stop, [])
+    seconds: list[float] = []
 
     async def play() -> None:
         async with wiring.opened() as wired:
@@ -89,20 +95,20 @@ def _through(one: Plan, results: Results, run_id: str, group: str, prompt_tokens
                     await wired.complete(next(requests))
                     await asyncio.sleep(0)
 
-            async def all_(count: int) -> None:
+            async def ask_all(count: int) -> None:
                 await asyncio.gather(*(ask(count // AT_ONCE) for _ in range(AT_ONCE)))
 
-            await all_(WARM)
-            begun = time.process_time()
-            await all_(CALLS)
-            taken.append(time.process_time() - begun)
+            await ask_all(WARM_UP)
+            begun = clock()
+            await ask_all(CALLS)
+            seconds.append(clock() - begun)
 
     shared.play(play)
-    return taken[0] / (CALLS // AT_ONCE * AT_ONCE), folder.journal.stat().st_size / (WARM + CALLS)
+    return seconds[0] / CALLS, folder.journal.stat().st_size / (WARM_UP + CALLS)
 
 
 def _requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]:
-    """What the group's agent is asked first, of one datapoint after the other, made as long as is planned."""
+    """Yield the first prompt of the group's agent for one datapoint after the other, padded to the planned length."""
     agents = plan.agents()
     name = next(name for name, agent in agents.items() if agent.model_group == group)
     first = plan.spec.protocol.first_active_round(name) or 0

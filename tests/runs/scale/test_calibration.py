@@ -1,48 +1,36 @@
-"""What a merge costs, by two that are measured."""
+"""What is measured: games of the plan by `dummy`, and what a server's answer costs on top."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-import pytest
 
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.runs.planning.calibration import CalibrationRun, MergeCost, scratch
+from runner.runs.planning.calibration import CalibrationRun, scratch
+from runner.runs.planning.server_overhead import CALLS, server_overhead
 from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 
 
-@pytest.mark.parametrize(
-    ("small", "large", "cost"),
-    [
-        ((300, 0.9), (6_300, 3.3), MergeCost(0.78, 4e-4)),
-        ((300, 0.9), (6_300, 0.63), MergeCost(0.0, 1e-4)),  # the machine was busier during the small one
-        ((300, 0.1), (900, 3.6), MergeCost(0.0, 4e-3)),  # and during the large one
-        ((300, 0.9), (300, 1.2), MergeCost(0.0, 4e-3)),
-    ],
-)
-def test_a_merge_has_a_part_that_is_there_once_and_neither_part_is_below_nothing(
-    small: tuple[int, float], large: tuple[int, float], cost: MergeCost
-) -> None:
-    found = MergeCost.of(small, large)
-    assert found.once == pytest.approx(cost.once)
-    assert found.call == pytest.approx(cost.call)
-    assert found.once >= 0
-
-
-@pytest.mark.gate
-def test_a_merge_is_measured_also_where_the_first_datapoints_are_all_of_one_group(tmp_path: Path) -> None:
-    fixed = {"min_message_rounds": 5, "max_message_rounds": 5}
-    path = spec_file(tmp_path, size=400, fine_tune=None, protocol=fixed, dataset={"group_by": "label"})
-    rows = sorted(map(json.loads, (tmp_path / "data.jsonl").read_text().splitlines()), key=lambda row: row["label"])
-    (tmp_path / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    plan = Plan(load_spec(path))
+def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_calls(tmp_path: Path) -> None:
+    fixed = {"min_message_rounds": 5, "max_message_rounds": 5, "verifier_first": True}
+    plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4, protocol=fixed)))
     with scratch(Results(tmp_path / "results")) as results:
-        calibration = CalibrationRun(plan, results, {}, seconds=0.02)
-        assert {point.group for point in plan.points[: 2 * calibration.first.games]} == {"0"}
-        found = calibration.of_merge()
-    assert found.once >= 0
-    assert found.call >= 0
-    assert found.once + found.call > 0
+        calibration = CalibrationRun(plan, results, {"m": 20}, seconds=0.001)
+        run = calibration.play_one_process()
+        answers = [len(line) for line in run.folder.journal.read_bytes().splitlines()[1:]]
+    assert (run.games, run.calls) == (2 * calibration.first.games, 5 * run.games)
+    assert len(answers) == run.calls
+    assert run.call > 0
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_a_servers_answer_costs_is_the_cpu_of_the_client_alone(tmp_path: Path) -> None:
+    plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4)))
+    with scratch(Results(tmp_path / "results")) as results:
+        found = server_overhead(plan, results, "m", words=2000, prompt_tokens=3000)
+        (live,) = (run for run in (results.path / "runs").iterdir() if run.name == "live")
+        records = (live / "journal.jsonl").read_bytes().count(b'"kind":"call"')
+    assert records > CALLS
+    assert found.journal_bytes > 2000 * 6
+    assert found.seconds > 0

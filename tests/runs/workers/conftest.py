@@ -14,7 +14,11 @@ from tests.support import ray_nodes
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 
-SECONDS = 240
+if ray_nodes.is_inside():
+
+    @pytest.fixture(autouse=True)
+    def _unchanged_process_state() -> None:
+        """Allow changes of the process: it runs one test, and Ray changes the environment and signal handlers."""
 
 
 @pytest.fixture
