@@ -27,7 +27,7 @@ from runner.models.journal_index import JournalIndex
 from runner.models.journal_records import BatchRecord, FailureRecord, begun, read_records
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
-from runner.models.layers.journal import JournaledCompleter
+from runner.models.layers.journal import JournaledCompleter, Log, Recorded
 from runner.models.layers.lost_calls import InFlight
 from runner.models.layers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
@@ -100,10 +100,14 @@ class Wiring:
             entries = read_records(self.folder.journal) if journal.opened.records else ()
             recorded = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._cache(closing, journal.number)
-            replayed = None if self.replay is None else ReplayModel(*replayed_run(self.replay.run), sent=self._sent)
+            replayed = (
+                None
+                if self.replay is None
+                else ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent, self.costs))
+            )
             whole = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and whole else recorded.failures
-            failed_calls = FailedCalls(self._earlier(failures))
+            failed_calls = FailedCalls(failed_calls_in(self.plan, self.costs, failures))
             in_flight = InFlight(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count
             events = RunCallEvents(
@@ -117,24 +121,13 @@ class Wiring:
             connection = self._connect(replayed, cache, events, batches, recorded.answered)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
-            journaled = JournaledCompleter(
-                connection.complete,
-                journal,
-                recorded,
-                {name: parameters_hash(settings) for name, settings in self.costs.groups.items()},
-                sharing=self.plan.sharing,
-                sent=self._sent,
-                events=events,
-                charge=self.costs.extra_charge,
-                asks_again=not self.recorded_only,
+            complete = journaled(
+                self.plan, self.costs, connection, journal, recorded, events, asks_again=not self.recorded_only
             )
             yield Wired(
-                journaled.complete, failed_calls.take, journal.check_there, connection.check_answered,
+                complete, failed_calls.take, journal.check_there, connection.check_answered,
                 lambda: journal.records, lambda job: connection.ended((job.datapoint.id, job.number)),
             )  # fmt: skip
-
-    def _sent(self, request: Request) -> Sequence[ChatMessage]:
-        return self.costs.groups[request.group].sent_messages(request.messages)
 
     @property
     def _until_round(self) -> int | None:
@@ -230,15 +223,45 @@ class Wiring:
             for name, settings in batched.items()
         }  # fmt: skip
 
-    def _earlier(self, failures: Callable[[str, int], Sequence[FailureRecord]]) -> Callable[[Job], list[Call]]:
-        """The failed attempts that a journal has of a rollout."""
-        groups = self.costs.groups
 
-        def earlier(job: Job) -> list[Call]:
-            failed = failures(job.datapoint.id, job.number)
-            return [failed_call(record, groups[self.plan.group_of(record.sample)].name) for record in failed]
+def journaled(  # noqa: PLR0917 - the parts that a run is made of
+    plan: Plan,
+    costs: CallCosts,
+    connection: Connection,
+    journal: Log,
+    recorded: Recorded,
+    events: CallEvents,
+    *,
+    asks_again: bool = True,
+) -> Complete:
+    """Wrap a connection: answer from what is recorded, and write other answers to the journal."""
+    return JournaledCompleter(
+        connection.complete,
+        journal,
+        recorded,
+        {name: parameters_hash(settings) for name, settings in costs.groups.items()},
+        sharing=plan.sharing,
+        sent=partial(_sent, costs),
+        events=events,
+        charge=costs.extra_charge,
+        asks_again=asks_again,
+    ).complete
 
-        return earlier
+
+def _sent(costs: CallCosts, request: Request) -> Sequence[ChatMessage]:
+    return costs.groups[request.group].sent_messages(request.messages)
+
+
+def failed_calls_in(
+    plan: Plan, costs: CallCosts, failures: Callable[[str, int], Sequence[FailureRecord]]
+) -> Callable[[Job], list[Call]]:
+    """Return a function that finds the failed attempts of a rollout in a journal."""
+
+    def find(job: Job) -> list[Call]:
+        failed = failures(job.datapoint.id, job.number)
+        return [failed_call(record, costs.groups[plan.group_of(record.sample)].name) for record in failed]
+
+    return find
 
 
 async def _not_recorded(request: Request) -> Completion:

@@ -11,21 +11,17 @@ from typing import Any
 
 from runner.base.async_runner import cancel_all
 from runner.base.errors import NipRunError
-from runner.game.prompts.chat import ChatMessage
 from runner.models.client import Connection, connect
-from runner.models.interface import Request
 from runner.models.layers.cache import Cache
-from runner.models.layers.journal import JournaledCompleter
 from runner.models.shared_servers import Servers
 from runner.rollouts.engine import Engine
-from runner.rollouts.failed_calls import FailedCalls, failed_call
+from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.job import Job
-from runner.rollouts.rollout import Call
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import MadeGame, WorkersMaker, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
-from runner.runs.execution.wiring import labels_for_toys, parameters_hash, replayed_run
+from runner.runs.execution.wiring import failed_calls_in, journaled, labels_for_toys, replayed_run
 from runner.runs.workers import messages
 from runner.runs.workers.channel import Channel
 from runner.runs.workers.record_keys import game_of_job
@@ -90,7 +86,7 @@ class _Player:
         self._journal = RemoteJournal(channel, is_bound=start.is_bound, is_durable=start.is_durable)
         self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal)
-        failed_calls = FailedCalls(self._earlier)
+        failed_calls = FailedCalls(failed_calls_in(plan, costs, self._records.failures))
         self._events = RemoteEvents(
             channel, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, channel), self._cache,
             start.is_budgeted, AnswerJudge(plan),
@@ -138,35 +134,16 @@ class _Player:
         )
 
     def _engine_of(self, failed_calls: FailedCalls) -> Engine:
-        plan, groups = self._plan, self._costs.groups
-
-        def sent(request: Request) -> Sequence[ChatMessage]:
-            return groups[request.group].sent_messages(request.messages)
-
-        journaled = JournaledCompleter(
-            self._connection.complete,
-            self._journal,
-            self._records,
-            {name: parameters_hash(settings) for name, settings in groups.items()},
-            sharing=plan.sharing,
-            sent=sent,
-            events=self._events,
-            charge=self._costs.extra_charge,
-        )
+        plan = self._plan
         return Engine.of_plan(
             plan,
-            journaled.complete,
+            journaled(plan, self._costs, self._connection, self._journal, self._records, self._events),
             failed_calls=failed_calls.take,
             ended=lambda job: self._connection.ended((job.datapoint.id, job.number)),
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
         )
-
-    def _earlier(self, job: Job) -> list[Call]:
-        groups = self._costs.groups
-        failed = self._records.failures(job)
-        return [failed_call(record, groups[self._plan.group_of(record.sample)].name) for record in failed]
 
     def _send_rendered(self, key: tuple[Any, ...], text: str) -> None:
         self._channel.send(messages.TemplateRendered(key, text))

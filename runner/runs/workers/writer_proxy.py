@@ -21,7 +21,6 @@ from runner.models.journal_records import CallRecord, EndedRecord, FailureRecord
 from runner.models.layers.cache import Cache
 from runner.models.usage_totals import UsageTotals
 from runner.rollouts.failed_calls import FailedCalls, failed_call
-from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.call_events import failure_record
@@ -45,7 +44,7 @@ from runner.runs.workers.messages import (
     ServerDown,
     Unlike,
 )
-from runner.runs.workers.record_keys import game_of_job, game_of_sample
+from runner.runs.workers.record_keys import game_of_sample
 from runner.runs.workers.remote_errors import RemoteError
 
 UNSENT = 64
@@ -134,10 +133,10 @@ class LeasedRecords:
         game = self._games.get(game_of_sample(self._plan, sample.datapoint, sample.repeat)) if self._games else None
         return None if game is None else game[1].get(sample)
 
-    def failures(self, job: Job) -> Sequence[FailureRecord]:
+    def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
         """Return the failed attempts of a rollout."""
-        game = self._games.get(game_of_job(self._plan, job)) if self._games else None
-        return () if game is None else game[1].failures(job.datapoint.id, job.number)
+        game = self._games.get(game_of_sample(self._plan, datapoint, repeat)) if self._games else None
+        return () if game is None else game[1].failures(datapoint, repeat)
 
 
 class RemotePermits:

@@ -260,18 +260,20 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.full
 def test_a_disk_that_is_full_is_told_as_by_one_process_and_the_run_goes_on(tmp_path: Path) -> None:
-    spec_file(tmp_path, size=80, fine_tune=None)
-    words = ("spec.yaml", "-q", "--results", "results", "--run-id", "full")
-    done = python(_SMALL_FILES, *words, TWO, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert re.search(r"cannot write .*journal\.jsonl: File too large; everything written before is kept", done.stderr)
-    assert "Make room, and run the same command again" in done.stderr
-    run = only_run(tmp_path / "results")
-    kept = set(facts_in_journal(run))
-    assert kept
-    assert nip_run_here(*words, TWO, cwd=tmp_path).returncode == 0
-    assert kept < set(facts_in_journal(run))
-    whole = played(tmp_path / "spec.yaml", tmp_path / "one", run_id="full")
+    with serving() as server:  # whose answers make the journal the largest file, which reaches the limit first
+        spec_file(tmp_path, server.base_url, size=80, fine_tune=None)
+        words = ("spec.yaml", "-q", "--results", "results", "--run-id", "full")
+        done = python(_SMALL_FILES, *words, TWO, cwd=tmp_path)
+        assert done.returncode == 1, done.stderr
+        message = r"cannot write .*journal\.jsonl: File too large; everything written before is kept"
+        assert re.search(message, done.stderr), done.stderr
+        assert "Make room, and run the same command again" in done.stderr
+        run = only_run(tmp_path / "results")
+        kept = set(facts_in_journal(run))
+        assert kept
+        assert nip_run_here(*words, TWO, cwd=tmp_path).returncode == 0
+        assert kept < set(facts_in_journal(run))
+        whole = played(tmp_path / "spec.yaml", tmp_path / "one", run_id="full")
     assert derived_files(run) == derived_files(whole.path)
 
 

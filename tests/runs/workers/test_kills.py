@@ -1,0 +1,65 @@
+"""A run by workers of which some are killed, and whose writer is killed, is the run of one process."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import started_silent, until
+from tests.support.runs import derived_files, journal_records, only_run, played
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+from tests.support.workers import facts_in_journal, is_running, workers_of
+
+ROLLOUTS = 300
+CONCURRENCY = 48
+KILLS = ["worker"] * 8 + ["writer"] * 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    kills = rng.sample(KILLS, len(KILLS))
+    killed = 0
+    with serving(latency=[0.0, 0.12]) as server:
+        path = spec_file(tmp_path, server.base_url, size=ROLLOUTS, rollouts={"concurrency": CONCURRENCY})
+        whole = played(path, tmp_path / "whole")
+        needed = server.requests
+        process = start(tmp_path)
+        for number, kind in enumerate(kills):
+            goal = needed + int((number + rng.random()) / (len(kills) + 1) * needed)
+            until(lambda goal=goal, pid=process.pid: server.requests >= goal and len(workers_of(pid)) == 3)
+            workers = workers_of(process.pid)
+            if kind == "writer":
+                process.kill()
+                process.wait()
+                until(lambda gone=workers: not any(map(is_running, gone)))
+                process = start(tmp_path)
+            else:
+                with suppress(ProcessLookupError):
+                    os.kill(rng.choice(workers), signal.SIGKILL)
+            killed += 1
+        assert process.wait() == 0
+        asked, most = server.requests - needed, server.stats()["max_open"]
+    run = only_run(tmp_path / "results")
+    records = journal_records(run)
+    samples = [tuple(record["sample"]) for record in records if record["kind"] == "call"]
+    lost = [record["charged"][2] for record in records if record["kind"] == "lost"]
+    assert killed == len(KILLS)
+    assert len(samples) == len(set(samples)) == needed
+    assert asked - needed <= sum(lost)
+    assert max(lost, default=0) <= CONCURRENCY
+    assert most <= CONCURRENCY
+    assert derived_files(run) == derived_files(whole.path)
+    assert facts_in_journal(run) == facts_in_journal(whole.path)
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    return started_silent("spec.yaml", "execution.processes=3", "-q", cwd=folder)
