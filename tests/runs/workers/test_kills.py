@@ -14,6 +14,7 @@ import pytest
 from tests.support.processes import started_silent, until
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
 from tests.support.specs import spec_file
 from tests.support.workers import facts_in_journal, is_running, workers_of
 
@@ -35,17 +36,17 @@ def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Pat
         process = start(tmp_path)
         for number, kind in enumerate(kills):
             goal = needed + int((number + rng.random()) / (len(kills) + 1) * needed)
-            until(lambda goal=goal, pid=process.pid: server.requests >= goal and len(workers_of(pid)) == 3)
-            workers = workers_of(process.pid)
+            workers = workers_after(server, goal, process.pid)
             if kind == "writer":
                 process.kill()
                 process.wait()
-                until(lambda gone=workers: not any(map(is_running, gone)))
+                until_ended(workers)
                 process = start(tmp_path)
+                killed += 1
             else:
                 with suppress(ProcessLookupError):
                     os.kill(rng.choice(workers), signal.SIGKILL)
-            killed += 1
+                    killed += 1
         assert process.wait() == 0
         asked, most = server.requests - needed, server.stats()["max_open"]
     run = only_run(tmp_path / "results")
@@ -63,3 +64,13 @@ def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Pat
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
     return started_silent("spec.yaml", "execution.processes=3", "-q", cwd=folder)
+
+
+def workers_after(server: Loopback, requests: int, writer: int) -> list[int]:
+    """Wait until the server has got so many requests and all workers are there, and return them."""
+    until(lambda: server.requests >= requests and len(workers_of(writer)) == 3)
+    return workers_of(writer)
+
+
+def until_ended(workers: list[int]) -> None:
+    until(lambda: not any(map(is_running, workers)))
