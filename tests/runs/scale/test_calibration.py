@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.runs.planning.calibration import CalibrationRun, scratch
@@ -25,6 +27,7 @@ def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.gate
 def test_what_a_servers_answer_costs_is_the_cpu_of_the_client_alone(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4)))
     with scratch(Results(tmp_path / "results")) as results:
