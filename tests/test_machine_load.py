@@ -36,6 +36,7 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/runs/test_faults.py": (1, PLAYED),
     "tests/runs/workers/test_ray.py": (1, POLLS),
     "tests/runs/workers/test_silence.py": (3, "looks are counted, not seconds"),
+    "tests/spec/test_spec_fuzz.py": (1, CPU_TIME),
     "tests/server/test_answers.py": (1, NEVER_OVER),
     "tests/server/test_apart.py": (1, NEVER_OVER),
     "tests/server/test_bodies.py": (1, NEVER_OVER),

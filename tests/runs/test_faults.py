@@ -239,7 +239,7 @@ def test_after_the_first_ctrl_c_no_call_starts(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_a_run_is_killed_at_ten_moments_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """The short form of benchmarks/proofs/kill_resume.py."""
+    """The short form of test_run_killed.py."""
     import random
 
     rng = random.Random(11)

@@ -3,60 +3,23 @@
 from __future__ import annotations
 
 import json
-import time
-from contextlib import suppress
 from pathlib import Path
-from subprocess import TimeoutExpired
 from typing import Any
 
 import pytest
 import yaml
 
 from runner.results.folder import RunFolder
-from tests.support.processes import nip_run, nip_run_here, started_silent
-from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
-from tests.support.training import at_provider, datasets_of, malt, training_spec
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.servers.fine_tune_client import fine_tuning
+from tests.support.training import at_provider, datasets_of, training_spec
 
 SHARED = {"models": {"p": {"share_prompts": True}, "v": {"share_prompts": True}}}
-KINDS: dict[str, dict[str, Any]] = {
-    "expert_iteration": {"training": {"iterations": 3}, **SHARED},
-    "malt": malt(training={"iterations": 2}, rollouts={"num_responses_per_timestep": 3}, **SHARED),
-}
 
 
 def end_of(folder: Path) -> tuple[dict[str, bytes], bytes]:
     (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
     return datasets_of(RunFolder(run)), (run / "state.json").read_bytes()
-
-
-def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
-    return sorted((job["model"], job["method"]["type"], job["sha256"], job["status"]) for job in provider.jobs())
-
-
-@pytest.mark.parametrize("kind", ["expert_iteration", pytest.param("malt", marks=pytest.mark.full)])
-@pytest.mark.full
-def test_a_run_that_is_killed_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
-    with fine_tuning(latency=0.01) as provider:
-        training_spec(tmp_path / "whole", **at_provider(provider.base_url, **KINDS[kind]))
-        begun = time.monotonic()
-        done = nip_run("spec.yaml", "--json", cwd=tmp_path / "whole")
-        lasted = time.monotonic() - begun
-        assert done.returncode == 0, done.stderr
-        jobs = jobs_of(provider)
-        assert {job[1] for job in jobs} == {"dpo" if kind == "malt" else "supervised"}
-        models = provider.stats()["models"]
-    assert len(jobs) >= 4
-    assert any(name.startswith("ft:") for name in models)
-    with fine_tuning(latency=0.01) as provider:
-        training_spec(tmp_path / "killed", **at_provider(provider.base_url, **KINDS[kind]))
-        for share in (0.4, 0.6, 0.8):
-            process = started_silent("spec.yaml", cwd=tmp_path / "killed")
-            with suppress(TimeoutExpired):
-                process.wait(share * lasted)
-            process.kill()
-            process.wait()
-        assert nip_run("spec.yaml", cwd=tmp_path / "killed").returncode == 0
-        assert len(provider.jobs()) == len({job["sha256"] for job in provider.jobs()}) == len(jobs)
 
 
 @pytest.mark.full

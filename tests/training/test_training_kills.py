@@ -1,0 +1,112 @@
+"""A training run that is killed at random moments ends like an undisturbed one, and creates no job twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.results.folder import RunFolder
+from tests.support.processes import ended_or_killed, started_silent
+from tests.support.servers.fine_tune_client import FineTuner, fine_tuning
+from tests.support.training import at_provider, datasets_of, malt, training_spec
+
+pytestmark = pytest.mark.full
+
+KILLS = 20
+AT_ONCE = 8
+"""Calls in flight at the provider."""
+PROVIDER: dict[str, Any] = {"latency": 0.01, "script": {"looks": 2}}
+SHARED = {"share_prompts": True}
+"""One request with `n` for all answers to a step."""
+KINDS: dict[str, dict[str, Any]] = {
+    "expert_iteration": {
+        "training": {"iterations": 3, "guess_replacement": {"proportion": 0.5}, "test": {"scheme": "all"}},
+        "models": {"p": SHARED, "v": SHARED},
+    },
+    "malt": malt(
+        training={"iterations": 2},
+        rollouts={"num_responses_per_timestep": 3, "per_datapoint": 1},
+        models={"p": SHARED, "v": SHARED},
+    ),
+}
+
+
+def write_spec(folder: Path, provider: FineTuner, kind: str) -> None:
+    training_spec(folder, **at_provider(provider.base_url, **KINDS[kind]))
+
+
+def play(folder: Path) -> None:
+    assert ended_or_killed(started_silent("spec.yaml", "-q", cwd=folder)) == 0
+
+
+def play_and_kill(folder: Path, seconds: float) -> bool:
+    """Kill the run after this time; return False if it had ended before."""
+    process = started_silent("spec.yaml", "-q", cwd=folder)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    process.kill()
+    return process.wait() != 0
+
+
+def final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
+    """Return the fine-tune datasets, their sidecars and the final state."""
+    (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
+    return datasets_of(RunFolder(run)), (run / "state.json").read_bytes()
+
+
+def jobs_of(provider: FineTuner) -> list[tuple[Any, ...]]:
+    """Return the provider's jobs by base model, method and content of the file."""
+    return sorted((job["model"], job["method"]["type"], job["sha256"], job["status"]) for job in provider.jobs())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_has_the_same_end_and_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
+    rng = random.Random(1)
+    with fine_tuning(**PROVIDER) as provider:
+        started = time.monotonic()
+        write_spec(tmp_path / "whole", provider, kind)
+        play(tmp_path / "whole")
+        duration = time.monotonic() - started
+        expected, jobs, calls = final_state(tmp_path / "whole"), jobs_of(provider), provider.stats()["chat"]
+        models = provider.stats()["models"]
+    assert {job[1] for job in jobs} == {"dpo" if kind == "malt" else "supervised"}
+    assert len(jobs) >= 4
+    assert any(name.startswith("ft:") for name in models)
+    kills = 0
+    for number in range(3 * KILLS):
+        with fine_tuning(**PROVIDER) as provider:
+            folder = tmp_path / str(number)
+            write_spec(folder, provider, kind)
+            if not play_and_kill(folder, rng.uniform(0.3, duration)):
+                continue
+            play(folder)
+            assert final_state(folder) == expected
+            assert jobs_of(provider) == jobs
+            # As many answers as were in flight, twice, may have been on their way to the disk.
+            assert provider.stats()["chat"] - calls <= 2 * AT_ONCE
+        kills += 1
+        if kills == KILLS:
+            break
+    assert kills == KILLS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_killed_again_and_again_has_the_same_end(tmp_path: Path, kind: str) -> None:
+    rng = random.Random(2)
+    with fine_tuning(**PROVIDER) as provider:
+        write_spec(tmp_path / "whole", provider, kind)
+        play(tmp_path / "whole")
+        expected, jobs = final_state(tmp_path / "whole"), jobs_of(provider)
+    with fine_tuning(**PROVIDER) as provider:
+        write_spec(tmp_path / "killed", provider, kind)
+        for _ in range(KILLS):
+            play_and_kill(tmp_path / "killed", rng.uniform(0.6, 2.0))
+        play(tmp_path / "killed")
+        assert final_state(tmp_path / "killed") == expected
+        assert jobs_of(provider) == jobs
