@@ -225,7 +225,7 @@ def test_a_yank_and_a_signature_are_added_once_and_by_their_owner(server: Served
         transport = HttpTransport(server.address)
         with pytest.raises(TakenError):
             transport.add({"dataset/acme/council/1/signature": [("other.sig", b"two")]}, "x")
-        with pytest.raises(ReleaseError, match="refuses it"):
+        with pytest.raises(ReleaseError, match="refuses the upload"):
             transport.add({"dataset/acme/nothing/1/signature": [("other.sig", b"two")]}, "x")
         transport.close()
     with publishing_to(server, server.account("eve")), Registry(HttpTransport(server.address)) as registry:

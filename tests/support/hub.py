@@ -9,7 +9,7 @@ from typing import Any
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
-from runner.registry.transports.hub.transport import HubTransport
+from runner.registry.transports.hub import HubTransport
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.timeouts import Timeouts
 

@@ -97,18 +97,17 @@ def _account(base: str, token: str) -> tuple[str, list[str]]:
         ReleaseError: it does not answer.
     """
     from runner.base.errors import UsageError
-    from runner.registry.transports.http.answers import account_of
-    from runner.registry.transports.http.session import HttpSession
+    from runner.registry.transports.http.api import RegistryApi, parse_account
     from runner.registry.transports.timeouts import Timeouts
 
-    session = HttpSession(base, Timeouts(tries=3), token=token)
+    api = RegistryApi(base, Timeouts(tries=3), token=token)
     try:
-        answer = session.ask("GET", "")
+        response = api.ask("GET", "")
     finally:
-        session.close()
-    if answer.status not in (200, 401, 403):
-        raise UsageError(f"{base}: {answer.message}")
-    found = account_of(answer.body) if answer.status == 200 else None
-    if found is None:
+        api.close()
+    if response.status not in (200, 401, 403):
+        raise UsageError(f"{base}: {response.message}")
+    account = parse_account(response.body) if response.status == 200 else None
+    if account is None:
         raise UsageError(f"{base} does not know this token; it may have expired, or be another server's")
-    return found
+    return account

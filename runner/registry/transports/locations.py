@@ -63,7 +63,7 @@ def _transport(where: str, *, pull_request: bool) -> Transport:
 
         return GitTransport(rest, pull_request=pull_request)
     if sign and scheme == "hf":
-        from runner.registry.transports.hub.transport import HubTransport
+        from runner.registry.transports.hub import HubTransport
 
         return HubTransport(rest, pull_request=pull_request)
     if sign and scheme in ("http", "https"):

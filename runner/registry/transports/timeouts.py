@@ -1,4 +1,4 @@
-"""How long servers are waited for, and how much they may say: registries over HTTP, and the Hub."""
+"""Limits for the time and the size of answers of registry servers and the Hub."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 BUSY = (408, 429, 500, 502, 503, 504)
-"""What a server, or what stands before it, may answer better the next time."""
+"""Status codes of a server or proxy after which a request is repeated."""
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a server is waited for, in seconds, and how much it may say."""
+    """Limits for one server, in seconds and bytes."""
 
     connect: float = 10.0
     read: float = 60.0
-    """For the next bytes of an answer."""
+    """Maximum time until the next bytes of an answer."""
     tries: int = 6
     wait: float = 0.5
-    """Before the second try; then twice as long each time."""
+    """Time before the second attempt. It doubles with each attempt."""
     longest_wait: float = 30.0
-    """Where a server asks to wait for longer, it is not waited for."""
+    """If a server asks to wait longer, the request fails."""
     stall: float = 150.0
-    """In which some of a blob must have arrived; a server may hold on to a connection that is broken for a minute."""
+    """Maximum time without progress of an upload. A server may keep a broken connection for a minute."""
     check_again: float = 0.1
-    """Between the first two questions whether an upload is checked."""
+    """Time between the first two questions whether an upload is checked."""
     check_seconds: float = 3600.0
-    """For its check."""
+    """Maximum time for that check."""
     answer_bytes: int = 64 << 20
     answer_seconds: float = 300.0
     """Time for one answer, and the fixed part of the time for all answers of a server."""
@@ -43,10 +43,10 @@ class Timeouts:
 
 
 OF_THE_HUB = Timeouts(tries=4, wait=1.0)
-"""It asks to wait itself where it has had too many requests."""
+"""The Hub says itself how long to wait after too many requests."""
 
 
-def asked_to_wait(headers: Mapping[str, str]) -> float:
-    """For how many seconds an answer asks to be waited; 0 where it does not, or names a date."""
-    said = headers.get("retry-after", "").strip()
-    return float(said) if said.isascii() and said.isdigit() else 0.0
+def requested_wait(headers: Mapping[str, str]) -> float:
+    """Return the seconds that a response asks to wait; 0 if it does not, or names a date."""
+    value = headers.get("retry-after", "").strip()
+    return float(value) if value.isascii() and value.isdigit() else 0.0

@@ -1,6 +1,6 @@
-"""Bound the time that a registry's server may take in all, down to single bytes of a header.
+"""Limit the total time that a server may take.
 
-A limit on each read alone does not bound a server that sends one byte now and then, or many answers that are all slow.
+A limit for each read does not stop a server that sends single bytes, or many slow answers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from runner.registry.transports.timeouts import Timeouts
 T = TypeVar("T")
 
 _PIECE = 1 << 14
-"""Bytes that are sent in one step, so that a server that takes them one by one is noticed."""
+"""Bytes that are sent in one step, so that a server that takes them slowly is noticed."""
 
 
 class TransferRate:
-    """The time that one server may still take: a fixed start, and more for each request and each byte.
+    """The time that one server may still take: a fixed part, and more for each request and each byte.
 
-    Only waiting counts, and not what this process does between two requests. Threads share one.
+    Only the time spent waiting for the server counts. Threads share one.
     """
 
     def __init__(
-        self, patience: Timeouts, fault: Callable[[str], Exception], clock: Callable[[], float] = time.monotonic
+        self, timeouts: Timeouts, error: Callable[[str], Exception], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`fault` makes the exception to raise from a message."""
-        self._patience, self._fault, self._clock = patience, fault, clock
+        """`error` makes an exception from a message."""
+        self._timeouts, self._error, self._clock = timeouts, error, clock
         self._lock = threading.Lock()
         self._requests = self._bytes = 0
         self._waited = 0.0
@@ -40,14 +40,14 @@ class TransferRate:
 
     @property
     def seconds_left(self) -> float:
-        allowed = self._patience.seconds_for(self._bytes) + self._requests * self._patience.request_seconds
+        allowed = self._timeouts.seconds_for(self._bytes) + self._requests * self._timeouts.request_seconds
         return allowed - self._waited
 
     def wait(self, step: Callable[[float], T], timeout: float | None, size: Callable[[T], int] = lambda _: 0) -> T:
         """Run a step that waits for the server, given its timeout in seconds; `size` says how many bytes it moved.
 
         Raises:
-            Exception: what `fault` makes, if the server has used its time; or what the step raises.
+            Exception: the error, if the server has used its time; or the step fails.
         """
         left = self.seconds_left
         if left <= 0:
@@ -74,63 +74,57 @@ class TransferRate:
             self._bytes += moved
 
     def _too_slow(self) -> Exception:
-        return self._fault(
+        return self._error(
             f"the server is too slow: {self._bytes:,} bytes in {self._waited:,.0f} seconds; try again later"
         )
 
 
-def set_pace(client: Any, pace: TransferRate) -> None:
-    """Have all connections of an HTTP client keep to a pace."""
-    client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], pace.begin_request]}
+def limit_rate(client: Any, rate: TransferRate) -> None:
+    """Apply a rate to all connections of an HTTP client."""
+    client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], rate.begin_request]}
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - no public way to the connections
-        if transport is not None:  # as for hosts that no proxy is used for
+        if transport is not None:  # as for hosts without a proxy
             pool = transport._pool  # noqa: SLF001
-            pool._network_backend = _PacedBackend(pool._network_backend, pace)  # noqa: SLF001
+            pool._network_backend = _LimitedBackend(pool._network_backend, rate)  # noqa: SLF001
 
 
-class _PacedBackend:
-    """A network backend of the HTTP client whose connections keep to a pace."""
+class _LimitedBackend:
+    """A network backend of the HTTP client whose connections have a minimum rate."""
 
-    def __init__(self, backend: Any, pace: TransferRate) -> None:
-        self._backend, self._pace = backend, pace
+    def __init__(self, backend: Any, rate: TransferRate) -> None:
+        self._backend, self._rate = backend, rate
 
-    def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> _PacedStream:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> _LimitedStream:
         connect = partial(self._backend.connect_tcp, host, port, **options)
-        return _PacedStream(self._pace.wait(lambda left: connect(timeout=left), timeout), self._pace)
-
-    def sleep(self, seconds: float) -> None:
-        self._backend.sleep(seconds)
+        return _LimitedStream(self._rate.wait(lambda left: connect(timeout=left), timeout), self._rate)
 
 
-class _PacedStream:
-    """A connection that keeps to a pace."""
+class _LimitedStream:
+    """A connection with a minimum rate."""
 
-    def __init__(self, stream: Any, pace: TransferRate) -> None:
-        self._stream, self._pace = stream, pace
+    def __init__(self, stream: Any, rate: TransferRate) -> None:
+        self._stream, self._rate = stream, rate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        def read(left: float) -> bytes:
-            data: bytes = self._stream.read(max_bytes, left)
-            return data
-
-        return self._pace.wait(read, timeout, len)
+        read: Callable[[float], bytes] = partial(self._stream.read, max_bytes)
+        return self._rate.wait(read, timeout, len)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         def write(piece: bytes, left: float) -> int:
             self._stream.write(piece, left)
             return len(piece)
 
-        for at in range(0, len(buffer), _PIECE):
-            self._pace.wait(partial(write, buffer[at : at + _PIECE]), timeout, int)
+        for start in range(0, len(buffer), _PIECE):
+            self._rate.wait(partial(write, buffer[start : start + _PIECE]), timeout, int)
 
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
-    ) -> _PacedStream:
+    ) -> _LimitedStream:
         start = partial(self._stream.start_tls, ssl_context, server_hostname)
-        return _PacedStream(self._pace.wait(start, timeout), self._pace)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
-
-    def close(self) -> None:
-        self._stream.close()
+        return _LimitedStream(self._rate.wait(start, timeout), self._rate)

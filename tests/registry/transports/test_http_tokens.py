@@ -101,7 +101,7 @@ def test_who_is_refused_is_told_that_the_token_of_the_environment_is_for_another
 
 
 def test_an_address_that_leads_past_the_registry_is_told_as_that() -> None:
-    words = "no registry of nip-run answers at .*/foo; its address has no path"
+    words = "no nip-run registry answers at .*/foo. The address of a registry has no path"
     with (
         listening((404, {"content-type": "application/json"}, b'{"message": "Not Found"}')) as (mine, _),
         pytest.raises(ReleaseError, match=words),
@@ -130,10 +130,10 @@ def test_a_redirect_is_not_followed_and_takes_no_token_along(monkeypatch: pytest
             with listening((status, {"location": f"{other}/api/v1/tree"}, b"")) as (mine, came):
                 monkeypatch.setenv("NIP_RUN_REGISTRY", mine)
                 monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
-                with pytest.raises(ReleaseError, match="sends on to"):
+                with pytest.raises(ReleaseError, match="redirects to"):
                     listed(mine)
                 transport = HttpTransport(mine, patience=Timeouts(tries=1))
-                with pytest.raises(ReleaseError, match="sends on to"):
+                with pytest.raises(ReleaseError, match="redirects to"):
                     transport.open("a/b")
                 transport.close()
                 assert len(came) == 2

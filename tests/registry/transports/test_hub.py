@@ -55,7 +55,7 @@ def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: Loopbac
     with registry("acme/moving") as now, registry(f"acme/moving@{added.revision}") as then:
         assert [one.reference.version for one in now.entries()] == ["1", "2"]
         assert [one.reference.version for one in then.entries()] == ["1"]
-        with pytest.raises(UsageError, match=r"is one commit, to read; publish to hf:acme/moving$"):
+        with pytest.raises(UsageError, match=r"is a commit, which never changes. Publish to hf:acme/moving\.$"):
             then.publish([bundle(version="3")], "3")
 
 

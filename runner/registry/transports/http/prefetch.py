@@ -1,4 +1,4 @@
-"""Small files of a server's registry, read many at a time before they are opened one by one."""
+"""Fetch many small files of a registry server at once, before they are opened one by one."""
 
 from __future__ import annotations
 
@@ -8,61 +8,56 @@ from collections.abc import Iterator, Sequence
 import orjson
 
 from runner.base.errors import ReleaseError
-from runner.registry.transports.http.session import HttpSession
+from runner.registry.transports.http.api import RegistryApi
 
 MOST_AT_ONCE = 500
-"""Files in one answer,"""
+"""Maximum number of files in one answer,"""
 BYTES_AT_ONCE = 16 << 20
-"""bytes of them,"""
+"""of their bytes,"""
 LARGEST_AT_ONCE = 1 << 20
-"""and bytes of one; what is larger is opened alone."""
+"""and of the bytes of one file. Larger files are opened alone."""
 _LONGEST_LINE = 4_000
 
 
 class FilePrefetch:
-    """What is expected to be opened, in that order, and what has come of it. At most one answer is held."""
+    """The small files that are opened soon, in this order. One answer of the server is in memory at a time."""
 
-    def __init__(self, http: HttpSession) -> None:
-        self._http = http
+    def __init__(self, api: RegistryApi) -> None:
+        self._api = api
         self._expected: deque[str] = deque()
         self._known: set[str] = set()
-        self._here: dict[str, bytes] = {}
+        self._fetched: dict[str, bytes] = {}
 
     def expect(self, paths: Sequence[str]) -> None:
-        """These, and nothing that was expected before."""
-        self._here.clear()
+        """Replace the paths that are expected."""
+        self._fetched.clear()
         self._expected, self._known = deque(paths), set(paths)
 
     def take(self, path: str) -> bytes | None:
-        """A file that was expected; None where it is to be asked for alone."""
-        if path in self._here:
-            return self._here.pop(path)
-        if path not in self._known:
-            return None
-        while self._expected and self._expected[0] != path:  # those were not opened after all
-            self._known.discard(self._expected.popleft())
-        wanted = [self._expected.popleft() for _ in range(min(MOST_AT_ONCE, len(self._expected)))]
-        self._here = dict(self._asked(wanted))
-        self._known.difference_update(wanted)
-        # Of what did not come nothing is said here: it is asked for again when it is opened.
-        return self._here.pop(path, None)
+        """Return a file that was expected, or None if it has to be requested alone."""
+        if path in self._known and path not in self._fetched:
+            while self._expected and self._expected[0] != path:  # these were not opened after all
+                self._known.discard(self._expected.popleft())
+            requested = [self._expected.popleft() for _ in range(min(MOST_AT_ONCE, len(self._expected)))]
+            self._fetched = dict(self._fetch(requested))
+            self._known.difference_update(requested)
+        return self._fetched.pop(path, None)
 
-    def _asked(self, wanted: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        data = self._http.data("POST", "/files", json={"paths": wanted})
-        at, asked = 0, set(wanted)
-        while at < len(data):
-            end = data.find(b"\n", at, at + _LONGEST_LINE)
-            if end < 0:
-                raise ReleaseError("files come otherwise than a registry of nip-run sends them")
+    def _fetch(self, requested: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield the files that the server sends. It leaves out files that are large, or that it does not have."""
+        data = self._api.post("/files", json={"paths": requested})
+        position, missing = 0, set(requested)
+        while position < len(data):
+            end = data.find(b"\n", position, position + _LONGEST_LINE)
             try:
-                said = orjson.loads(data[at:end])
-                path, size = said["path"], said["size"]
+                header = orjson.loads(data[position : max(end, 0)])
+                path, size = header["path"], header["size"]
             except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-                raise ReleaseError("files come otherwise than a registry of nip-run sends them") from error
-            at = end + 1
-            if path not in asked or not (size is None or (type(size) is int and 0 <= size <= len(data) - at)):
-                raise ReleaseError("files come otherwise than they were asked for")
-            asked.discard(path)
+                raise ReleaseError("unexpected answer to the request for files. Is this a nip-run registry?") from error
+            position = end + 1
+            if path not in missing or not (size is None or (type(size) is int and 0 <= size <= len(data) - position)):
+                raise ReleaseError("the answer has a file that was not requested, or of the wrong size")
+            missing.discard(path)
             if size is not None:
-                yield path, data[at : at + size]
-                at += size
+                yield path, data[position : position + size]
+                position += size

@@ -1,0 +1,207 @@
+"""The HTTP API of a registry server. Each part of an answer is checked before it is used: a server may be hostile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import httpx2
+import orjson
+
+from runner.base.errors import NotPublished, ReleaseError
+from runner.base.redaction import remember
+from runner.base.text import in_one_line, shortened
+from runner.registry.transports.http.tokens import REGISTRY, TOKEN, is_for_another, token_for
+from runner.registry.transports.http_client import ConnectionFailed, HttpClient, TransferError
+from runner.registry.transports.interface import Indexed, Stored
+from runner.registry.transports.timeouts import Timeouts, requested_wait
+
+_NOTES, _NOTE, _PROBLEMS = 20, 500, 50
+"""Maximum number of notes and of characters in one, and maximum number of problems."""
+_TIER = re.compile("recomputed|reproduced by [1-9][0-9]{0,5}")
+"""Levels of verification that say more than a run says itself."""
+_NAME, _OWNERS = 100, 1_000
+_ID, _HASH = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
+OPEN, CHECKING, PUBLISHED, TAKEN = "open", "checking", "published", "taken"
+_STATES = (OPEN, CHECKING, PUBLISHED, TAKEN, "refused")
+
+
+@dataclass(frozen=True)
+class ApiResponse:
+    """The answer to one request."""
+
+    status: int
+    body: Mapping[str, Any] = field(default_factory=dict)
+    data: bytes = b""
+    wait: float = 0.0
+    """The time until the next request that the server asks for, in seconds."""
+
+    @property
+    def message(self) -> str:
+        return in_one_line(shortened(str(self.body.get("message", f"it answers with HTTP {self.status}")), 500))
+
+    @property
+    def problems(self) -> Sequence[str]:
+        problems = self.body.get("problems", [])
+        listed = problems[:_PROBLEMS] if isinstance(problems, list) else []
+        return [in_one_line(shortened(str(problem), 1_000)) for problem in listed]
+
+
+class RegistryApi:
+    """Requests to one server."""
+
+    def __init__(self, base: str, timeouts: Timeouts, *, token: str | None = None) -> None:
+        """`token` replaces the one that is stored for the server."""
+        self.timeouts = timeouts
+        self._base = base
+        self._token = token or token_for(base)
+        self._has_another = token is None and is_for_another(base)
+        headers = {"user-agent": "nip-run"}
+        if self._token:
+            remember(self._token)  # messages of the server must not show it
+            headers["authorization"] = f"Bearer {self._token}"
+        # Without TLS a proxy of the environment would read the token. It does not lead to this machine anyway.
+        self._client = HttpClient(base, timeouts, headers=headers, trust_env=base.startswith("https:"))
+
+    @property
+    def token_hint(self) -> str:
+        hint = f"; {TOKEN} is set, and is for {REGISTRY}, which is not this server" if self._has_another else ""
+        return hint if self._token else f"{hint}; give a token: nip-run login {self._base}"
+
+    def get_json(self, path: str, **options: Any) -> Mapping[str, Any]:
+        """Return a JSON answer. Raises: NotPublished, ReleaseError: there is none."""
+        return self._check_status(self.ask("GET", path, **options)).body
+
+    def post(self, path: str, **options: Any) -> bytes:
+        """Return an answer as bytes. Raises: as `get_json`."""
+        return self._check_status(self.ask("POST", path, is_json=False, **options)).data
+
+    def _check_status(self, response: ApiResponse) -> ApiResponse:
+        if response.status == 404:
+            raise NotPublished(f"{self._base}: {response.message}")
+        if response.status != 200:
+            hint = self.token_hint if response.status == 401 else ""
+            raise ReleaseError(f"{self._base}: {response.message}{hint}")
+        return response
+
+    def ask(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
+        """Return the answer to a request with any status. Raises: ReleaseError: there is none."""
+        try:
+            return self._send(method, path, is_json=is_json, **options)
+        except TransferError as error:
+            raise ReleaseError(f"{self._base}: {error}") from error
+
+    def send_piece(self, path: str, data: bytes, offset: int) -> ApiResponse | None:
+        """Send a piece of a file once. Return None if the connection broke: how much arrived is unknown."""
+        headers = {"upload-offset": str(offset), "content-type": "application/octet-stream"}
+        try:
+            return self._send("PATCH", path, content=data, headers=headers)
+        except ConnectionFailed:
+            return None
+        except TransferError as error:
+            raise ReleaseError(f"{self._base}: {error}") from error
+
+    def _send(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
+        response = self._client.request(method, f"{self._base}/api/v1{path}", **options)
+        body: Any = {}
+        if (is_json or not response.is_success) and response.content:
+            try:
+                body = orjson.loads(response.content)
+            except orjson.JSONDecodeError:
+                if response.is_success:
+                    raise TransferError("it does not answer as a nip-run registry") from None
+        wait = min(requested_wait(response.headers), self.timeouts.longest_wait)
+        return ApiResponse(response.status_code, body if isinstance(body, dict) else {}, response.content, wait)
+
+    def open_file(self, path: str) -> IO[bytes]:
+        """Open a file of the registry to read. Raises: NotPublished, ReleaseError: it cannot be read."""
+
+        def check(response: httpx2.Response) -> None:
+            if response.status_code == 404:
+                raise NotPublished(f"{self._base} has no file {path}")
+            if response.status_code not in (200, 206):
+                raise ReleaseError(f"{self._base}: {path}: it answers with HTTP {response.status_code}")
+
+        try:
+            return self._client.open_file(f"{self._base}/api/v1/tree/{path}", path, check)
+        except TransferError as error:
+            raise ReleaseError(f"{self._base}: {error}") from error
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@dataclass(frozen=True)
+class UploadStatus:
+    """The state of an upload."""
+
+    id: str
+    state: str
+    missing: Mapping[str, int]
+    """The number of bytes that the server has of each incomplete file, by its hash."""
+    notes: Sequence[str]
+    problems: Sequence[str]
+
+    @classmethod
+    def from_response(cls, response: ApiResponse, sizes: Mapping[str, int]) -> UploadStatus:
+        """Check an answer. `sizes` are those of the declared files, by hash. Raises: ReleaseError: it is wrong."""
+        upload, state = response.body.get("id"), response.body.get("state")
+        if not isinstance(upload, str) or not _ID.fullmatch(upload) or state not in _STATES:
+            raise ReleaseError("unexpected answer to the upload request. Is this a nip-run registry?")
+        missing: dict[str, int] = {}
+        for item in read_list(response.body, "missing"):
+            name, have = (item.get("sha256"), item.get("have")) if isinstance(item, dict) else (None, None)
+            if not isinstance(name, str) or name not in sizes or name in missing:
+                raise ReleaseError("the server asks for a file that is not part of the upload")
+            if type(have) is not int or not 0 <= have <= sizes[name]:
+                raise ReleaseError(f"the server cannot have {shortened(repr(have))} bytes of {sizes[name]:,}")
+            missing[name] = have
+        notes = read_list(response.body, "notes")[:_NOTES] if "notes" in response.body else []
+        messages = [in_one_line(shortened(str(note), _NOTE)) for note in notes]
+        return cls(upload, state, missing, messages, response.problems)
+
+
+def parse_account(body: Mapping[str, Any]) -> tuple[str, list[str]] | None:
+    """Return the account of a token and the owners that it may publish as, or None if the server does not know it.
+
+    Raises:
+        ReleaseError: the answer is wrong.
+    """
+    account = body.get("account")
+    if account is None:
+        return None
+    owners = read_list(body, "owners")
+    if not isinstance(account, str) or any(not isinstance(owner, str) for owner in owners):
+        raise ReleaseError("unexpected answer about the token. Is this a nip-run registry?")
+    return shortened(account, _NAME), [shortened(owner, _NAME) for owner in owners[:_OWNERS]]
+
+
+def parse_file(item: Any) -> Stored:
+    """Check a file in a listing. Raises: ReleaseError: it is wrong."""
+    if not isinstance(item, dict) or not isinstance(item.get("path"), str) or type(item.get("size")) is not int:
+        raise ReleaseError("the list of files has an invalid entry")
+    return Stored(item["path"], item["size"])
+
+
+def parse_release(item: Any) -> Indexed:
+    """Check a release in a listing. Raises: ReleaseError: it is wrong."""
+    values = item if isinstance(item, dict) else {}
+    folder, sha256, yanked = values.get("folder"), values.get("sha256"), values.get("yanked")
+    if not isinstance(folder, str) or not isinstance(sha256, str) or not isinstance(yanked, str | None):
+        raise ReleaseError("the list of releases has an invalid entry")
+    if not _HASH.fullmatch(sha256):
+        raise ReleaseError("the list of releases has one without a hash")
+    tier = values.get("tier")
+    vouched = tier if isinstance(tier, str) and _TIER.fullmatch(tier) else ""
+    reason = None if yanked is None else yanked.encode("utf-8", "replace")  # orjson decodes no lone surrogates
+    return Indexed(folder, sha256, reason, values.get("signed") is True, vouched)
+
+
+def read_list(body: Mapping[str, Any], key: str) -> list[Any]:
+    """Return a list of an answer. Raises: ReleaseError: there is none."""
+    value = body.get(key)
+    if not isinstance(value, list):
+        raise ReleaseError(f"the answer has no {key}. Is this a nip-run registry?")
+    return value

@@ -1,0 +1,202 @@
+"""The HTTP client for registry servers and the Hub: limited in time and size, and its token goes to one origin only."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any
+
+import httpx2
+
+from runner.base.errors import ReleaseError
+from runner.base.text import in_one_line, shortened
+from runner.registry.transports.timeouts import BUSY, Timeouts, requested_wait
+from runner.registry.transports.transfer_rate import TransferRate, limit_rate
+
+_FILE = "nip_run_file"
+"""Marks a request for a file, which may be of any size: the caller limits what it reads."""
+
+
+class TransferError(Exception):
+    """A server did not answer as it should. Not an error of `httpx2`, so no library repeats the request."""
+
+
+class ConnectionFailed(TransferError):
+    """There was no complete answer, so the server may have received the request or not."""
+
+
+class HttpClient(httpx2.Client):
+    """Connections to one server, and to others after a redirect."""
+
+    def __init__(
+        self, base: str, timeouts: Timeouts, *, headers: Mapping[str, str] | None = None,
+        follow_redirects: bool = False, trust_env: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            follow_redirects=follow_redirects, trust_env=trust_env, headers=headers,
+            event_hooks={"request": [self._check_request], "response": [self._check_response]},
+        )  # fmt: skip
+        self.timeouts = timeouts
+        self._base = httpx2.URL(base)
+        self._rate = TransferRate(timeouts, TransferError)
+        limit_rate(self, self._rate)
+
+    def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request, repeatedly if the server is busy or the connection breaks, and return the last response.
+
+        Raises:
+            ConnectionFailed: there is no response.
+            TransferError: the response is refused: too long, too slow, redirected or compressed.
+        """
+        for attempt in range(self.timeouts.tries if self._is_repeatable(request) else 1):
+            is_last = attempt + 1 == self.timeouts.tries or not self._is_repeatable(request)
+            seconds = 0.0
+            try:
+                response = super().send(request, **options)
+            except (httpx2.RequestError, httpx2.InvalidURL) as error:
+                if is_last or not isinstance(error, httpx2.TransportError):
+                    raise ConnectionFailed(self.explain(request, error)) from error
+            else:
+                seconds = requested_wait(response.headers)
+                if response.status_code not in BUSY or is_last or seconds > self.timeouts.longest_wait:
+                    return response
+                response.close()
+            self.pause(attempt, seconds)
+        raise AssertionError("the last attempt returns or raises")
+
+    def pause(self, attempt: int, seconds: float = 0.0) -> None:
+        """Wait before the next attempt, longer each time, and at least as long as the server requests."""
+        self._rate.sleep(max(self.timeouts.wait * 2**attempt, seconds))
+
+    def open_file(
+        self, url: str, name: str, check: Callable[[httpx2.Response], object], headers: Mapping[str, str] | None = None
+    ) -> IO[bytes]:
+        """Open a file to read while it arrives. `name` begins its error messages; `check` raises for a bad status.
+
+        Raises:
+            TransferError, Exception: it cannot be read; or what `check` raises.
+        """
+        return io.BufferedReader(_RemoteFile(self, url, name, check, headers or {}), 1 << 16)
+
+    def stream_file(self, url: str, headers: Mapping[str, str]) -> httpx2.Response:
+        """Return the response with a file, whose content has not been read yet."""
+        request = self.build_request("GET", url, headers=headers, extensions={_FILE: True})
+        return self.send(request, stream=True)
+
+    def explain(self, request: httpx2.Request, error: Exception) -> str:
+        """Return an error message for a request without a response."""
+        host, reason = request.url.netloc.decode("ascii", "replace"), in_one_line(str(error)[:200])
+        if isinstance(error, httpx2.ConnectTimeout | httpx2.ConnectError):
+            return f"cannot reach {host} ({reason}). Check the network and the address."
+        if isinstance(error, httpx2.TooManyRedirects):
+            return f"{host} redirects again and again"
+        return f"the connection to {host} broke ({reason or type(error).__name__}); run the same command again"
+
+    def _is_repeatable(self, request: httpx2.Request) -> bool:
+        """Return whether a second request has no effect beyond that of the first."""
+        return request.method != "PATCH"
+
+    def _check_request(self, request: httpx2.Request) -> None:
+        """Prepare each request, also after a redirect."""
+        if request.url.origin != self._base.origin:
+            for name in ("authorization", "cookie"):
+                request.headers.pop(name, None)
+            if self._base.scheme == "https" and request.url.scheme != "https":
+                raise TransferError(f"it redirects to {request.url.host} without TLS, which is not followed")
+        request.headers["accept-encoding"] = "identity"
+        timeout = httpx2.Timeout(self.timeouts.read, connect=self.timeouts.connect).as_dict()
+        request.extensions = {**request.extensions, "timeout": timeout}
+
+    def _check_response(self, response: httpx2.Response) -> None:
+        """Check each response before its body is read, and limit the body."""
+        if response.is_redirect and not self.follow_redirects:
+            target = in_one_line(shortened(response.headers.get("location", ""), 200))
+            raise TransferError(f"it redirects to {target}. If that is the registry, use its address.")
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            raise TransferError(f"it answers in the encoding {encoding[:40]!r}, which was not requested")
+        assert isinstance(response.stream, httpx2.SyncByteStream)
+        if not (_FILE in response.request.extensions and response.status_code < 300):
+            response.stream = _LimitedBody(response.stream, self.timeouts.answer_bytes)
+
+
+class _LimitedBody(httpx2.SyncByteStream):
+    """The body of a response up to a maximum size."""
+
+    def __init__(self, stream: httpx2.SyncByteStream, limit: int) -> None:
+        self._stream, self._limit = stream, limit
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = 0
+        for piece in self._stream:
+            size += len(piece)
+            if size > self._limit:
+                raise TransferError(f"its answer is longer than {self._limit:,} bytes")
+            yield piece
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file as it arrives. If the connection breaks, the next request asks for the rest."""
+
+    def __init__(
+        self, client: HttpClient, url: str, name: str, check: Callable[[httpx2.Response], object],
+        headers: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._client, self._url, self._name, self._check, self._headers = client, url, name, check, headers
+        self._etag: str | None = None
+        self._position = self._failures = 0
+        self._rest = memoryview(b"")
+        self._request()
+
+    def _request(self) -> None:
+        resumed = {"range": f"bytes={self._position}-", "if-range": self._etag or ""} if self._position else {}
+        self._response = response = self._client.stream_file(self._url, {**self._headers, **resumed})
+        try:
+            self._check(response)
+            etag = response.headers.get("etag")
+            if self._position and etag != self._etag:
+                raise TransferError("it changed while it was read")
+        except BaseException:
+            response.close()
+            raise
+        self._etag, self._pieces = etag, response.iter_raw()
+        # A server without support for ranges sends the whole file again.
+        self._skipped = self._position if response.status_code == 200 else 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            while not self._rest:
+                piece = self._next_piece()
+                if piece is None:
+                    return 0
+                repeated = min(self._skipped, len(piece))
+                self._skipped -= repeated
+                if rest := memoryview(piece)[repeated:]:
+                    self._rest, self._position, self._failures = rest, self._position + len(rest), 0
+        except TransferError as error:
+            raise ReleaseError(f"{self._name}: {error}") from error
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+    def _next_piece(self) -> bytes | None:
+        while True:
+            try:
+                return next(self._pieces, None)
+            except httpx2.RequestError as error:
+                self._response.close()
+                self._failures += 1
+                if self._failures >= self._client.timeouts.tries:
+                    raise ConnectionFailed(self._client.explain(self._response.request, error)) from error
+                self._client.pause(self._failures - 1)
+                self._request()
+
+    def close(self) -> None:
+        self._response.close()
+        super().close()

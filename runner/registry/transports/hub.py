@@ -1,0 +1,428 @@
+"""A registry in a dataset repository of the Hugging Face Hub, read at one commit; through `huggingface_hub`.
+
+No fetched file is stored on disk, so no old file is mistaken for a new one. The content of a repository is bytes:
+nothing in it is loaded or executed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import httpx2
+
+from runner.base.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
+from runner.base.redaction import current_redactor, remember
+from runner.documents.releases.bundle import Content, opened
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST
+from runner.registry.transports.http_client import HttpClient, TransferError
+from runner.registry.transports.interface import Added, Stored
+from runner.registry.transports.timeouts import BUSY, OF_THE_HUB, Timeouts, requested_wait
+from runner.version import __version__
+
+DEFAULT_BRANCH = "main"
+MOST_FILES = 1_000_000
+ATTEMPTS = 20
+"""Maximum number of attempts to publish while others publish, too."""
+IN_MEMORY = 1 << 20
+"""Files up to this size are read at once; larger ones stay open while they are sent."""
+
+_TYPE = "dataset"
+_CONFLICT = (409, 412)
+_LOOPBACK = re.compile(r"http://(127(\.[0-9]+){3}|localhost|\[::1\])(:[0-9]+)?")
+_PLACE = re.compile(
+    r"(?P<repository>[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95})"
+    r"(@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]{0,199}))?"
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class RepositoryNotFound(ReleaseError):
+    """There is no such repository, or the user has no access to it."""
+
+
+class HubClient(HttpClient):
+    """The HTTP client that `huggingface_hub` uses for all of its requests."""
+
+    def __init__(self, endpoint: str, timeouts: Timeouts) -> None:
+        super().__init__(endpoint, timeouts, follow_redirects=True)
+        self.question = _Question()
+
+    def request(self, method: str, url: Any, *, data: Any = None, **options: Any) -> httpx2.Response:
+        """Send a request. `huggingface_hub` passes a file as `data`, which this kind of client calls `content`."""
+        if hasattr(data, "read"):
+            return super().request(method, url, content=data, **options)
+        return super().request(method, url, data=data, **options)
+
+    def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if request.method == "PUT":  # `huggingface_hub` rewinds the file and repeats the request itself
+            response = httpx2.Client.send(self, request, **options)
+            if response.status_code in BUSY:
+                for name in ("retry-after", "ratelimit"):  # it would wait without a limit
+                    response.headers.pop(name, None)
+            return response
+        response = super().send(request, **options)
+        if response.status_code in BUSY:  # otherwise `huggingface_hub` would repeat the request, too
+            response.close()
+            seconds = requested_wait(response.headers)
+            wait = f"; it asks to wait {seconds:,.0f} s" if seconds else ""
+            reason = "received too many requests" if response.status_code == 429 else "cannot answer now"
+            raise TransferError(
+                f"{request.url.host} {reason} (HTTP {response.status_code}){wait}; run the same command again later"
+            )
+        return response
+
+    def _is_repeatable(self, request: httpx2.Request) -> bool:
+        path = request.url.path
+        return request.method in ("GET", "HEAD") or "/preupload/" in path or path.endswith("/info/lfs/objects/batch")
+
+    def _check_request(self, request: httpx2.Request) -> None:
+        self.question.requests += request.method in ("GET", "HEAD")
+        if self.question.requests > self.timeouts.requests:
+            raise TransferError(f"it needs more than {self.timeouts.requests:,} requests, such as pages of a listing")
+        super()._check_request(request)
+
+
+class _Question(threading.local):
+    """The number of requests for the current question of a thread."""
+
+    requests = 0
+
+
+class HubSession:
+    """One repository, at the endpoint of `HF_ENDPOINT`, with the token of `HF_TOKEN` or of `hf auth login`."""
+
+    _factory_of: tuple[str, Timeouts] | None = None
+    """The endpoint and limits of the HTTP client of `huggingface_hub`. A process has one."""
+    _users = 0
+    """The number of open sessions, which share that client."""
+    _lock = threading.Lock()
+
+    def __init__(self, where: str, repository: str, timeouts: Timeouts) -> None:
+        self._where, self._repository, self._timeouts = where, repository, timeouts
+        self._hub = _import_library()
+        self._endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or self._hub.constants.ENDPOINT
+        if not (self._endpoint.startswith("https://") or _LOOPBACK.fullmatch(self._endpoint)):
+            raise UsageError(f"HF_ENDPOINT is {self._endpoint!r}; it must begin with https://")
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+            raise ReleaseError(f"{where} cannot be reached because HF_HUB_OFFLINE is set. Unset it.")
+        token = self._hub.get_token()
+        self.has_token = token is not None
+        if token is not None:
+            remember(token)  # messages of the server must not show it
+        self.api = self._hub.HfApi(
+            endpoint=self._endpoint, token=token or False, library_name="nip-run", library_version=__version__
+        )
+        self._is_closed = False
+        with HubSession._lock:
+            HubSession._users += 1
+
+    def newest_commit(self, revision: str) -> tuple[str, bool]:
+        """Return the current commit of a revision, and whether the repository is private.
+
+        Raises:
+            RepositoryNotFound, ReleaseError: see `mapped_errors`.
+        """
+        with self.mapped_errors("look up its newest commit"):
+            info = self.api.dataset_info(self._repository, revision=revision)
+            if not isinstance(info.sha, str) or not _COMMIT.fullmatch(info.sha):
+                raise ValueError(f"its commit is {str(info.sha)[:60]!r}")
+            return info.sha, bool(info.private)
+
+    def open_file(self, path: str, commit: str) -> IO[bytes]:
+        """Open a file at a commit to read. Raises: NotPublished, ReleaseError: see `mapped_errors`."""
+        with self.mapped_errors(f"read {path}"):
+            url = self._hub.hf_hub_url(
+                self._repository, path, repo_type=_TYPE, revision=commit, endpoint=self._endpoint
+            )
+            headers = self._hub.utils.build_hf_headers(
+                token=self.api.token, library_name="nip-run", library_version=__version__
+            )
+            check = self._hub.utils.hf_raise_for_status
+            return self._client.open_file(url, f"{self._where}: {path}", check, headers)
+
+    def commit(
+        self, files: Sequence[tuple[str, io.BufferedIOBase]], message: str, parent: str, **options: Any
+    ) -> Any | None:
+        """Commit files onto a parent. Return None if that is not the newest commit any more."""
+        # A file is passed open: a path could be sent by another package than our client.
+        additions = [self._hub.CommitOperationAdd(path_in_repo=path, path_or_fileobj=file) for path, file in files]
+        # With more threads the library would read files of the same content from one open file at the same time.
+        options |= {"repo_type": _TYPE, "num_threads": 1}
+        # With a .gitignore of the repository the Hub would leave files out without an error.
+        self.api.preupload_lfs_files(self._repository, additions, gitignore_content="", free_memory=False, **options)
+        try:
+            return self.api.create_commit(
+                self._repository, additions, commit_message=message, parent_commit=parent, **options
+            )
+        except self._hub.errors.HfHubHTTPError as error:
+            if error.response.status_code in _CONFLICT:
+                return None
+            raise
+
+    @property
+    def _client(self) -> HubClient:
+        client = self._hub.get_session()
+        assert isinstance(client, HubClient)
+        return client
+
+    @contextmanager
+    def mapped_errors(self, action: str) -> Iterator[None]:
+        """Replace the errors of an action by errors for users.
+
+        Raises:
+            NotPublished: there is no such file.
+            RepositoryNotFound: there is no such repository, or the user has no access to it.
+            ReleaseError: all other errors.
+        """
+        with HubSession._lock:
+            if HubSession._factory_of != (self._endpoint, self._timeouts):
+                self._hub.set_client_factory(lambda: HubClient(self._endpoint, self._timeouts))
+                HubSession._factory_of = (self._endpoint, self._timeouts)
+        self._client.question.requests = 0
+        try:
+            yield
+        except (NipRunError, GeneratorExit):
+            raise
+        except Exception as error:  # of any class if an answer has not the form that the library expects
+            for cause in (error, error.__cause__):  # the second is that of a failed upload
+                if isinstance(cause, self._hub.errors.HfHubHTTPError):
+                    raise self._explain_status(action, cause) from error
+                if isinstance(cause, TransferError | OSError | httpx2.TransportError):
+                    raise ReleaseError(self._message(action, str(cause))) from error
+            reason = f"it does not answer as the Hub does ({type(error).__name__}: {str(error)[:300]})"
+            raise ReleaseError(self._message(action, reason)) from error
+
+    def _message(self, action: str, reason: str) -> str:
+        return f"{self._where}: cannot {action}: {current_redactor().text(' '.join(reason.split()))}"
+
+    def _explain_status(self, action: str, error: Any) -> ReleaseError:
+        """Return an error for users from an HTTP status."""
+        errors, status = self._hub.errors, error.response.status_code
+        page = f"{self._endpoint}/datasets/{self._repository}"
+        detail = f" ({error.server_message[:300]})" if error.server_message else ""
+        token = "that the token has access" if self.has_token else "that HF_TOKEN is set, or run `hf auth login`"
+        kind: type[ReleaseError] = ReleaseError
+        if isinstance(error, errors.GatedRepoError):
+            reason = f"it is gated{detail}. Ask for access at {page}, and check {token}."
+        elif isinstance(error, errors.RevisionNotFoundError):
+            reason = "it has no such branch, tag or commit. Check what follows @."
+        elif isinstance(error, errors.EntryNotFoundError):
+            kind, reason = NotPublished, "there is no such file"
+        elif isinstance(error, errors.RepositoryNotFoundError) or (status in (401, 404) and not self.has_token):
+            kind = RepositoryNotFound
+            reason = f"there is no dataset repository {page}, or it is private. Check its name, and {token}."
+        elif status == 401:
+            reason = f"the token is refused (HTTP 401){detail}. Set another one in HF_TOKEN, or run `hf auth login`."
+        elif status == 403:
+            reason = f"that is not allowed (HTTP 403){detail}. Check {token}."
+        else:
+            reason = f"HTTP {status}{detail}"
+        return kind(self._message(action, reason))
+
+    def close(self) -> None:
+        """Close the connections, unless another session in this process uses them."""
+        with HubSession._lock:
+            HubSession._users -= not self._is_closed
+            self._is_closed = True
+            if HubSession._users == 0:
+                self._hub.close_session()
+
+
+def _import_library() -> Any:
+    """Return `huggingface_hub`, without telemetry and output. Raises: UsageError: it is not installed."""
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when it is imported
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.errors
+        import huggingface_hub.utils
+    except ImportError as error:
+        raise UsageError(f"hf: needs the package huggingface_hub ({error}); pip install 'nip-run[hf]'") from error
+    library: Any = huggingface_hub
+    library.utils.logging.set_verbosity(logging.CRITICAL)
+    library.utils.disable_progress_bars()
+    return library
+
+
+class HubTransport:
+    """See `Transport`. A publish is one commit onto the newest one, or a pull request of one commit."""
+
+    def __init__(
+        self, place: str, *, pull_request: bool = False, patience: Timeouts | None = None, most_files: int = MOST_FILES
+    ) -> None:
+        match = _PLACE.fullmatch(place)
+        if match is None or ".." in place:
+            raise UsageError(
+                f"{place!r} is not a repository of the Hub. Write hf:OWNER/NAME or hf:OWNER/NAME@REVISION."
+            )
+        self._repository, self._revision = match["repository"], match["revision"] or DEFAULT_BRANCH
+        self._is_commit = _COMMIT.fullmatch(self._revision) is not None
+        self._pull_request, self._most_files = pull_request, most_files
+        self._hub = HubSession(self.where, self._repository, patience or OF_THE_HUB)
+        self._commit: str | None = None
+        self._small: dict[str, bytes] = {}
+
+    @property
+    def where(self) -> str:
+        is_other_branch = self._revision != DEFAULT_BRANCH and not self._is_commit
+        return f"hf:{self._repository}" + (f"@{self._revision}" if is_other_branch else "")
+
+    # Read
+
+    def stored(self, prefix: str = "") -> Iterator[Stored]:
+        folder = prefix.rpartition("/")[0]
+        files = []
+        for file in self._list(folder):
+            files.append(file)
+            if len(files) > self._most_files:
+                raise ReleaseError(f"{self.where} lists more than {self._most_files:,} files, which is the limit")
+        if not folder:
+            self._read_checksums(files)
+        yield from (file for file in files if file.path.startswith(prefix))
+
+    def _list(self, folder: str) -> Iterator[Stored]:
+        commit = self._current_commit()
+        if commit is None:
+            return
+        with suppress(NotPublished), self._hub.mapped_errors("list its files"):
+            tree = self._hub.api.list_repo_tree(
+                self._repository, folder or None, recursive=True, revision=commit, repo_type=_TYPE
+            )
+            for entry in tree:
+                if hasattr(entry, "size"):
+                    path, size = entry.path, entry.size
+                    if not isinstance(path, str) or not isinstance(size, int) or size < 0 or not _is_inside(path):
+                        raise ValueError(f"it lists a file {str(path)[:100]!r} of {str(size)[:30]} bytes")
+                    yield Stored(path, size)
+
+    def _read_checksums(self, files: Sequence[Stored]) -> None:
+        """Read what a list of releases needs of each at the same time, instead of one by one."""
+        paths = [file.path for file in files if file.path.endswith(f"/{CHECKSUM}") and (file.size or 0) <= 1_000]
+        if len(paths) < 3:
+            return
+
+        def read(path: str) -> None:
+            with suppress(ReleaseError), self.open(path) as file:  # the caller opens it again, and gets the error
+                self._small[path] = file.read(1_001)
+
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            list(pool.map(read, paths))
+
+    def open(self, path: str) -> IO[bytes]:
+        if path in self._small:
+            return io.BytesIO(self._small[path])
+        commit = self._current_commit()
+        if commit is None or not _is_inside(path):
+            raise NotPublished(f"{self.where} has no file {path}")
+        return self._hub.open_file(path, commit)
+
+    def _current_commit(self) -> str | None:
+        """Return the commit that is read, which is looked up once. None: there is no repository yet."""
+        if self._commit is None:
+            try:
+                self._commit, _ = self._hub.newest_commit(self._revision)
+            except RepositoryNotFound:
+                if not self._hub.has_token:
+                    raise
+                return None  # the first publish creates it
+        return self._commit
+
+    # Publish
+
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+        if self._is_commit:
+            raise UsageError(
+                f"hf:{self._repository}@{self._revision} is a commit, which never changes. Publish to {self.where}."
+            )
+        private = any(_is_private(content) for files in folders.values() for path, content in files if path == MANIFEST)
+        summary = message.splitlines()[0][:200] if message.strip() else "Publish"
+        for attempt in range(ATTEMPTS):
+            head = self._newest_for_publishing(private=private)
+            for folder in folders:
+                if any(True for _ in self._list(folder)):
+                    raise TakenError(f"{self.where} has {folder} already")
+            with self._hub.mapped_errors("publish there"), ExitStack() as stack:
+                contents = [(f"{folder}/{path}", _open(content, stack)) for folder in folders
+                            for path, content in folders[folder]]  # fmt: skip
+                info = self._hub.commit(contents, summary, head, revision=self._revision, create_pr=self._pull_request)
+                if info is not None:
+                    return self._check_added(info, [path for path, _ in contents])
+            time.sleep(random.uniform(0.05, 0.2) * min(attempt + 1, 10))
+        raise ReleaseError(f"others publish to {self.where} at the same time; run the same command again")
+
+    def _newest_for_publishing(self, *, private: bool) -> str:
+        """Return the newest commit. Create the repository if there is none."""
+        try:
+            head, is_private = self._hub.newest_commit(self._revision)
+        except RepositoryNotFound:
+            if not self._hub.has_token:
+                raise
+            with self._hub.mapped_errors("create the repository"):
+                self._hub.api.create_repo(self._repository, repo_type=_TYPE, private=private, exist_ok=True)
+            head, is_private = self._hub.newest_commit(self._revision)
+        if private and not is_private:
+            raise ReleaseError(
+                f"{self.where} is public, and this release is private. Publish it to a private one, or as public."
+            )
+        self._read_at(head)
+        return head
+
+    def _read_at(self, commit: str) -> None:
+        if commit != self._commit:
+            self._commit = commit
+            self._small.clear()
+
+    def _check_added(self, info: Any, paths: Sequence[str]) -> Added:
+        commit = str(info.oid)
+        if not _COMMIT.fullmatch(commit):
+            raise ReleaseError(f"{self.where}: the Hub returned no commit, but {commit[:60]!r}. Check the repository.")
+        if self._pull_request:
+            note = f"pull request {info.pr_url}: others see it once it is merged"
+            return Added(commit, note, f"hf:{self._repository}@{commit}")
+        self._read_at(commit)
+        folders = {path.rpartition("/")[0] for path in paths}
+        stored = {file.path for folder in folders for file in self._list(folder)}
+        if missing := [path for path in paths if path not in stored]:
+            raise ReleaseError(
+                f"{self.where}: the commit {commit[:12]} lacks {len(missing)} files, such as {missing[0]}. Remove the "
+                "release there, then run the same command again."
+            )
+        return Added(commit)
+
+    def close(self) -> None:
+        self._hub.close()
+
+
+def _is_inside(path: str) -> bool:
+    """Return whether a path leads to a file in the repository."""
+    return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def _is_private(manifest: Content) -> bool:
+    with opened(manifest) as file:
+        return bool(json.load(file)["visibility"] == "private")
+
+
+def _open(content: Content, stack: ExitStack) -> io.BufferedIOBase:
+    """Open what is sent of a file, which the stack closes."""
+    try:
+        if isinstance(content, Path) and content.stat().st_size > IN_MEMORY:
+            file = stack.enter_context(opened(content))
+            assert isinstance(file, io.BufferedIOBase)
+            return file
+        with opened(content) as small:
+            return io.BytesIO(small.read())
+    except OSError as error:
+        raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error

@@ -1,1 +1,0 @@
-"""A registry in a dataset repository of the Hugging Face Hub."""
