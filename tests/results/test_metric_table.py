@@ -71,6 +71,7 @@ def test_a_new_metric_is_one_entry_and_appears_everywhere(
     assert toy.name in capsys.readouterr().out
 
 
+@pytest.mark.gate
 def test_a_metric_says_the_same_in_python_and_in_sql(tmp_path: Path) -> None:
     """What `compare` and sweeps compute from rows of `rollouts` is what `metrics.json` has from the games."""
     result = played(spec_file(tmp_path, size=12, fine_tune=None), tmp_path / "results")

@@ -200,6 +200,7 @@ def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
 # Determinism
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("provider", [pytest.param("dummy", marks=pytest.mark.full), "server"])
 def test_records_do_not_depend_on_concurrency_nor_on_the_hash_seed(tmp_path: Path, provider: str) -> None:
     with serving(latency=[0.0, 0.015]) as server:

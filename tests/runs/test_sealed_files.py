@@ -122,7 +122,7 @@ def test_rebuilding_the_board_lists_damaged_runs_and_ranks_the_others(finished: 
     assert "holds 2 runs" in done.stdout
     listed = {row["run_id"]: row for row in json.loads(nip_run_here("leaderboard", "--json", cwd=folder).stdout)}
     assert set(listed) == {one.run_id for one in others}
-    assert listed[others[0].run_id]["reason"] == "damaged: its metrics are missing; verify it"
+    assert listed[others[0].run_id]["reason"] == "damaged: its metrics or tables are missing; verify it"
     assert listed[others[1].run_id]["rank"] == 1
 
 
