@@ -193,7 +193,7 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
 
     if name != "run":
         return Interrupted("interrupted")
-    error = Interrupted("interrupted; what was paid for is kept")
+    error = Interrupted("interrupted; everything paid for is saved")
     error.add_note(f"Resume with: {shlex.join(['nip-run', *arguments])}")
     return error
 
@@ -217,7 +217,7 @@ def _reported(error: Exception, parsed: argparse.Namespace) -> int:
         if line not in told:
             note(line)
     if isinstance(error, SpecError) and len(error.problems) > 1:
-        note(f"{len(error.problems)} problems; nothing was called, nothing was written")
+        note(f"{len(error.problems)} problems; no model was called and nothing was written")
     return code
 
 

@@ -48,9 +48,9 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
         is_override = ("=" in word or word[:1] in "+~") and not any(map(is_file, (Path(word), Path(word) / SAVED_SPEC)))
         (overrides if is_override else specs).append(word)
     if not all(words):
-        raise UsageError("an empty name; which spec?")
+        raise UsageError("the name of a spec is empty; give a spec file or a run folder")
     if not specs:
-        raise UsageError(f"which spec? {' '.join(words)!r} holds overrides only")
+        raise UsageError(f"no spec is given: {' '.join(words)!r} are only overrides; put a spec file before them")
     return specs, overrides
 
 

@@ -104,7 +104,7 @@ def test_nothing_is_overwritten_and_all_that_is_in_the_way_is_named(tmp_path: Pa
     (tmp_path / "prompts" / "prover.jinja").symlink_to("nowhere")
     done = nip_run_here("init", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "in the way: data.csv, prompts/prover.jinja" in done.stderr
+    assert "these files exist: data.csv, prompts/prover.jinja" in done.stderr
     assert (tmp_path / "data.csv").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["data.csv", "prompts", "prover.jinja"]
     assert json.loads(nip_run_here("init", "other", "--json", cwd=tmp_path).stdout)["files"][0] == "other/spec.yaml"

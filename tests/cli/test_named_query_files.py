@@ -73,7 +73,7 @@ def test_mistakes_are_told_with_what_to_write(tmp_path: Path) -> None:
     err = StringIO()
     with redirect_stderr(err):
         assert main(["sql", "@flips", "last", "--results", str(tmp_path)]) == 2
-    assert "'last' is no parameter; give NAME=VALUE" in err.getvalue()
+    assert "'last' is not a parameter; write NAME=VALUE" in err.getvalue()
 
 
 @pytest.mark.full

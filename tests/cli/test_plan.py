@@ -143,7 +143,7 @@ def test_people_are_told_what_the_dataset_could_show(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "say what to plan for: --detect D"),
+        ((), "nothing to plan: add --detect D"),
         (("--detect", "5"), "is a share between 0 and 1, such as 0.05, and not 5"),
         (("--detect", "0.1", "--from", "none"), "no run 'none'"),
         (("--detect", "0.1", "--from", "s1", "s2", "s1"), "from one run, or from two"),

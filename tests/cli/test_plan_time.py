@@ -109,7 +109,7 @@ def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_dif
         (("--shards", "13"), "--shards 13: the dataset has 12 groups to be dealt"),
         (("--workers", "2", "--cores", "-1"), "--cores is a number from 1 on, and not -1"),
         (("--workers", "2", "--measure", "0"), "--measure is a number of seconds up to 3600, and not 0"),
-        (("--cores", "2"), "say --workers N, or --shards N, too"),
+        (("--cores", "2"), "need --workers N or --shards N"),
         (("--workers", "2", "--like", "none"), "no run 'none'"),
         (("--workers", "2", "rollouts.num_responses_per_timestep=2"), "how long trees take is not known"),
         (("--workers", "1", "models.m={model: a, batch: true}"), "models.m.batch: how long a batch takes"),

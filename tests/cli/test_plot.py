@@ -141,7 +141,7 @@ def test_a_share_that_depends_on_the_number_of_plays_is_not_shown_beside_one_of_
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["rounds", "-o", "f.png"], "ends in .svg"),
+        (["rounds", "-o", "f.png"], "must end in .svg"),
         (["rounds", "-o", "f.svg", "--metric", "recall"], "--metric is for forest, frontier"),
     ],
 )

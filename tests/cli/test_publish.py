@@ -230,12 +230,12 @@ def test_where_nothing_can_be_written_nothing_is_published(player: Player, tmp_p
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("last",), "who publishes it?"),
+        (("last",), "the owner is missing"),
         (("last", "--as", "Acme"), "must be 1 to 100"),
         (("last", "--as", "acme", "--kind", "protocl"), "did you mean 'protocol'"),
         (("last", "--as", "acme", "--part", "judge"), "--part is for a component"),
         (("prompts", "--as", "acme", "--kind", "prompts"), "OWNER/NAME@VERSION"),
-        (("acme/x", "--yank", "wrong"), "which version?"),
+        (("acme/x", "--yank", "wrong"), "the version is missing"),
         (("acme/x@1", "--yank", "wrong"), "has no run/acme/x@1"),
         (("protocols/nip.yaml", "--as", "acme/nip@1", "--kind", "protocol"), "comes with nip-run"),
         (("nobody", "--as", "acme"), "no run 'nobody'"),

@@ -231,11 +231,11 @@ def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("SELECT 1", "--format", "parquet"), "add --out FILE"),
+        (("SELECT 1", "--format", "parquet"), "needs --out FILE"),
         (("SELECT 1", "--format", "csv", "--json"), "two formats"),
         (("SELECT 1", "--json", "-o", "{}/x.parquet"), "--json and {}/x.parquet, which ends as parquet does, are two"),
         (("SELECT 1", "--format", "csv", "-o", "{}/x.JSON"), "--format csv and {}/x.JSON, which ends as json does,"),
-        (("SELECT 1", "-o", "x.txt"), "add --format csv"),
+        (("SELECT 1", "-o", "x.txt"), "needs --format csv"),
         (("SELECT 1", "-o", "{}/no/x.csv"), "no/x.csv: No such file"),
         (("SELECT 1", "-o", "{}/no/x.parquet"), "no/x.parquet: "),
     ],

@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     files = _claims() if args.protocol is None else _protocol(args.protocol)
     folder: Path = args.folder
     if there := [str(folder / name) for name in files if is_there(folder / name) or (folder / name).is_symlink()]:
-        raise UsageError(f"nothing is overwritten, and nothing was written; in the way: {comma_join(there)}")
+        raise UsageError(f"nothing was written, because these files exist: {comma_join(there)}")
     _write(folder, files)
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     commands = [f"nip-run check {SPEC}", f"nip-run {SPEC}", "nip-run show last --wrong"]

@@ -62,13 +62,11 @@ def execute(args: argparse.Namespace) -> int:
 
     is_timed = args.workers is not None or args.shards is not None
     if not is_timed and any(one is not None for one in (args.cores, args.like, args.measure)):
-        raise UsageError(
-            "--cores, --like and --measure are for how long a run takes: say --workers N, or --shards N, too"
-        )
+        raise UsageError("--cores, --like and --measure need --workers N or --shards N")
     if args.detect is None and not is_timed:
         raise UsageError(
-            "say what to plan for: --detect D, the difference of accuracy to see, such as 0.05; or --workers N, to be "
-            "told how long the run takes"
+            "nothing to plan: add --detect D, the difference in accuracy to detect, such as 0.05; or --workers N, to "
+            "estimate how long the run takes"
         )
     results = Results(args.results)
     points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)

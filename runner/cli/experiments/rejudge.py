@@ -77,9 +77,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
         is_override = ("=" in word or word[:1] in "+~") and not (Path(word) / SAVED_SPEC).is_file()
         (overrides if is_override else runs).append(word)
     if not runs or not all(runs):
-        raise UsageError(
-            f"which run? {' '.join(words)!r} holds overrides only; `nip-run runs` lists the runs there are"
-        )
+        raise UsageError(f"no run is given: {' '.join(words)!r} are only overrides; `nip-run runs` lists the runs")
     return runs, overrides
 
 

@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
 
     names, overrides = split_words(args.words)
     if len(names) != 2:
-        raise UsageError(f"a spec and an agent belong here: nip-run render SPEC AGENT (found {comma_join(names)})")
+        raise UsageError(f"render needs one spec and one agent: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
     spec = load_specs(path, overrides, Results(args.results).path_of, finder_of(path))[0]
     note_renamed([spec], quiet=args.quiet)

@@ -350,9 +350,9 @@ def _manual_models(words: list[str]) -> dict[str, str]:
     for word in words:
         group, equals, name = word.partition("=")
         if not (group and equals and name.strip()):
-            raise UsageError(f"--set-model {word!r}: GROUP=NAME belongs here")
+            raise UsageError(f"--set-model {word!r}: write GROUP=NAME")
         if group in chosen:
-            raise UsageError(f"--set-model {group}=... is given twice")
+            raise UsageError(f"--set-model {group}=... is given more than once")
         chosen[group] = name.strip()
     return chosen
 

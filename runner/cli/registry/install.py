@@ -33,7 +33,9 @@ def execute(args: argparse.Namespace) -> int:
 
     lock, store = Lock.above(Path.cwd()), Store()
     if not args.references and not lock.pins:
-        raise UsageError(f"which components? No {LOCK} here pins any; nip-run install KIND/OWNER/NAME@VERSION")
+        raise UsageError(
+            f"nothing to install: no {LOCK} pins components here; name one: nip-run install KIND/OWNER/NAME@VERSION"
+        )
     with Installer(store, lock, args.where) as installer:
         done = installer.install(args.references) if args.references else installer.restore()
         lock = installer.lock

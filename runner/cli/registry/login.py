@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
 
     where = args.where or os.environ.get(REGISTRY, "")
     if not where:
-        raise UsageError(f"which server? Give its address, such as https://HOST, or set {REGISTRY}")
+        raise UsageError(f"the server is missing: give its address, such as https://HOST, or set {REGISTRY}")
     base = place_of(where)
     if args.logout:
         return _forget(base, as_json=args.json)
@@ -71,10 +71,10 @@ def _asked_for(base: str) -> str:
 
     token = (_typed(base) if sys.stdin.isatty() else sys.stdin.readline(_LONGEST)).strip()
     if not token:
-        raise UsageError("no token was given; paste it where it is asked for, or hand it over on stdin")
+        raise UsageError("no token was given; paste it at the prompt, or send it on stdin")
     remember(token)
     if not token.isascii() or not token.isprintable() or " " in token or len(token) >= _LONGEST:
-        raise UsageError("that is no token: it has characters that none has, or is too long")
+        raise UsageError("invalid token: it contains spaces or unexpected characters, or is too long")
     return token
 
 
@@ -86,7 +86,7 @@ def _typed(base: str) -> str:
         try:
             return getpass.getpass(f"token for {base} (not shown): ")
         except getpass.GetPassWarning as warning:
-            raise UsageError("this terminal would show the token; hand it over on stdin") from warning
+            raise UsageError("this terminal would show the token; send it on stdin") from warning
 
 
 def _account(base: str, token: str) -> tuple[str, list[str]]:
@@ -109,5 +109,5 @@ def _account(base: str, token: str) -> tuple[str, list[str]]:
         raise UsageError(f"{base}: {response.message}")
     account = parse_account(response.body) if response.status == 200 else None
     if account is None:
-        raise UsageError(f"{base} does not know this token; it may have expired, or be another server's")
+        raise UsageError(f"{base} does not know this token; it may have expired, or belong to another server")
     return account

@@ -156,7 +156,7 @@ def _families(
 
     if kind not in (None, Kind.RUN):
         if len(args.what) > 1:
-            raise UsageError("one component at a time: each has a name and a version of its own, by --as")
+            raise UsageError("publish one component at a time: each needs its own --as OWNER/NAME@VERSION")
         if args.pin is not None:
             raise UsageError(
                 f"--pin is for a run; publish the {kind} again as another version once its commit is pushed"
@@ -169,7 +169,7 @@ def _families(
     if args.pin is not None and len(args.what) > 1:
         raise UsageError("--pin is for one run: give the spec that it was played from")
     if len(args.what) > 1 and naming.name is not None:
-        raise UsageError(f"--as names one release, and these are {len(args.what)} runs; give the owner alone")
+        raise UsageError(f"--as names one release, but there are {len(args.what)} runs; give only the owner")
     families = []
     folders = list({found.path.resolve(): found for found in map(results.find, args.what)}.values())
     for folder in folders:
@@ -240,12 +240,12 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
 
     said = args.name or os.environ.get(OWNER, "")
     if not said:
-        raise UsageError(f"who publishes it? Say --as OWNER (or OWNER/NAME@VERSION), or set {OWNER}")
+        raise UsageError(f"the owner is missing: add --as OWNER (or OWNER/NAME@VERSION), or set {OWNER}")
     named = Reference(kind, said, "")
     if "/" in said:
         found = parse(said, kind)
         if not isinstance(found, Reference):
-            raise UsageError(f"--as {said}: a name, OWNER/NAME@VERSION, and no hash")
+            raise UsageError(f"--as {said}: a hash is not a name; write OWNER/NAME@VERSION")
         named = found
     elif wrong := wrong_word(said):
         raise UsageError(f"--as {said}: {wrong}")
@@ -453,7 +453,7 @@ def _yank(args: argparse.Namespace, kind: Kind | None) -> int:
     for text in args.what:
         found = parse(text, kind or (Kind.RUN if text.count("/") == 1 else None))
         if not isinstance(found, Reference) or found.version is None:
-            raise UsageError(f"{text}: which version? A yank is of one: OWNER/NAME@VERSION")
+            raise UsageError(f"{text}: the version is missing; write OWNER/NAME@VERSION")
         named.append(found)
     with connect(args.where, pull_request=args.pull_request) as registry:
         added = Added()

@@ -85,7 +85,7 @@ def execute(args: argparse.Namespace) -> int:
     rows = [word for word in args.overrides if word.startswith(f"{OPTION}=")]
     args.overrides = [word for word in args.overrides if word not in rows]
     if args.overrides and not args.fresh:
-        raise UsageError(f"--set is for --fresh, but for {OPTION}: a replay asks nobody, and nothing of it can be set")
+        raise UsageError(f"--set needs --fresh, except for {OPTION}: a replay calls no model")
     got = _got(args, results)
     for word in rows:
         put_rows(got, Path(word.removeprefix(f"{OPTION}=")))
@@ -117,7 +117,7 @@ def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
     if is_got(folder):
         return opened(folder)
     if folder.exists():
-        raise UsageError(f"{folder}: a published run belongs here, by its name, or a folder that `nip-run get` left")
+        raise UsageError(f"{folder}: not a published run; give its name, or a folder written by `nip-run get`")
     try:
         named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     except UsageError as error:

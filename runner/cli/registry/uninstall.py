@@ -72,7 +72,9 @@ def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
     if not found:
         raise NotPublished(f"{named} is not installed{nearest(named, there)}")
     if len(found) > 1:
-        raise UsageError(f"which version of {named}? Installed are {comma_join(str(one.version) for one in found)}")
+        raise UsageError(
+            f"several versions of {named} are installed; name one of {comma_join(str(one.version) for one in found)}"
+        )
     return found[0]
 
 

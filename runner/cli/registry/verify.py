@@ -133,4 +133,6 @@ def _check_no_signer_key(args: argparse.Namespace) -> None:
     from runner.base.errors import UsageError
 
     if args.signer_key is not None:
-        raise UsageError("a signature stays in the registry; verify the release there: --from WHERE and its REF")
+        raise UsageError(
+            "--signer-key needs a release in a registry, since signatures are stored there: give REF and --from WHERE"
+        )

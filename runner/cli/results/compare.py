@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.results.metric_table import RANKING_METRIC
 
     if args.flips < 0:
-        raise UsageError(f"--flips {args.flips}: how many flips are listed; 0 or more")
+        raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
     args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)
     least = _worst(args, results) if args.worst else None
@@ -141,7 +141,7 @@ def _worst(args: argparse.Namespace, results: Results) -> WorstCase:
 
     pooled = [word for word in args.runs if len(_names(word)) > 1]
     if pooled:
-        raise UsageError(f"--worst is of runs, each by itself; {pooled[0]!r} pools several")
+        raise UsageError(f"--worst compares single runs; {pooled[0]!r} pools several")
     return FinishedRun.worst_of([FinishedRun.opened(results.find(word)) for word in args.runs], args.metric)
 
 

@@ -116,16 +116,17 @@ def execute(args: argparse.Namespace) -> int:
     plan = played_plan(folder)
     if plan.debates is not None:
         raise UsageError(
-            f"{folder.run_id} judges the debates of {plan.debates.run_id}, which others held; export that run"
+            f"{folder.run_id} judges the debates of {plan.debates.run_id}, so it has no games of its own; export "
+            "that run"
         )
     format_ = _format(args.format, args.method, trees=plan.shape is not None)
     if format_.method != "sft" and args.true_labels:
-        raise UsageError(f"--true-labels is for sft; {format_.method} learns nothing but what was said")
+        raise UsageError(f"--true-labels is for sft; {format_.method} trains on the answers as they were given")
     if format_.method == "dpo" and args.only_correct:
         raise UsageError("--only-correct is for whole games; dpo compares two answers")
     if format_.method == "dpo" and plan.shape is None:
         raise UsageError(
-            f"{folder.run_id} holds no trees of responses, so there is nothing to prefer; play the spec with "
+            f"{folder.run_id} holds no trees of responses, so there are no preferences to export; play the spec with "
             "rollouts.num_responses_per_timestep=2"
         )
     settings = replace(

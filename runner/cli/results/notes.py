@@ -70,7 +70,7 @@ def execute(args: argparse.Namespace) -> int:
         kept = notes.write(args.add, args.tag, rollout_id=of, by=args.by)
         return _done(args, kept.to_json(), f"kept note {kept.id} of {_of(folder, kept)}")
     if args.by is not None:
-        raise UsageError("--by says who wrote the note that --add keeps")
+        raise UsageError("--by needs --add")
     if args.remove is not None:
         notes.remove(args.remove)
         return _done(args, {"removed": args.remove}, f"removed note {args.remove}")
@@ -140,7 +140,7 @@ def _export(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:
     elif path.suffix.lower() == ".jsonl":
         atomic_write(path, b"".join(canonical({"run_id": run_id, **one.to_json()}) + b"\n" for one in notes))
     else:
-        raise UsageError(f"--export {path}: the name ends in .jsonl or .csv, which says the format")
+        raise UsageError(f"--export {path}: the file name must end in .jsonl or .csv")
 
 
 def _list(notes: Sequence[ReaderNote], folder: RunFolder, args: argparse.Namespace) -> int:

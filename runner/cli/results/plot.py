@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
 
     path: Path = args.output
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"-o {path}: the name of a figure ends in .svg; .csv and .json are its rows")
+        raise UsageError(f"-o {path}: the file name must end in .svg, or in .csv or .json for the data")
     results = Results(args.results)
     made = figure(args.figure, [results.find(name) for name in args.runs], args.metric)
     content = _written(made, path.suffix.lower(), args)

@@ -66,11 +66,11 @@ def _check(args: argparse.Namespace) -> None:
     from runner.base.errors import UsageError
 
     if not args.runs and not args.board:
-        raise UsageError("name the runs that the page is to show (`nip-run runs` lists them), or say --board")
+        raise UsageError("nothing to show: name runs (`nip-run runs` lists them), or add --board")
     if args.where is not None and not args.board:
-        raise UsageError("--from says which leaderboard: add --board")
+        raise UsageError("--from needs --board")
     if args.output is not None and args.output.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"-o {args.output}: the name of a page ends in .html")
+        raise UsageError(f"-o {args.output}: the file name must end in .html")
 
 
 def _board(where: str | None, results: Results) -> BoardPage:

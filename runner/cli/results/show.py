@@ -69,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
         if value is not None:
             raise UsageError(f"{option} is for one rollout: nip-run show RUN ROLLOUT {option} {value}")
     if args.limit is not None and args.limit < 0:
-        raise UsageError(f"--limit {args.limit}: how many rollouts are listed; 0 or more")
+        raise UsageError(f"--limit {args.limit}: the number of rollouts must be 0 or more")
     manifest = folder.manifest()
     return _show_training_run(folder, manifest, args) if manifest.is_training_run else _show_run(folder, wanted, args)
 

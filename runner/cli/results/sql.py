@@ -161,7 +161,7 @@ def _given(args: argparse.Namespace) -> Mapping[str, str]:
 
     odd = [word for word in args.parameters if "=" not in word]
     if odd:
-        raise UsageError(f"{odd[0]!r} is no parameter; give NAME=VALUE, and the question as one word, in quotes")
+        raise UsageError(f"{odd[0]!r} is not a parameter; write NAME=VALUE, and put the query in quotes")
     return dict(word.split("=", 1) for word in args.parameters)
 
 
@@ -173,7 +173,7 @@ def _standard_input() -> bytes:
         raise UsageError("standard input is closed; give the question as an argument or a file (--file)")
     data = sys.stdin.buffer.read(MAX_QUESTION + 1)
     if len(data) > MAX_QUESTION:
-        raise UsageError(f"the question is longer than {MAX_QUESTION >> 10:,} KiB")
+        raise UsageError(f"the query is longer than {MAX_QUESTION >> 10:,} KiB")
     return data
 
 
@@ -193,9 +193,9 @@ def _format(args: argparse.Namespace) -> str:
         option = "--json" if args.json else f"--format {format_}"
         raise UsageError(f"{option} and {args.out}, which ends as {of_ending} does, are two formats; change one")
     if format_ == "parquet" and args.out is None:
-        raise UsageError("parquet goes to a file: add --out FILE")
+        raise UsageError("--format parquet needs --out FILE")
     if format_ == "table" and args.out is not None:
-        raise UsageError("a table is for reading; for a file, add --format csv, json, markdown or parquet")
+        raise UsageError("a file needs --format csv, json, markdown or parquet")
     return str(format_)
 
 

@@ -44,9 +44,9 @@ def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
 
     if args.where is not None and not args.board:
-        raise UsageError("--from says which leaderboard: add --board")
+        raise UsageError("--from needs --board")
     if args.board and args.runs:
-        raise UsageError("--board shows the leaderboard alone; view the runs beside it in a page of their own")
+        raise UsageError("--board shows only the leaderboard; leave out RUN, or view the runs separately")
     results = Results(args.results)
     return _board(results, args) if args.board else _runs(results, args)
 

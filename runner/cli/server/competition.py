@@ -96,7 +96,7 @@ def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.competitions import editing
 
     if not args.why:
-        raise UsageError("say with --why what whoever took part is told")
+        raise UsageError("--why is missing: give the reason that participants see")
 
     def act(connection: Any, one: Any, now: float) -> dict[str, object]:
         return {"is_gone": editing.withdraw(connection, one, now, by="", why=args.why)}

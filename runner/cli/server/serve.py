@@ -104,13 +104,13 @@ def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
 
     if not args.rate >= 0:
-        raise UsageError(f"--rate {args.rate}: requests a second; 0 for any number")
+        raise UsageError(f"--rate {args.rate}: requests per second must be 0 or more; 0 means no limit")
     if not 0 <= args.quota < MAX_QUOTA:
-        raise UsageError(f"--quota {args.quota}: GiB that one account may have; 0 for any number")
+        raise UsageError(f"--quota {args.quota}: GiB per account must be 0 or more; 0 means no limit")
     if args.connections < 1:
-        raise UsageError(f"--connections {args.connections}: at least 1 at once")
+        raise UsageError(f"--connections {args.connections}: must be at least 1")
     if not args.check_seconds > 0 or args.check_memory < 1:
-        raise UsageError("--check-seconds and --check-memory: more than nothing, or nothing can be published")
+        raise UsageError("--check-seconds and --check-memory: both must be greater than 0")
     try:
         from runner.server.settings import Settings
         from runner.server.web.serving import serve

@@ -185,7 +185,7 @@ def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import Scope, make_token
 
     if args.days < 0 or len(args.names) != 1:
-        raise UsageError("a token is of one account, and --days is 0 or more")
+        raise UsageError("add-token takes one account, and --days must be 0 or more")
     seconds = args.days * _DAY or None
     token = make_token(
         connection, args.names[0], Scope(args.scope), time.time(), seconds=seconds, label=args.label
@@ -217,7 +217,7 @@ def _hide(connection: Any, database: Database, args: argparse.Namespace) -> None
     for name in args.names:
         reference = parse(name)
         if not isinstance(reference, Reference) or not reference.version:
-            raise UsageError(f"{name!r} names no release; write KIND/OWNER/NAME@VERSION")
+            raise UsageError(f"{name!r} is not the name of a release; write KIND/OWNER/NAME@VERSION")
         set_hidden(connection, reference, hidden=args.action == "hide")
         _noted(connection, args, str(reference))
     database.changed(connection)
