@@ -16,7 +16,7 @@ from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
-from runner.server.store.schema import files, releases
+from runner.server.store.schema import files, is_release, releases
 
 PAGE = 1_000
 _AFTER_ALL = "\U0010ffff"
@@ -27,11 +27,7 @@ class ServerTree:
 
     def __init__(self, database: Database, blobs: Blobs, viewer: Viewer = ANYBODY, *, where: str = "server:") -> None:
         self._database, self._blobs, self._viewer = database, blobs, viewer
-        self._where = where
-
-    @property
-    def where(self) -> str:
-        return self._where
+        self.where = where
 
     def stored(self, prefix: str = "") -> Iterator[Stored]:
         after = ""
@@ -65,13 +61,9 @@ class ServerTree:
 
     def found(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
         """The hash and size of each of these files that the viewer sees."""
-        known: dict[str, tuple[str, int]] = {}
-        paths = [path for path in paths if "\0" not in path]
+        query = self._seen().where(files.c.path.in_([path for path in paths if "\0" not in path]))
         with self._database.reading() as connection:
-            for at in range(0, len(paths), 500):
-                query = self._seen().where(files.c.path.in_(paths[at : at + 500]))
-                known.update({row.path: (row.sha256, row.size) for row in connection.execute(query)})
-        return known
+            return {row.path: (row.sha256, row.size) for row in connection.execute(query)}
 
     def index(self, prefix: str = "") -> Iterator[Indexed]:
         after = ""
@@ -100,12 +92,9 @@ class ServerTree:
             if after:
                 query = query.where(releases.c.id > self._row_id(connection, after))
             rows = connection.execute(query.limit(most)).all()
-            parts: dict[tuple[int, str], str] = {}
-            for at in range(0, len(rows), 500):
-                some = [row.id for row in rows[at : at + 500]]
-                of_parts = select(files.c.release_id, files.c.part, files.c.sha256)
-                for row in connection.execute(of_parts.where(files.c.release_id.in_(some), files.c.part != "")):
-                    parts[row.release_id, row.part] = row.sha256
+            of_parts = select(files.c.release_id, files.c.part, files.c.sha256).where(files.c.part != "")
+            found = connection.execute(of_parts.where(files.c.release_id.in_([row.id for row in rows])))
+            parts = {(row.release_id, row.part): row.sha256 for row in found}
         return [self._indexed(row, parts) for row in rows]
 
     def _row_id(self, connection: Connection, folder: str) -> int:
@@ -113,10 +102,8 @@ class ServerTree:
         reference = Reference.of_folder(folder)
         found = None
         if reference is not None:
-            named = [
-                getattr(releases.c, name) == getattr(reference, name) for name in ("kind", "owner", "name", "version")
-            ]
-            found = connection.execute(select(releases.c.id).where(seen_by(self._viewer), *named)).scalar()
+            query = select(releases.c.id).where(seen_by(self._viewer), is_release(reference))
+            found = connection.execute(query).scalar()
         if found is None:
             raise UsageError("there is no such release to continue after; list the releases again from the start")
         return int(found)

@@ -53,9 +53,6 @@ class Viewer:
     token: str = ""
     """The id of the token that was given."""
 
-    def sees(self, owner: str, visibility: str) -> bool:
-        return visibility == "public" or owner in self.owners
-
     def publishes_as(self, owner: str) -> bool:
         return owner in self.owners and self.scope.allows(Scope.PUBLISH)
 
@@ -107,7 +104,7 @@ def make_token(
     made = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(12))
     secret = secrets.token_urlsafe(32)
     row = {
-        "id": made, "account_id": account_id(connection, account), "secret_sha256": _hash(secret), "scope": str(scope),
+        "id": made, "account_id": account_id(connection, account), "secret_sha256": hash_secret(secret), "scope": scope,
         "label": label[:200], "created": now, "expires": None if seconds is None else now + seconds,
     }  # fmt: skip
     connection.execute(insert(tokens), row)
@@ -131,7 +128,7 @@ def viewer_of(connection: Connection, token: str, now: float) -> Viewer | None:
         .join(accounts, accounts.c.id == tokens.c.account_id)
         .where(tokens.c.id == (shape["id"] if shape else ""))
     ).one_or_none()
-    is_it = hmac.compare_digest(_hash(shape["secret"] if shape else ""), row.secret_sha256 if row else _NOBODY)
+    is_it = hmac.compare_digest(hash_secret(shape["secret"] if shape else ""), row.secret_sha256 if row else _NOBODY)
     if row is None or not is_it or row.revoked is not None or row.disabled is not None:
         return None
     if row.expires is not None and row.expires <= now:
@@ -182,5 +179,6 @@ def check_not_last(connection: Connection, organisation: str, account: str) -> N
         raise UsageError(f"{account!r} is the last owner of {organisation!r}; make somebody else one first")
 
 
-def _hash(secret: str) -> str:
+def hash_secret(secret: str) -> str:
+    """Return what is stored of the secret of a token or cookie."""
     return hashlib.sha256(secret.encode()).hexdigest()

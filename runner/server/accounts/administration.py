@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from runner.base.errors import NotPublished, UsageError
 from runner.documents.releases.reference import Reference
 from runner.server.accounts.accounts import account_id, check_not_last
-from runner.server.store.schema import accounts, acts, members, releases, tokens
+from runner.server.store.schema import accounts, acts, is_release, members, releases, tokens
 
 HIDDEN, PUBLIC = "hidden", "public"
 
@@ -103,8 +103,9 @@ def set_hidden(connection: Connection, reference: Reference, *, hidden: bool) ->
     Raises:
         NotPublished: there is no such release that is public, or hidden.
     """
-    it = [getattr(releases.c, part) == getattr(reference, part) for part in ("kind", "owner", "name", "version")]
     now, then = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
-    done = connection.execute(update(releases).where(*it, releases.c.visibility == now).values(visibility=then))
+    done = connection.execute(
+        update(releases).where(is_release(reference), releases.c.visibility == now).values(visibility=then)
+    )
     if done.rowcount == 0:
         raise NotPublished(f"there is no {now} release {reference}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 import secrets
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, delete, insert, select
 
-from runner.server.accounts.accounts import Scope, Viewer, viewer_of, viewer_of_account
+from runner.server.accounts.accounts import Scope, Viewer, hash_secret, viewer_of, viewer_of_account
 from runner.server.store.schema import accounts, browsers, tokens
 
 SECONDS = 12 * 3600
@@ -23,10 +22,9 @@ class SignedIn:
 
     id: str
     viewer: Viewer
+    """Who is signed in, with the token that says what the browser's forms may change; it only reads itself."""
     word: str
     """Stands in the forms of this browser's pages: a page of another site does not know it."""
-    token: str
-    """The id of the token that it was signed in with, which says what its forms may change."""
 
 
 def sign_in(connection: Connection, token: str, now: float) -> str | None:
@@ -36,7 +34,7 @@ def sign_in(connection: Connection, token: str, now: float) -> str | None:
         return None
     connection.execute(delete(browsers).where(browsers.c.expires <= now))
     identity, secret = secrets.token_hex(12), secrets.token_urlsafe(32)
-    row = {"id": identity, "token_id": token.split("_")[1], "secret_sha256": _hash(secret), "expires": now + SECONDS}
+    row = {"id": identity, "token_id": viewer.token, "secret_sha256": hash_secret(secret), "expires": now + SECONDS}
     connection.execute(insert(browsers), row)
     return f"{identity}.{secret}"
 
@@ -50,19 +48,15 @@ def signed_in(connection: Connection, cookie: str, now: float) -> SignedIn | Non
         .join(accounts, accounts.c.id == tokens.c.account_id)
         .where(browsers.c.id == (shape["id"] if shape else ""))
     ).one_or_none()
-    is_it = hmac.compare_digest(_hash(shape["secret"] if shape else ""), row.secret_sha256 if row else "0" * 64)
+    is_it = hmac.compare_digest(hash_secret(shape["secret"] if shape else ""), row.secret_sha256 if row else "0" * 64)
     if shape is None or row is None or not is_it or row.expires <= now:
         return None
     if row.revoked is not None or row.disabled is not None or (row.until is not None and row.until <= now):
         return None
-    viewer = replace(viewer_of_account(connection, row.account_id), scope=Scope.READ)
-    return SignedIn(row.id, viewer, _hash(f"form {shape['secret']}")[:40], row.token_id)
+    viewer = replace(viewer_of_account(connection, row.account_id), scope=Scope.READ, token=row.token_id)
+    return SignedIn(row.id, viewer, hash_secret(f"form {shape['secret']}")[:40])
 
 
 def sign_out(connection: Connection, found: SignedIn) -> None:
     """Have a cookie hold no more."""
     connection.execute(delete(browsers).where(browsers.c.id == found.id))
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()

@@ -6,7 +6,6 @@ A token makes none that may more, or lasts longer, than itself: one that leaks g
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, or_, select
 
@@ -21,20 +20,9 @@ DAY = 24 * 3600.0
 LONGEST_DAYS = 3_650
 
 
-@dataclass(frozen=True)
-class By:
-    """Whose tokens, and the token that is asked by, or that a browser was signed in with."""
-
-    viewer: Viewer
-    token: str
-    scope: Scope
-    expires: float | None
-
-
-def asked_by(connection: Connection, viewer: Viewer, token: str) -> By:
-    """Who asks by a token of this id, which is good."""
-    row = connection.execute(select(tokens).where(tokens.c.id == token)).one()
-    return By(viewer, token, Scope(row.scope), row.expires)
+def token_scope(connection: Connection, viewer: Viewer) -> Scope:
+    """Return the scope of the viewer's token, which a browser was signed in with, or a request has."""
+    return Scope(connection.execute(select(tokens.c.scope).where(tokens.c.id == viewer.token)).scalar_one())
 
 
 def own_tokens(connection: Connection, viewer: Viewer, now: float) -> list[Token]:
@@ -42,43 +30,44 @@ def own_tokens(connection: Connection, viewer: Viewer, now: float) -> list[Token
     return [one for one in listed_tokens(connection, viewer.account) if one.state(now) == "good"]
 
 
-def make_own(connection: Connection, by: By, scope: Scope, days: float, label: str) -> tuple[Token, str]:
-    """A new token of who asks, and its text, which is told this once.
+def make_own(connection: Connection, viewer: Viewer, scope: Scope, days: float, label: str) -> tuple[Token, str]:
+    """Make a token of the viewer's account; return it and its text, which is shown this once.
 
     Raises:
         PermissionError: who asks may not make one, or not one that may so much.
         UsageError: there are too many.
     """
-    now, viewer = time.time(), by.viewer
-    if not by.scope.allows(Scope.PUBLISH):
+    now, own_scope = time.time(), token_scope(connection, viewer)
+    if not own_scope.allows(Scope.PUBLISH):
         raise PermissionError("a token that may read makes no others")
-    if not by.scope.allows(scope):
-        raise PermissionError(f"a token with the scope {by.scope} makes none with {scope}")
+    if not own_scope.allows(scope):
+        raise PermissionError(f"a token with the scope {own_scope} makes none with {scope}")
     if len(own_tokens(connection, viewer, now)) >= MOST:
         raise UsageError(f"this account has {MOST} tokens; revoke one first")
-    seconds = days * DAY if by.expires is None else min(days * DAY, by.expires - now)
+    expires = connection.execute(select(tokens.c.expires).where(tokens.c.id == viewer.token)).scalar_one()
+    seconds = days * DAY if expires is None else min(days * DAY, expires - now)
     made = make_token(connection, viewer.account, scope, now, seconds=seconds, label=label)
     identity = made.split("_")[1]
     note_act(connection, now, "add-token", f"{viewer.account} {identity} ({scope})", by=viewer.account)
     return next(one for one in listed_tokens(connection, viewer.account) if one.id == identity), made
 
 
-def revoke_own(connection: Connection, by: By, identity: str) -> None:
-    """Revoke a token of who asks; one that may read revokes itself alone.
+def revoke_own(connection: Connection, viewer: Viewer, identity: str) -> None:
+    """Revoke a token of the viewer's account; a token that may only read revokes only itself.
 
     Raises:
         PermissionError: it may not.
         NotPublished: there is no such token that is good.
     """
-    now = time.time()
-    if identity != by.token and not by.scope.allows(Scope.PUBLISH):
+    now, own_scope = time.time(), token_scope(connection, viewer)
+    if identity != viewer.token and not own_scope.allows(Scope.PUBLISH):
         raise PermissionError("a token that may read revokes itself alone")
     good = or_(tokens.c.expires.is_(None), tokens.c.expires > now), tokens.c.revoked.is_(None)
-    mine = tokens.c.id == identity, tokens.c.account_id == by.viewer.account_id
+    mine = tokens.c.id == identity, tokens.c.account_id == viewer.account_id
     row = connection.execute(select(tokens.c.scope).where(*mine, *good)).one_or_none()
     if row is None:
         raise NotPublished("you have no such token")
-    if not by.scope.allows(Scope(row.scope)) and identity != by.token:
-        raise PermissionError(f"a token with the scope {by.scope} revokes none with {row.scope}")
+    if not own_scope.allows(Scope(row.scope)) and identity != viewer.token:
+        raise PermissionError(f"a token with the scope {own_scope} revokes none with {row.scope}")
     revoke_token(connection, identity, now)
-    note_act(connection, now, "revoke-token", identity, by=by.viewer.account)
+    note_act(connection, now, "revoke-token", identity, by=viewer.account)

@@ -81,12 +81,8 @@ class BoardSnapshot:
     def tiers(self, references: Sequence[str]) -> dict[str, str]:
         """How far each of these runs is checked, of those that are public."""
         query = "SELECT reference, json_extract(said, '$.tier_words') FROM releases WHERE reference IN"
-        found: dict[str, str] = {}
-        for at in range(0, len(references), 500):
-            some = references[at : at + 500]
-            rows = self._all(f"{query} ({','.join('?' * len(some))})", *some)
-            found |= {str(reference): str(tier) for reference, tier in rows if tier is not None}
-        return found
+        rows = self._all(f"{query} ({','.join('?' * len(references))})", *references)
+        return {str(reference): str(tier) for reference, tier in rows if tier is not None}
 
     def releases_of(self, kind: str, owner: str, name: str) -> list[dict[str, Any]]:
         """All versions of a release, the newest first."""

@@ -11,7 +11,7 @@ import orjson
 from sqlalchemy import Connection, RowMapping, Select, case, func, select
 
 from runner.base.errors import NotPublished
-from runner.documents.releases.reference import Kind, Reference
+from runner.documents.releases.reference import Reference
 from runner.results.answer_origins import AnswerOrigins
 from runner.results.leaderboard.model import RankedRow, Unranked, rank
 from runner.results.metric_table import RANKING_METRIC
@@ -19,7 +19,7 @@ from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.competitions.row_copies import copied_from
 from runner.server.competitions.scores import HELD_PART, OPEN_PART, told
 from runner.server.competitions.storage import REFUSED, SCORED, counts, owns
-from runner.server.store.schema import competition_labels, competitions, releases, submissions
+from runner.server.store.schema import competition_labels, competitions, is_release, releases, submissions
 from runner.server.visible_tree import seen_by
 
 _Z = 1.959963984540054
@@ -88,8 +88,7 @@ def submission(
         NotPublished: there is none that the viewer may see.
     """
     one = found(connection, viewer, owner, name)
-    mine = [getattr(releases.c, at) == getattr(run, at) for at in ("owner", "name", "version")]
-    row = connection.execute(_submissions(one["id"], viewer).where(*mine)).mappings().one_or_none()
+    row = connection.execute(_submissions(one["id"], viewer).where(is_release(run))).mappings().one_or_none()
     if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.owners):
         raise NotPublished(f"{run} is no submission to {owner}/{name}")
     is_closed = now >= one["closes"]
@@ -116,8 +115,7 @@ def notes(connection: Connection, runs: Sequence[Reference], address: str) -> li
     query = query.join(competitions, competitions.c.id == submissions.c.competition_id)
     query = query.join(releases, releases.c.id == submissions.c.release_id)
     for run in runs:
-        mine = [getattr(releases.c, at) == getattr(run, at) for at in ("owner", "name", "version")]
-        for row in connection.execute(query.where(releases.c.kind == str(Kind.RUN), *mine)):
+        for row in connection.execute(query.where(is_release(run))):
             competition = f"{row.owner}/{row.name}"
             first = copied_from(connection, ANYBODY, row.id)
             copy = f", which {row.owner} made on the rows of {first}" if first else ""

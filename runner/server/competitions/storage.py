@@ -32,7 +32,15 @@ from runner.server.isolated_task import run_apart
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
-from runner.server.store.schema import accounts, competition_labels, competitions, members, releases, submissions
+from runner.server.store.schema import (
+    accounts,
+    competition_labels,
+    competitions,
+    is_release,
+    members,
+    releases,
+    submissions,
+)
 from runner.server.visible_tree import ServerTree, seen_by
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
@@ -126,9 +134,7 @@ def _check_name(connection: Connection, owner: str, name: str) -> None:
 
 
 def _release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
-    mine = [getattr(releases.c, name) == getattr(reference, name) for name in ("owner", "name", "version")]
-    query = select(releases.c.id).where(releases.c.kind == str(Kind.DATASET), *mine, seen_by(viewer))
-    found = connection.execute(query).scalar()
+    found = connection.execute(select(releases.c.id).where(is_release(reference), seen_by(viewer))).scalar()
     if found is None:
         raise NotPublished(f"there is no {reference} here")
     return int(found)

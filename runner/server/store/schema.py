@@ -10,6 +10,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Float,
     ForeignKey,
     Index,
@@ -19,7 +20,10 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
 )
+
+from runner.documents.releases.reference import Reference
 
 VERSION = 3
 """Of the schema; a database of an earlier one is upgraded (`upgrades.py`), and one of a later one is refused."""
@@ -186,3 +190,9 @@ browsers = Table(
     Column("secret_sha256", String(64), nullable=False),
     Column("expires", Float, nullable=False),
 )  # that are signed in; nothing of it is backed up, since it only says who signs in again
+
+
+def is_release(reference: Reference) -> ColumnElement[bool]:
+    """Return the condition that a row of `releases` is this release."""
+    names = ("kind", "owner", "name", "version")
+    return and_(*(releases.c[name] == str(getattr(reference, name)) for name in names))

@@ -26,7 +26,7 @@ from runner.server.competitions.storage import enter
 from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
-from runner.server.store.schema import checks, files, releases
+from runner.server.store.schema import checks, files, is_release, releases
 from runner.server.uploads.checking import KEPT, RECOMPUTED, UploadVerdict, checked_apart
 from runner.server.uploads.declaration import DeclaredFolder
 from runner.server.uploads.queue import Queue, QueuedUpload
@@ -174,9 +174,8 @@ class Publishing:
             if (played := verdict.rows.get(folder.path)) is not None:
                 enter(connection, viewer, played, release=made, owner=where.owner, now=sent)
         else:
-            mine = [getattr(releases.c, name) == getattr(where, name) for name in ("kind", "owner", "name", "version")]
             # Held until the end: two who add a part to it at once do so one after the other.
-            found = connection.execute(select(releases.c.id).where(*mine).with_for_update()).scalar()
+            found = connection.execute(select(releases.c.id).where(is_release(where)).with_for_update()).scalar()
             if found is None or is_there(connection, folder):
                 raise _Taken
             made = found

@@ -11,8 +11,6 @@ from runner.server.settings import Settings
 from runner.server.store.schema import files, releases, uploads
 from runner.server.uploads.pieces import NoRoomError, UploadPieces
 
-_AT_ONCE = 500
-
 
 def published_bytes(connection: Connection, account: int) -> int:
     """Of the files that an account has published, each counted once; where a server keeps them twice, it keeps once."""
@@ -23,11 +21,9 @@ def published_bytes(connection: Connection, account: int) -> int:
 
 def new_bytes(connection: Connection, account: int, blobs: Mapping[str, int]) -> int:
     """Of these blobs, those that the account has not published yet."""
-    names, found = list(blobs), set()
-    for at in range(0, len(names), _AT_ONCE):
-        query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
-        some = query.where(releases.c.publisher_id == account, files.c.sha256.in_(names[at : at + _AT_ONCE]))
-        found |= {row.sha256 for row in connection.execute(some)}
+    query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
+    query = query.where(releases.c.publisher_id == account, files.c.sha256.in_(blobs))
+    found = set(connection.execute(query).scalars())
     return sum(size for name, size in blobs.items() if name not in found)
 
 

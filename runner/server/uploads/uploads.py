@@ -10,11 +10,10 @@ hash, once it is whole, and nothing of it is seen by others before its upload is
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from threading import Lock
+from functools import lru_cache
 from typing import IO, Any
 
 import orjson
@@ -28,7 +27,7 @@ from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
-from runner.server.store.schema import files, releases, uploads
+from runner.server.store.schema import files, is_release, releases, uploads
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
 from runner.server.uploads.pieces import NoRoomError, OffsetError, Receiving, UploadPieces
 from runner.server.uploads.quotas import check_quota, check_room, new_bytes, published_bytes
@@ -61,7 +60,7 @@ class Uploads:
     def __init__(self, settings: Settings, database: Database, blobs: Blobs) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
         self.pieces = UploadPieces(settings.incoming)
-        self._declared = _Kept()
+        self._declaration = lru_cache(maxsize=8)(self._read_declaration)
 
     # Declaring
 
@@ -111,7 +110,6 @@ class Uploads:
         check_quota(self._settings, published, total, new)
         check_room(connection, self._settings, self.pieces, size, _ACTIVE)
         connection.execute(deleted(uploads).where(uploads.c.id == upload))
-        self._declared.keep(upload, declaration)
         row = {
             "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
             "state": OPEN, "problems": "[]", "touched": now,
@@ -138,17 +136,19 @@ class Uploads:
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
 
     def _row(self, connection: Connection, viewer: Viewer, upload: str) -> tuple[Any, Declaration]:
-        known = self._declared.get(upload)
-        columns = [column for column in uploads.c if known is None or column.name != "declared"]
+        columns = [column for column in uploads.c if column is not uploads.c.declared]
         query = select(*columns).where(uploads.c.id == upload, uploads.c.account_id == viewer.account_id)
         row = connection.execute(query).one_or_none()
         if row is None:
             raise NotPublished("there is no such upload; declare it again")
-        if known is not None:
-            return row, known
-        declaration = Declaration.from_bytes(row.declared)
-        # Of one that has ended not all of it is there any more.
-        return row, self._declared.keep(upload, declaration) if row.state in _ACTIVE else declaration
+        return row, self._declaration(upload, row.state in _ACTIVE)
+
+    def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
+        """Return what an upload declares. The id is its hash, but an upload that has ended keeps only a part of it."""
+        del is_active  # makes the two cases different entries of the cache
+        with self._database.reading() as connection:
+            query = select(uploads.c.declared).where(uploads.c.id == upload)
+            return Declaration.from_bytes(connection.execute(query).scalar_one())
 
     # Sending
 
@@ -250,32 +250,9 @@ def _forget_ended(connection: Connection, upload: str) -> None:
         connection.execute(deleted(uploads).where(uploads.c.id.in_(old)))
 
 
-class _Kept:
-    """The declarations that were read last: an upload's id is a hash of its own, so it never has another."""
-
-    def __init__(self, most: int = 8) -> None:
-        self._most, self._lock = most, Lock()
-        self._kept: OrderedDict[str, Declaration] = OrderedDict()
-
-    def get(self, upload: str) -> Declaration | None:
-        with self._lock:
-            if upload in self._kept:
-                self._kept.move_to_end(upload)
-            return self._kept.get(upload)
-
-    def keep(self, upload: str, declaration: Declaration) -> Declaration:
-        with self._lock:
-            self._kept[upload] = declaration
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return declaration
-
-
 def is_there(connection: Connection, folder: DeclaredFolder) -> bool:
     """Whether anything stands in the place of a folder: of a release itself, of its yank, or of its signature."""
-    where = folder.reference
-    mine = [getattr(releases.c, name) == getattr(where, name) for name in ("kind", "owner", "name", "version")]
-    query = select(releases.c.id).where(*mine)
+    query = select(releases.c.id).where(is_release(folder.reference))
     if folder.part:
         query = query.join(files, files.c.release_id == releases.c.id).where(files.c.part == folder.part)
     return connection.execute(query.limit(1)).scalar() is not None
@@ -283,9 +260,5 @@ def is_there(connection: Connection, folder: DeclaredFolder) -> bool:
 
 def _known(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
     """The blobs that the viewer can see already; what others keep to themselves is sent, as if it were not there."""
-    found: set[str] = set()
-    for at in range(0, len(blobs), 500):
-        query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
-        some = query.where(files.c.sha256.in_(blobs[at : at + 500]), seen_by(viewer))
-        found |= {row.sha256 for row in connection.execute(some)}
-    return found
+    query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
+    return set(connection.execute(query.where(files.c.sha256.in_(blobs), seen_by(viewer))).scalars())

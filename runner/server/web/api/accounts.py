@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
@@ -11,8 +11,7 @@ from pydantic import Field
 
 from runner.server.accounts import organizations as people
 from runner.server.accounts.accounts import Scope
-from runner.server.accounts.administration import Token
-from runner.server.accounts.own_tokens import LONGEST_DAYS, asked_by, make_own, own_tokens, revoke_own
+from runner.server.accounts.own_tokens import LONGEST_DAYS, make_own, own_tokens, revoke_own
 from runner.server.web.api.schemas import PRINTED, WORD, AnswerBody, RequestBody, faults
 from runner.server.web.authentication import Known, Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
@@ -80,18 +79,12 @@ class PlaceNow(AnswerBody):
     place: people.MemberRole
 
 
-def _told(one: Token) -> dict[str, object]:
-    expires = None if one.expires is None else datetime.fromtimestamp(one.expires, UTC)
-    return {"id": one.id, "scope": one.scope, "label": one.label, "expires": expires,
-            "created": datetime.fromtimestamp(one.created, UTC)}  # fmt: skip
-
-
 @router.get("/tokens", responses=faults(401))
 def tokens(request: Request, viewer: Known) -> OwnTokens:
     """The tokens of one's own account, without their secrets."""
     with server_of(request).database.reading() as connection:
         found = own_tokens(connection, viewer, time.time())
-    return OwnTokens.model_validate({"tokens": [_told(one) for one in found]})
+    return OwnTokens.model_validate({"tokens": [vars(one) for one in found]})
 
 
 @router.post("/tokens", status_code=201, responses=faults(400, 401, 403))
@@ -100,20 +93,15 @@ def make_token(
 ) -> MadeToken:
     """Make a token of one's own."""
     with server_of(request).database.writing() as connection:
-        by = asked_by(connection, viewer, viewer.token)
-        one, token = make_own(connection, by, wanted.scope, wanted.days, wanted.label)
-    return MadeToken.model_validate({**_told(one), "token": token})
+        one, token = make_own(connection, viewer, wanted.scope, wanted.days, wanted.label)
+    return MadeToken.model_validate({**vars(one), "token": token})
 
 
 @router.delete("/tokens/{token}", status_code=204, responses=faults(401, 403, 404))
 def revoke_token(request: Request, viewer: Known, token: TokenId) -> None:
     """Revoke a token of one's own, which may be the one that asks."""
     with server_of(request).database.writing() as connection:
-        revoke_own(connection, asked_by(connection, viewer, viewer.token), token)
-
-
-def _organisation(one: people.OrganizationView) -> dict[str, object]:
-    return {"name": one.name, "place": one.place, "members": [vars(member) for member in one.members]}
+        revoke_own(connection, viewer, token)
 
 
 @router.get("/organisations", responses=faults(401))
@@ -121,14 +109,14 @@ def organisations(request: Request, viewer: Known) -> Organisations:
     """The organisations that one is in, or invited to."""
     with server_of(request).database.reading() as connection:
         found = people.organisations_of(connection, viewer)
-    return Organisations.model_validate({"organisations": [_organisation(one) for one in found]})
+    return Organisations.model_validate({"organisations": found}, from_attributes=True)
 
 
 @router.get("/organisations/{name}", responses=faults(401, 404))
 def organisation(request: Request, viewer: Known, name: Name) -> Organisation:
     """An organisation that one is in, or invited to."""
     with server_of(request).database.reading() as connection:
-        return Organisation.model_validate(_organisation(people.organisation(connection, viewer, name)))
+        return Organisation.model_validate(people.organisation(connection, viewer, name), from_attributes=True)
 
 
 @router.put("/organisations/{name}/members/{account}", responses=faults(400, 401, 403, 404))

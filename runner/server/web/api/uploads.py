@@ -17,7 +17,7 @@ from runner.documents.releases.paths import MAX_PATH
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.competitions.board import notes
 from runner.server.settings import Settings
-from runner.server.store.schema import releases
+from runner.server.store.schema import is_release, releases
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import Receiving
 from runner.server.uploads.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
@@ -208,9 +208,7 @@ def _pages(connection: Connection, named: Sequence[Reference], address: str) -> 
     """Where people find what was published: the first of it, which all else comes with, and the rest with its owner."""
     found = []
     for one in sorted(named, key=lambda one: (one.kind != Kind.RUN, len(one.name)))[:1]:
-        mine = [getattr(releases.c, at) == getattr(one, at) for at in ("owner", "name", "version")]
-        query = select(releases.c.visibility).where(releases.c.kind == str(one.kind), *mine)
-        is_public = connection.execute(query).scalar() == "public"
+        is_public = connection.execute(select(releases.c.visibility).where(is_release(one))).scalar() == "public"
         page = href_of(str(one)) if is_public else f"/mine{href_of(str(one))}" if one.kind == Kind.RUN else "/mine"
         found.append(f"its page, in some seconds: {address}{page}")
         if len(named) > 1:

@@ -18,10 +18,10 @@ from runner.base.errors import NotPublished, UsageError
 from runner.pages.html import rendered
 from runner.pages.report.served import ServedPage
 from runner.server.accounts import organizations as people
-from runner.server.accounts.accounts import Scope
+from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.administration import Token
 from runner.server.accounts.browser_sessions import SignedIn
-from runner.server.accounts.own_tokens import LONGEST_DAYS, By, asked_by, make_own, own_tokens, revoke_own
+from runner.server.accounts.own_tokens import LONGEST_DAYS, make_own, own_tokens, revoke_own, token_scope
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import who
 from runner.server.web.forms import from_here, posted, same
@@ -55,8 +55,7 @@ def _changed(request: Request, found: SignedIn, said: Mapping[str, str]) -> Resp
     server = server_of(request)
     try:
         with server.database.writing() as connection:
-            by = asked_by(connection, found.viewer, found.token)
-            made = _done(connection, by, said)
+            made = _done(connection, found.viewer, said)
             server.database.changed(connection)
     except (UsageError, NotPublished, PermissionError) as error:
         return _page(request, found, wrong=f"{error}.", status=400)
@@ -65,25 +64,25 @@ def _changed(request: Request, found: SignedIn, said: Mapping[str, str]) -> Resp
     return RedirectResponse("/mine/account", 303, {"cache-control": PRIVATE})
 
 
-def _done(connection: Connection, by: By, said: Mapping[str, str]) -> str | None:
+def _done(connection: Connection, viewer: Viewer, said: Mapping[str, str]) -> str | None:
     """Do what a form asks for; a new token, where it is that.
 
     Raises:
         UsageError, NotPublished, PermissionError: it cannot be, or not by this token.
     """
     what, name, other = said.get("what", ""), said.get("name", ""), said.get("account", "").strip()
-    if not by.scope.allows(Scope.PUBLISH):
+    if not token_scope(connection, viewer).allows(Scope.PUBLISH):
         raise PermissionError("You signed in with a token that may read: it changes nothing here")
     if what == "make":
-        return make_own(connection, by, _scope(said), _days(said), said.get("label", "").strip()[:200])[1]
+        return make_own(connection, viewer, _scope(said), _days(said), said.get("label", "").strip()[:200])[1]
     if what == "revoke":
-        revoke_own(connection, by, said.get("token", ""))
+        revoke_own(connection, viewer, said.get("token", ""))
     elif what == "accept":
-        people.accept(connection, by.viewer, name)
+        people.accept(connection, viewer, name)
     elif what == "set":
-        people.set_member(connection, by.viewer, name, other, is_owner=said.get("place") == "owner")
+        people.set_member(connection, viewer, name, other, is_owner=said.get("place") == "owner")
     elif what == "remove":
-        people.remove(connection, by.viewer, name, other)
+        people.remove(connection, viewer, name, other)
     else:
         raise UsageError("This form is none of ours")
     return None
@@ -111,7 +110,7 @@ def _page(request: Request, found: SignedIn, *, wrong: str = "", made: str = "",
         facts: dict[str, Any] = {
             "tokens": [_line(one) for one in own_tokens(connection, found.viewer, time.time())],
             "organisations": people.organisations_of(connection, found.viewer),
-            "changes": asked_by(connection, found.viewer, found.token).scope.allows(Scope.PUBLISH),
+            "changes": token_scope(connection, found.viewer).allows(Scope.PUBLISH),
         }
     facts |= {"wrong": wrong, "made": made, "word": found.word, "longest": LONGEST_DAYS, "who": found.viewer.account}
     section = rendered("served/account.html", facts)
