@@ -6,6 +6,7 @@ import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -22,7 +23,6 @@ from tests.support.servers.batch_client import providing
 from tests.support.specs import spec_file
 
 ZERO = {"price": {"input": 0.0, "output": 0.0}, "max_completion_tokens": 60}
-KEY = ["OPENAI_API_KEY=api.openai.com"]
 
 
 @pytest.fixture
@@ -67,12 +67,13 @@ def test_a_budget_counts_the_higher_price_until_the_user_confirms_the_stranger_s
     path = at_openai(fetched)
     with providing() as provider:
         serve_openai_at(monkeypatch, provider.base_url)
+        allowed = f"OPENAI_API_KEY={urlsplit(provider.base_url).netloc}"
         with pytest.raises(BudgetExhausted):
-            played(path, fetched.parent / "results", "budget.usd=0.002", allow_keys=KEY)
+            played(path, fetched.parent / "results", "budget.usd=0.002", allow_keys=allowed)
         assert 0 < provider.billed_usd(0.15, 0.60) <= 0.002
         before = provider.stats()["billed"]["answers"]
         confirmed = ("budget.usd=0.002", "models.m.price={input: 0, output: 0}")
-        result = played(path, fetched.parent / "confirmed", *confirmed, allow_keys=KEY)
+        result = played(path, fetched.parent / "confirmed", *confirmed, allow_keys=allowed)
         assert result.manifest.cost_usd == 0
         assert provider.stats()["billed"]["answers"] > 2 * before
 
