@@ -1,32 +1,54 @@
-"""Figures of a code base's shape, to hold two versions side by side: `python benchmarks/shape.py [CHECKOUT...]`.
+"""Size and shape of a code base, to compare two checkouts: `python benchmarks/shape.py [CHECKOUT...]`.
 
-Lines a file, lines a function, parameters a function, complexity (ruff C901), and lines of tests to lines of source.
+Lines of code exclude blank lines, comments and docstrings. Complexity is ruff's C901.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import subprocess
 import sys
+import tokenize
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
 COMPLEXITY = re.compile(r"\((\d+) > 0\)")
+UNTYPED = re.compile(r"\b(?:dict|Mapping|MutableMapping)\[str, Any\]")
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def docstring_lines(tree: ast.Module) -> Iterator[int]:
+    """Yield the numbers of the lines that docstrings take, those of attributes too."""
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                yield from range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
 
 
-def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """How many, `self` and `cls` left out."""
-    given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    return sum(argument.arg not in ("self", "cls") for argument in given)
+def code_lines(text: str) -> int:
+    """Return the number of lines with code."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in LAYOUT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - set(docstring_lines(ast.parse(text))))
+
+
+def functions(trees: Sequence[ast.Module]) -> list[Function]:
+    return [node for tree in trees for node in ast.walk(tree) if isinstance(node, Function)]
+
+
+def parameter_count(function: Function) -> int:
+    """Return the number of parameters except `self` and `cls`."""
+    parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return sum(parameter.arg not in ("self", "cls") for parameter in parameters)
 
 
 def complexities(folder: Path) -> list[int]:
@@ -35,7 +57,14 @@ def complexities(folder: Path) -> list[int]:
          "--config", "lint.mccabe.max-complexity=0", str(folder)),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return [int(found.group(1)) for row in json.loads(done.stdout) if (found := COMPLEXITY.search(row["message"]))]
+    matches = (COMPLEXITY.search(row["message"]) for row in json.loads(done.stdout))
+    return [int(match.group(1)) for match in matches if match]
+
+
+def repeated_class_names(trees: Sequence[ast.Module]) -> int:
+    """Return how many public class names are used for more than one class."""
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return sum(count > 1 for name, count in names.items() if not name.startswith("_"))
 
 
 def spread(values: Sequence[int]) -> str:
@@ -43,23 +72,27 @@ def spread(values: Sequence[int]) -> str:
     return f"median {ordered[len(ordered) // 2]}, p95 {ordered[int(len(ordered) * 0.95)]}, largest {ordered[-1]}"
 
 
-def lines(folder: Path) -> list[int]:
-    return [len(path.read_text("utf-8").splitlines()) for path in sorted(folder.rglob("*.py"))]
+def texts_in(folder: Path) -> list[str]:
+    return [path.read_text("utf-8") for path in sorted(folder.rglob("*.py"))]
 
 
 def main() -> None:
     for root in [Path(word) for word in sys.argv[1:]] or [HERE]:
-        source, tests = root / "runner", root / "tests"
-        found = [function for path in source.rglob("*.py") for function in functions(path)]
+        source = texts_in(root / "runner")
+        trees = [ast.parse(text) for text in source]
+        lines = [len(text.splitlines()) for text in source]
+        found = functions(trees)
         lengths = [(node.end_lineno or node.lineno) - node.lineno + 1 for node in found]
-        complexity, files = complexities(source), lines(source)
-        print(f"{root}: {len(files)} files, {sum(files)} lines, {len(found)} functions")
-        print(f"  lines a file           {spread(files)}; over 400: {sum(n > 400 for n in files)}")
-        print(f"  lines a function       {spread(lengths)}; over 40: {sum(n > 40 for n in lengths)}")
-        print(f"  complexity             {spread(complexity)}; over 10: {sum(n > 10 for n in complexity)}")
-        print(f"  parameters a function  {spread([parameters(node) for node in found])}; "
-              f"over 6: {sum(parameters(node) > 6 for node in found)}")  # fmt: skip
-        print(f"  test lines to source   {sum(lines(tests)) / sum(files):.2f}")
+        parameters, complexity = [parameter_count(node) for node in found], complexities(root / "runner")
+        code = sum(map(code_lines, source))
+        print(f"{root}: {len(source)} files, {sum(lines)} lines, {code} lines of code, {len(found)} functions")
+        print(f"  lines per file           {spread(lines)}; over 400: {sum(n > 400 for n in lines)}")
+        print(f"  lines per function       {spread(lengths)}; over 40: {sum(n > 40 for n in lengths)}")
+        print(f"  complexity               {spread(complexity)}; over 10: {sum(n > 10 for n in complexity)}")
+        print(f"  parameters per function  {spread(parameters)}; over 6: {sum(n > 6 for n in parameters)}")
+        print(f"  repeated class names     {repeated_class_names(trees)}")
+        print(f"  dict[str, Any] and such  {sum(len(UNTYPED.findall(text)) for text in source)}")
+        print(f"  code in tests to source  {sum(map(code_lines, texts_in(root / 'tests'))) / code:.2f}")
 
 
 if __name__ == "__main__":

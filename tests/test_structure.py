@@ -414,6 +414,15 @@ def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
     assert not [module for module in FILES if "duckdb.connect" in imported(module)]
 
 
+def test_every_public_class_has_a_name_of_its_own() -> None:
+    modules: dict[str, list[str]] = {}
+    for module in FILES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(module)
+    assert {name: users for name, users in modules.items() if len(users) > 1} == {}
+
+
 # The results folder
 
 

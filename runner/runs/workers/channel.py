@@ -16,7 +16,7 @@ Receive = Callable[[Sequence[Any]], None]
 """Takes a batch of messages, in order."""
 
 
-class Channel(Protocol):
+class WorkerChannel(Protocol):
     """One end of a channel."""
 
     def send(self, message: Any) -> None:

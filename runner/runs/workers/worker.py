@@ -23,7 +23,7 @@ from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.execution.wiring import failed_calls_in, journaled, labels_for_toys, replayed_run
 from runner.runs.workers import messages
-from runner.runs.workers.channel import Channel
+from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.record_keys import game_of_job
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.writer_proxy import (
@@ -41,10 +41,10 @@ class Worker:
 
     def __init__(self) -> None:
         self.finished = asyncio.Event()
-        self._channel: Channel | None = None
+        self._channel: WorkerChannel | None = None
         self._player: _Player | None = None
 
-    def connect(self, channel: Channel) -> None:
+    def connect(self, channel: WorkerChannel) -> None:
         """Use this channel to the writer."""
         self._channel = channel
 
@@ -57,7 +57,7 @@ class Worker:
             elif isinstance(message, messages.Start):
                 self._start(message, self._channel)
 
-    def _start(self, start: messages.Start, channel: Channel) -> None:
+    def _start(self, start: messages.Start, channel: WorkerChannel) -> None:
         try:
             self._player = _Player(start, channel, self.finished)
         except (NipRunError, MemoryError, OSError) as error:
@@ -69,7 +69,7 @@ class Worker:
 class _Player:
     """Plays the games of one run."""
 
-    def __init__(self, start: messages.Start, channel: Channel, finished: asyncio.Event) -> None:
+    def __init__(self, start: messages.Start, channel: WorkerChannel, finished: asyncio.Event) -> None:
         """Raises as `connect`."""
         plan = start.plan
         self._plan, self._channel, self._finished = plan, channel, finished

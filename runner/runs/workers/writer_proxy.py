@@ -26,7 +26,7 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.call_events import failure_record
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.unusable import AnswerCounts, AnswerJudge
-from runner.runs.workers.channel import Channel
+from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.messages import (
     Acknowledged,
     AnswersCounted,
@@ -61,7 +61,7 @@ class RemoteJournal:
     only records that the next worker makes again.
     """
 
-    def __init__(self, channel: Channel, *, is_bound: bool, is_durable: bool) -> None:
+    def __init__(self, channel: WorkerChannel, *, is_bound: bool, is_durable: bool) -> None:
         self._channel, self.is_bound, self._is_durable = channel, is_bound, is_durable
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -142,7 +142,7 @@ class LeasedRecords:
 class RemotePermits:
     """Asks the writer for a permit for each call that counts, and reports how the call ended."""
 
-    def __init__(self, channel: Channel, costs: CallCosts, *, is_budgeted: bool) -> None:
+    def __init__(self, channel: WorkerChannel, costs: CallCosts, *, is_budgeted: bool) -> None:
         self._channel, self._costs, self._is_budgeted = channel, costs, is_budgeted
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -203,7 +203,7 @@ class RemotePermits:
 class RemoteNotes(ServerNotes):
     """Notes that the writer shows, each once for all workers."""
 
-    def __init__(self, costs: CallCosts, channel: Channel) -> None:
+    def __init__(self, costs: CallCosts, channel: WorkerChannel) -> None:
         super().__init__(costs.groups, [])
         self._channel = channel
 
@@ -215,7 +215,7 @@ class RemoteNotes(ServerNotes):
 class RemoteEvents(CallEvents):
     """The events of a worker's calls, as far as the writer does not see them itself."""
 
-    channel: Channel
+    channel: WorkerChannel
     costs: CallCosts
     stop: StopSwitch
     journal: RemoteJournal
@@ -278,7 +278,7 @@ class RemoteEvents(CallEvents):
 class RemoteLog(logging.Handler):
     """Sends log lines of a worker to the log of the run, without the keys that only the worker knows."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: WorkerChannel) -> None:
         super().__init__(logging.INFO)
         self._channel = channel
 

@@ -160,7 +160,7 @@ class CompetitionBoard(Competition):
     submissions: list[OfOwner]
 
 
-class Metric(AnswerBody):
+class CompetitionMetric(AnswerBody):
     metric: str
     value: float | None
     ci_low: float | None
@@ -175,7 +175,7 @@ class SubmissionScore(AnswerBody):
     """Values are rounded to a multiple of this; intervals follow from the rounded value and `clusters`."""
     interval: str
     """How they follow."""
-    metrics: list[Metric]
+    metrics: list[CompetitionMetric]
 
 
 class Submission(AnswerBody):
