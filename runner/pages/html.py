@@ -20,7 +20,10 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from runner.base.text import in_one_line
+from runner.base.text import dollars, in_one_line, p_value
+from runner.game.protocols.protocol import label_word
+from runner.pages import numbers
+from runner.results.sweep_points import shown_point
 
 _HERE = Path(__file__).parent
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
@@ -97,7 +100,7 @@ def _by_hash(text: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -105,13 +108,20 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(json=as_json, plain=plain, route=partial(quote, safe="/"))
-    return made
+    environment.filters.update(json=as_json, plain=plain, route=partial(quote, safe="/"), label=label_word)
+    environment.filters.update(point=shown_point, p_value=p_value, short_dollars=dollars)
+    formats = (numbers.count, numbers.decimal, numbers.dollars, numbers.interval, numbers.percent, numbers.rank)
+    environment.filters.update({function.__name__: function for function in formats})
+    return environment
 
 
-def rendered(template: str, facts: Mapping[str, Any]) -> Markup:
-    """A template of ours with its facts; every text in it is escaped, and shows what cannot be seen."""
-    return Markup(_environment().get_template(template).render(**facts))  # noqa: S704 - the environment escapes
+def rendered(template: str, view: Any) -> Markup:
+    """Render a template with the fields of a view (a dataclass), or the items of a mapping.
+
+    Every text is escaped, and a mark stands for each character that cannot be seen.
+    """
+    fields = view if isinstance(view, Mapping) else vars(view)
+    return Markup(_environment().get_template(template).render(fields))  # noqa: S704 - the environment escapes
 
 
 def html(

@@ -16,8 +16,14 @@ def count(number: int | None) -> str:
     return MISSING if number is None else f"{number:,}"
 
 
-def decimal(value: float | None) -> str:
-    return text.decimal(value, none=MISSING)
+def decimal(value: float | None, places: int = 3) -> str:
+    return text.decimal(value, places, MISSING)
+
+
+def rank(ranks: tuple[int | None, int | None] | None) -> str:
+    """Format the first and the last rank that a row may have: `2`, `2–4`; nothing if it has none."""
+    first, last = ranks or (None, None)
+    return "" if first is None else str(first) if first == last else f"{first}–{last}"
 
 
 def percent(part: int, of: int) -> str:
@@ -31,9 +37,10 @@ def dollars(cost: float | None) -> str:
     return f"${cost:,.2f}" if cost >= 10 or not cost else f"${cost:,.4f}"
 
 
-def interval(row: Mapping[str, Any]) -> str:
-    """The 95 % interval of a metric: `0.620 to 0.790`; nothing if there is none."""
-    return " to ".join(text.interval_ends(row["ci_low"], row["ci_high"]) or ())
+def interval(row: Any, between: str = " to ") -> str:
+    """Format the 95 % interval of an estimate or its row: `0.620 to 0.790`; nothing if there is none."""
+    ends = row if isinstance(row, Mapping) else vars(row)
+    return between.join(text.interval_ends(ends["ci_low"], ends["ci_high"]) or ())
 
 
 def took(started: str | None, finished: str | None) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from runner.base.text import decimal, dollars, interval_ends
 from runner.pages.boards.charts import cost_chart, sweep_chart, told
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList
-from runner.pages.boards.marks import MEANINGS, kinds_of
+from runner.pages.boards.marks import MEANINGS, Mark, kinds_of
 from runner.pages.html import rendered
 from runner.pages.packing import packed
-from runner.pages.report.games import FORMAT
+from runner.pages.report.games import FORMAT, by_column
 from runner.pages.site import Keep, Section, Site
+from runner.pages.sweeps import SweepLine, SweepPoints
 
 FIRST = 200
 """So many rows of a task stand in the page for a browser without JavaScript."""
@@ -35,10 +36,9 @@ def board_site(board: BoardPage, keep: Keep, runs: Collection[str] = ()) -> Site
     it again: `board_site(local_board(Results(path)), keep)`.
     """
     lists = [_kept(f"b{place}", listed, keep) for place, listed in enumerate(board.lists)]
-    overview = {"board": board, "lists": [_in_short(listed) for listed in board.lists]}
-    sections = [Section(ROUTE, rendered("board.html", overview))]
+    sections = [Section(ROUTE, rendered("board.html", {"board": board}))]
     sections += [
-        Section(f"{ROUTE}/{listed.name}", rendered("board_task.html", _facts(board, listed, runs)))
+        Section(f"{ROUTE}/{listed.name}", rendered("board_task.html", _task_view(board, listed, runs)))
         for listed in board.lists
     ]
     links = [(ROUTE, "Board")]
@@ -65,9 +65,7 @@ def _kept(slug: str, listed: TaskList, keep: Keep) -> dict[str, Any]:
     """What the script is told first of a list, whose rows are kept."""
     for number, first in enumerate(range(0, len(listed.rows), PIECE)):
         rows = [row.to_json() for row in listed.rows[first : first + PIECE]]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        columns = {name: [row.get(name) for row in rows] for name in names}
-        keep(f"{slug}-rows-{number}", packed({"first": first, "count": len(rows), "columns": columns}))
+        keep(f"{slug}-rows-{number}", packed({"first": first, "count": len(rows), "columns": by_column(rows)}))
     return {
         "slug": slug,
         "name": listed.name,
@@ -84,85 +82,72 @@ def _short_name(listed: TaskList, board: BoardPage) -> str:
     return listed.benchmark if alone else f"{listed.benchmark} {listed.name[:8]}"
 
 
-def _in_short(listed: TaskList) -> dict[str, Any]:
-    """A list's row in the overview."""
-    ranked = listed.ranked
-    leader = ranked[0].values if ranked else None
-    ties = 0 if leader is None else leader["rank_last"] - leader["rank"] + 1
-    return {
-        "route": f"{ROUTE}/{listed.name}",
-        "benchmark": listed.benchmark,
-        "task": listed.name[:8],
-        "selection": listed.selection or "all of it",
-        "ranked": len(ranked),
-        "others": len(listed.others),
-        "leader": "–" if leader is None else leader["run"],
-        "ties": "" if ties < 2 else f"tied with {ties - 1:,} more" if ties > 2 else "tied with one more",
-        "accuracy": "–" if leader is None else _number(leader["accuracy"]),
-        "interval": "" if leader is None else _interval(leader),
-    }
+class BoardLine(NamedTuple):
+    """A row of a list, with what is drawn and spelled out of it."""
+
+    values: Mapping[str, Any]
+    marks: Sequence[Mark]
+    bar: Markup
+    outcomes: str
 
 
-def _facts(board: BoardPage, listed: TaskList, runs: Collection[str]) -> dict[str, Any]:
+class SweepTable(NamedTuple):
+    """A sweep, the values of its keys in each line, and its chart."""
+
+    sweep: SweepPoints
+    lines: Sequence[tuple[SweepLine, Sequence[str]]]
+    chart: Markup | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskView:
+    """The content of `board_task.html`."""
+
+    board: BoardPage
+    list: TaskList
+    runs: Collection[str]
+    """Runs that the site has pages of."""
+    ranked: Sequence[BoardLine]
+    others: Sequence[BoardLine]
+    elsewhere: Sequence[BoardLine]
+    domain: Sequence[float] | None
+    meanings: Sequence[tuple[str, str]]
+    frontier: Markup | None
+    sweeps: Sequence[SweepTable]
+    commands: Sequence[tuple[str, str]]
+
+
+def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> TaskView:
     domain = domain_of(listed.rows)
     ranked, others = listed.ranked[:FIRST], listed.others[: max(0, FIRST - len(listed.ranked))]
     elsewhere = listed.elsewhere[: FIRST - len(ranked) - len(others)]
-    kinds = kinds_of(mark for row in listed.rows for mark in row.marks)
-    return {
-        "board": board,
-        "list": listed,
-        "ranked": [_line(row, domain, runs) for row in ranked],
-        "others": [_line(row, domain, runs) for row in others],
-        "elsewhere": [_line(row, domain, runs) for row in elsewhere],
-        "not_shown": len(listed.rows) - len(ranked) - len(others) - len(elsewhere),
-        "domain": domain and [f"{end:.1f}" for end in domain],
-        "meanings": [(kind, MEANINGS[kind]) for kind in kinds],
-        "frontier": cost_chart(listed),
-        "sweeps": [_sweep(sweep, place) for place, sweep in enumerate(listed.sweeps)],
-        "commands": _commands(board, listed),
-        "hashes": [_hashes(row) for row in [*ranked, *others, *elsewhere]],
-    }
 
+    def lines(rows: Sequence[BoardRow]) -> list[BoardLine]:
+        return [
+            BoardLine(row.values, row.marks, bar(row.values, domain), outcomes_in_words(row.values["outcomes"]))
+            for row in rows
+        ]
 
-def _line(row: BoardRow, domain: Sequence[float] | None, runs: Collection[str]) -> dict[str, Any]:
-    """A row's cells."""
-    values = row.values
-    return {
-        "rank": _rank(values["rank"], values["rank_last"]),
-        "run": values["run"],
-        "route": f"run/{values['run_id']}" if values["run_id"] in runs else None,
-        "bar": bar(values, domain),
-        "accuracy": _number(values["accuracy"]),
-        "interval": _interval(values),
-        "n": _count(values["n"]),
-        "clusters": _count(values["clusters"]),
-        "outcomes": outcomes_in_words(values["outcomes"]),
-        "protocol": values["protocol"],
-        "models": values["models"] or "–",
-        "cost": dollars(values["cost_usd"]),
-        "finished": (values["finished_at"] or "–")[:10],
-        "trained_on": values.get("trained_on") or "",
-        "point": values["short_point"] or "",
-        "marks": row.marks,
-    }
-
-
-def _sweep(sweep: Any, place: int) -> dict[str, Any]:
-    lines = [
-        {
-            "rank": "–" if line.rank is None else _rank(*line.rank),
-            "values": [told(line.point.get(key)) for key in sweep.keys],
-            "accuracy": _number(line.value),
-            "interval": _interval({"ci_low": line.low, "ci_high": line.high}),
-            "n": _count(line.n),
-            "seeds": line.seeds,
-            "cost": dollars(line.cost),
-            "reason": line.reason or "",
-        }
-        for line in sweep.lines
-    ]
-    has_reasons = any(line["reason"] for line in lines)
-    return {"sweep": sweep, "lines": lines, "chart": sweep_chart(sweep, str(place)), "has_reasons": has_reasons}
+    return TaskView(
+        board=board,
+        list=listed,
+        runs=runs,
+        ranked=lines(ranked),
+        others=lines(others),
+        elsewhere=lines(elsewhere),
+        domain=domain,
+        meanings=[(kind, MEANINGS[kind]) for kind in kinds_of(mark for row in listed.rows for mark in row.marks)],
+        frontier=cost_chart(listed),
+        sweeps=[
+            SweepTable(
+                sweep,
+                [(line, [told(line.point.get(key)) for key in sweep.keys]) for line in sweep.lines],
+                sweep_chart(sweep, str(place)),
+            )
+            for place, sweep in enumerate(listed.sweeps)
+        ],
+        commands=_commands(board, listed),
+    )
 
 
 def _commands(board: BoardPage, listed: TaskList) -> list[tuple[str, str]]:
@@ -175,11 +160,6 @@ def _commands(board: BoardPage, listed: TaskList) -> list[tuple[str, str]]:
         shown = shown.replace(" RUN RUN", f" {first['run']} {second['run']}").replace("/RUN/", f"/{first['run']}/")
         made.append((what, shown))
     return made
-
-
-def _hashes(row: BoardRow) -> dict[str, Any]:
-    names = ("run", "spec_sha256", "dataset_sha256", "game_sha256", "release_sha256", "version", "seed")
-    return {name: row.values.get(name) for name in names}
 
 
 def domain_of(rows: Iterable[BoardRow]) -> list[float] | None:
@@ -230,19 +210,3 @@ def outcomes_in_words(told: str | None) -> str:
         return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in found.items() if count) or "–"
     except (ValueError, AttributeError, TypeError, RecursionError):
         return str(told)  # a stranger's
-
-
-def _rank(first: int | None, last: int | None) -> str:
-    return "–" if first is None else str(first) if first == last else f"{first}–{last}"
-
-
-def _number(value: float | None) -> str:
-    return decimal(value, none="–")
-
-
-def _count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
-
-
-def _interval(values: Mapping[str, Any]) -> str:
-    return "–".join(interval_ends(values["ci_low"], values["ci_high"]) or ())

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
+from markupsafe import Markup
+
 from runner.base.errors import UsageError
-from runner.base.text import p_value
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.forest import forest
 from runner.pages.html import rendered
-from runner.pages.numbers import MISSING, count
 from runner.pages.packing import packed
 from runner.pages.site import Keep, Section
 from runner.results.comparison.comparison import SystemComparison, by_metrics, notes_of
 from runner.results.comparison.game_pairs import GamePair, game_pairs
+from runner.results.comparison.paired_test import Flip
 from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
 from runner.results.metric_table import METRICS, Show, metrics_shown
@@ -40,6 +41,21 @@ class ComparedPages:
     section: Section
     about: Mapping[str, Any] | None
     """None where they cannot be compared; the section says why."""
+
+
+@dataclass(frozen=True)
+class ComparisonView:
+    """The content of `compare.html`; only `refused` if the runs cannot be compared."""
+
+    names: tuple[str, str]
+    route: str
+    refused: str | None = None
+    verdict: str = ""
+    notes: Sequence[str] = ()
+    forest: Markup | None = None
+    rows: Sequence[SystemComparison] = ()
+    crossed: Mapping[str, int] = field(default_factory=dict)
+    flips: Sequence[Flip] = ()
 
 
 @dataclass(frozen=True)
@@ -86,20 +102,20 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
     """
     names = (base.run_id, other.run_id)
     route = f"compare/{names[0]}/{names[1]}"
-    facts: dict[str, Any] = {"base": names[0], "other": names[1], "route": route}
     try:
         both = (reading.system(base), reading.system(other))
         rows = by_metrics(*both, metrics_shown(Show.COMPARISON), reading)
         pairs = list(game_pairs(*both, reading))
     except UsageError as error:
-        section = Section(route, rendered("compare.html", {**facts, "refused": str(error)}))
+        section = Section(route, rendered("compare.html", ComparisonView(names, route, refused=str(error))))
         return ComparedPages(*names, f"cannot be compared: {error}", section, None)
     first = rows[0]
-    facts |= {
-        "refused": None,
-        "verdict": _begun(first.verdict, names),
-        "notes": [*first.notes, *notes_of(both)],
-        "forest": forest(
+    view = ComparisonView(
+        names,
+        route,
+        verdict=_begun(first.verdict, names),
+        notes=[*first.notes, *notes_of(both)],
+        forest=forest(
             [_estimate(row) for row in rows if METRICS[row.metric].is_share],
             title="Differences of shares",
             reference=0.0,
@@ -107,15 +123,13 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
             axis=f"{names[1]} less {names[0]}",
             key=f"compare-{slug}",
         ),
-        "rows": [_row(row) for row in rows],
-        "crossed": crossed(pairs),
-        "left_out": [(first.base, len(first.only_base)), (first.other, len(first.only_other))],
-        "flips": first.flips[:FLIPS],
-        "flip_count": len(first.flips),
-    }
+        rows=rows,
+        crossed=crossed(pairs),
+        flips=first.flips[:FLIPS],
+    )
     keep(f"{slug}-pairs", packed(_pairs_data(pairs)))
     about = {"base": names[0], "other": names[1], "pairs": f"{slug}-pairs", "count": len(pairs), "route": route}
-    return ComparedPages(*names, first.verdict, Section(route, rendered("compare.html", facts)), about)
+    return ComparedPages(*names, first.verdict, Section(route, rendered("compare.html", view)), about)
 
 
 def _begun(sentence: str, names: tuple[str, str]) -> str:
@@ -132,24 +146,6 @@ def crossed(pairs: Sequence[GamePair]) -> dict[str, int]:
 
 def _estimate(row: SystemComparison) -> ChartEstimate:
     return ChartEstimate(row.metric.replace("_", " "), row.difference, row.ci_low, row.ci_high)
-
-
-def _row(row: SystemComparison) -> dict[str, str]:
-    shown = ",.0f" if max(abs(row.base_value), abs(row.other_value)) >= 1000 else ".3f"  # tokens, beside shares
-    ends = MISSING if row.ci_low is None or row.ci_high is None else f"{row.ci_low:{shown}} to {row.ci_high:{shown}}"
-    return {
-        "metric": row.metric.replace("_", " "),
-        "base": f"{row.base_value:{shown}}",
-        "other": f"{row.other_value:{shown}}",
-        "difference": f"{row.difference:+{shown}}",
-        "interval": ends,
-        "p": p_value(row.p, MISSING),
-        "mcnemar": p_value(row.mid_p_mcnemar, MISSING),
-        "datapoints": count(row.datapoints),
-        "groups": count(row.groups),
-        "differing": count(row.differing),
-        "verdict": row.verdict,
-    }
 
 
 def _pairs_data(pairs: Sequence[GamePair]) -> dict[str, Any]:

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from runner.game.protocols.protocol import Protocol
 from runner.pages.charts.protocol import protocol_picture
-from runner.pages.charts.reliability import ReliabilityBins
-from runner.pages.charts.reliability import reliability as reliability_picture
 from runner.pages.html import rendered
 from runner.pages.numbers import count
 from runner.pages.packing import packed
 from runner.pages.report.games import games_of
-from runner.pages.report.run_facts import commands, hashes, models, origin, played
+from runner.pages.report.run_facts import AgentModel, OriginFact, agent_models, commands, hashes, origin
 from runner.pages.report.run_games import Gathered, RunGames
-from runner.pages.report.run_numbers import first_row, games_number, headline, metrics_table, reliability
-from runner.pages.report.run_problems import of_run
+from runner.pages.report.run_numbers import (
+    GameTables,
+    Headline,
+    MetricTables,
+    ReliabilityView,
+    first_row,
+    games_number,
+    headline,
+    metric_tables,
+    reliability_views,
+)
+from runner.pages.report.run_problems import Link, ProblemView, problem_views
 from runner.pages.report.run_state import missing_rows, state, summary
+from runner.pages.report.run_trees import TreesView
 from runner.pages.site import Keep, Section
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.notes import Notes
-from runner.rollouts.plan import Plan
-from runner.runs.finished.problems import FILE, troubles_of
+from runner.runs.finished.problems import FILE
+from runner.runs.finished.problems import troubles_of as problems_of_run
 from runner.runs.finished.reconstruction import saved_plan
 
 
@@ -43,6 +54,45 @@ class RunPage:
     trees: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What the pages of runs of every kind show."""
+
+    run_id: str
+    is_titled: bool
+    """Whether the name of the run stands above, because the page has the title of several."""
+    summary: str
+    state: Sequence[str]
+    headline: Sequence[Headline]
+    problems: Sequence[ProblemView]
+    models: Sequence[AgentModel]
+    commands: Sequence[tuple[str, str]]
+    origin: Sequence[OriginFact]
+    hashes: Sequence[tuple[str, str]]
+    links: Sequence[Link] = ()
+
+    @property
+    def level(self) -> int:
+        """The level of the headings."""
+        return 3 if self.is_titled else 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """The content of `run.html`."""
+
+    run: RunFacts
+    protocol: Protocol
+    picture: Markup
+    metrics: MetricTables | None
+    reliability: Sequence[ReliabilityView]
+    games: GameTables | None
+    examples: Sequence[tuple[str, Sequence[Link]]]
+    trees: TreesView | None
+    first: Sequence[Mapping[str, Any]]
+    count: int
+
+
 Gather = Callable[[RunFolder, str], Gathered]
 """Finds the games of a run, whose pieces have this slug in their names."""
 
@@ -58,23 +108,39 @@ def run_page(
     manifest, missing = folder.manifest(), missing_rows(folder)
     plan = saved_plan(folder, None if missing is None else missing.given)
     games = gather(folder, slug)
-    metrics = read_metrics(folder) or (None if games.told is None else games.told.metrics)
-    number = games_number(
-        manifest, metrics, games.about["count"], is_part=games.is_part, is_lost=games.problem is not None
+    told, found = games.told, games.about["count"]
+    metrics = read_metrics(folder) or (None if told is None else told.metrics)
+    number = games_number(manifest, metrics, found, is_part=games.is_part, is_lost=games.problem is not None)
+    is_kept = (folder.path / FILE).is_file() or told is None
+    troubles = problems_of_run(folder) if is_kept or told is None else told.troubles
+    run = RunFacts(
+        run_id=manifest.run_id,
+        is_titled=len(here) > 1,
+        summary=summary(manifest),
+        state=state(folder, plan, manifest, games, missing, metrics=metrics, tells_source=has_commands),
+        headline=headline(manifest, metrics, number, None if told is None else told.so_far),
+        problems=problem_views((manifest.run_id, trouble) for trouble in troubles),
+        models=agent_models(plan),
+        commands=commands(folder, manifest) if has_commands else [],
+        origin=origin(manifest, here),
+        hashes=hashes(manifest),
+        links=_links(manifest.run_id, games),
+    )
+    view = RunView(
+        run=run,
+        protocol=plan.spec.protocol,
+        picture=protocol_picture(plan.spec.protocol, key=f"protocol-{manifest.run_id}"),
+        metrics=None if metrics is None else metric_tables(metrics),
+        reliability=[] if metrics is None else reliability_views(manifest.run_id, metrics),
+        games=None if told is None else told.tables,
+        examples=() if told is None else told.examples,
+        trees=None if told is None else told.trees,
+        first=[first_row(row) for row in games.first],
+        count=found,
     )
     about = {"slug": slug, **_about(manifest, plan.spec.protocol), **games.about}
-    told = games.told
-    facts = {
-        **shared_facts(folder, manifest, here, titled=len(here) > 1, has_commands=has_commands),
-        **_plan_facts(plan, manifest),
-        **_game_facts(folder, manifest, games, metrics),
-        "state": state(folder, plan, manifest, games, missing, metrics=metrics, tells_source=has_commands),
-        "headline": headline(manifest, metrics, number, None if told is None else told.so_far),
-    }
-    section = Section(f"run/{manifest.run_id}", rendered("run.html", facts))
-    return RunPage(
-        folder, manifest, section, about, metrics, games.about["count"], 0 if told is None else told.tree_count
-    )
+    section = Section(f"run/{manifest.run_id}", rendered("run.html", view))
+    return RunPage(folder, manifest, section, about, metrics, found, 0 if told is None else told.tree_count)
 
 
 def gathered(folder: RunFolder, slug: str, keep: Keep) -> Gathered:
@@ -107,61 +173,13 @@ def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
     return found
 
 
-def shared_facts(
-    folder: RunFolder, manifest: Manifest, here: Collection[str], *, titled: bool, has_commands: bool = True
-) -> dict[str, Any]:
-    """What the pages of runs of every kind say; `titled`: under the run's name, since the page's title is another."""
-    return {
-        "run_id": manifest.run_id,
-        "titled": titled,
-        "level": 3 if titled else 2,
-        "summary": summary(manifest),
-        "origin": origin(manifest, here),
-        "hashes": hashes(manifest),
-        "commands": commands(folder, manifest) if has_commands else [],
-    }
-
-
-def _plan_facts(plan: Plan, manifest: Manifest) -> dict[str, Any]:
-    return {
-        "played": played(plan.spec.protocol),
-        "picture": protocol_picture(plan.spec.protocol, key=f"protocol-{manifest.run_id}"),
-        "models": models(plan),
-    }
-
-
-def _game_facts(
-    folder: RunFolder, manifest: Manifest, games: Gathered, metrics: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    run_id, told = manifest.run_id, games.told
-    is_kept = (folder.path / FILE).is_file() or told is None
-    troubles = troubles_of(folder) if is_kept or told is None else told.troubles
-    curves = [] if metrics is None else reliability(metrics)
-    return {
-        "count": games.about["count"],
-        "links": _links(run_id, games),
-        "metrics": None if metrics is None else metrics_table(metrics),
-        "reliability": [{**one, "picture": _curve(run_id, one)} for one in curves],
-        "troubles": of_run(run_id, troubles),
-        "examples": [] if told is None else told.examples,
-        "games": None if told is None else told.tables,
-        "trees": None if told is None else told.trees,
-        "first": [first_row(row) for row in games.first],
-    }
-
-
-def _links(run_id: str, games: Gathered) -> list[dict[str, str]]:
-    """What else the site has of a run."""
+def _links(run_id: str, games: Gathered) -> list[Link]:
+    """Return links to what else the site has of a run."""
     at, told, notes = f"#/run/{quote(run_id, safe='')}", games.told, games.about.get("notes") or 0
-    links = [{"href": f"{at}/games", "text": f"Games ({count(games.about['count'])})"}] if games.about["count"] else []
+    links = [Link(f"{at}/games", f"Games ({count(games.about['count'])})")] if games.about["count"] else []
     if told is not None and told.tree_count:
-        links.append({"href": f"{at}/trees", "text": f"Trees ({count(told.tree_count)})"})
-    return [*links, *([{"href": f"{at}/games?only=noted", "text": f"Notes ({count(notes)})"}] if notes else [])]
-
-
-def _curve(run_id: str, one: Mapping[str, Any]) -> Any:
-    judge = ReliabilityBins(one["title"], one["bins"])
-    return reliability_picture([judge], title=f"Confidence {one['title']}", key=f"{one['kind']}-{run_id}")
+        links.append(Link(f"{at}/trees", f"Trees ({count(told.tree_count)})"))
+    return [*links, *([Link(f"{at}/games?only=noted", f"Notes ({count(notes)})")] if notes else [])]
 
 
 def _about(manifest: Manifest, protocol: Protocol) -> dict[str, Any]:

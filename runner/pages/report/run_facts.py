@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.base.errors import RunError
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join
-from runner.game.protocols.protocol import Protocol
 from runner.models.prices import describe_price, price_of
 from runner.models.settings import ModelSettings
-from runner.pages.numbers import count, took
+from runner.pages.numbers import took
 from runner.registry.bundles.missing_rows import OPTION, lacks_rows
 from runner.registry.fetched_release import is_got, opened
 from runner.results.folder import RunFolder
@@ -36,75 +36,32 @@ HASHES = {
 
 MAX_OVERRIDES = 1 << 20
 
-# What was played
-
-
-def played(protocol: Protocol) -> dict[str, Any]:
-    """The rules of a protocol as tables: who is in it, who sees and speaks where, and in which round."""
-    return {
-        "name": protocol.name,
-        "description": protocol.file.description,
-        "agents": [_agent(protocol, name) for name in protocol.agent_names],
-        "channels": [_channel(protocol, name) for name in protocol.channel_names],
-        "steps": list(_steps(protocol)),
-        "rounds": _rounds_words(protocol),
-    }
-
-
-def _agent(protocol: Protocol, name: str) -> dict[str, Any]:
-    spec, visible = protocol.agent_spec(name), protocol.visible_channels(name)
-    argued = "drawn for each game" if protocol.parameters.randomize_prover_stance else spec.stance
-    return {
-        "name": name,
-        "known_as": spec.human_name,
-        "role": spec.role,
-        "stance": "" if spec.role == "verifier" else argued,
-        "sees": [channel in visible for channel in protocol.channel_names],
-    }
-
-
-def _channel(protocol: Protocol, name: str) -> dict[str, Any]:
-    members = [agent for agent in protocol.agent_names if name in protocol.visible_channels(agent)]
-    return {"name": name, "members": members, "private": len(members) < len(protocol.agent_names)}
-
-
-def _steps(protocol: Protocol) -> Iterator[dict[str, Any]]:
-    for number, step in enumerate(protocol.steps[: protocol.max_message_rounds]):
-        yield {
-            "round": number,
-            "speakers": [{"agent": agent, "channels": channels} for agent, channels in step.speak.items()],
-            "one": step.draw == "one" and len(step.speak) > 1,
-            "decides": step.may_decide and protocol.verifier_name in step.speak,
-        }
-
-
-def _rounds_words(protocol: Protocol) -> str:
-    most, least, cycle = protocol.max_message_rounds, protocol.min_message_rounds, len(protocol.steps)
-    again = "" if most <= cycle else f", then again from round 0 on, {count(most)} rounds at most"
-    early = "" if least <= 1 else f"; a verdict counts from round {least - 1} on"
-    return f"{count(min(most, cycle))} rounds{again}{early}"
-
-
 # Models
 
 
-def models(plan: Plan) -> list[dict[str, Any]]:
-    """Each agent's model with the settings that it is asked with."""
-    experiment, used = plan.spec.experiment, used_models(plan)
+@dataclass(frozen=True)
+class AgentModel:
+    """The model of an agent, and how it is asked."""
+
+    agent: str
+    settings: ModelSettings
+    asked_at: str
+    options: Sequence[str]
+    price: str
+
+
+def agent_models(plan: Plan) -> list[AgentModel]:
+    """Return each agent's model with the settings that it is asked with."""
+    used = used_models(plan)
     return [
-        {
-            "agent": name,
-            "group": agent.model,
-            "model": used[agent.model].name,
-            "base": used[agent.model].base_model or "",
-            "asked_at": _asked_at(used[agent.model]),
-            "settings": _settings(used[agent.model], agent.max_response_words),
-            "price": describe_price(price_of(used[agent.model], plan.spec.price_basis.on))
-            if used[agent.model].traits.metered
-            else "free",
-            "trainings": len(used[agent.model].lineage),
-        }
-        for name, agent in experiment.agents.items()
+        AgentModel(
+            name,
+            settings := used[agent.model],
+            _asked_at(settings),
+            _options(settings, agent.max_response_words),
+            describe_price(price_of(settings, plan.spec.price_basis.on)) if settings.traits.metered else "free",
+        )
+        for name, agent in plan.spec.experiment.agents.items()
         if agent.model in used
     ]
 
@@ -117,7 +74,7 @@ def _asked_at(settings: ModelSettings) -> str:
     return comma_join(address or settings.provider for address in settings.addresses)
 
 
-def _settings(settings: ModelSettings, words: int | None) -> list[str]:
+def _options(settings: ModelSettings, words: int | None) -> list[str]:
     said = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.sampling().items()]
     said += [] if words is None else [f"max_response_words={words}"]
     said += [f"chat_format={settings.chat_format}"] if settings.chat_format == "alternating" else []
@@ -127,38 +84,48 @@ def _settings(settings: ModelSettings, words: int | None) -> list[str]:
 # Where it came from
 
 
-def origin(manifest: Manifest, here: Collection[str]) -> list[dict[str, Any]]:
-    """Where a run came from, a row for each fact; `run` is that of a page of this site, `here` has those there are."""
-    rows = [{"name": name, "text": text, "run": run if run in here else None} for name, text, run in _origins(manifest)]
-    return [row for row in rows if row["text"]]
+class OriginFact(NamedTuple):
+    """A fact of where a run came from; `run` is the id of a run that it names."""
+
+    name: str
+    text: str
+    run: str | None = None
 
 
-def _origins(manifest: Manifest) -> Iterator[tuple[str, str, str | None]]:
+def origin(manifest: Manifest, here: Collection[str]) -> list[OriginFact]:
+    """Return where a run came from; only runs that are `here`, on this site, are linked."""
+    facts = [fact for fact in _origins(manifest) if fact.text]
+    return [fact if fact.run in here else fact._replace(run=None) for fact in facts]
+
+
+def _origins(manifest: Manifest) -> Iterator[OriginFact]:
     if (parent := manifest.parent_run_id) is not None:
         what = "games of" if manifest.kind == "training" else "test before"
-        yield "Part of", f"{parent}, {what} iteration {manifest.iteration}", parent
+        yield OriginFact("Part of", f"{parent}, {what} iteration {manifest.iteration}", parent)
     if (judged := manifest.rejudge_of) is not None:
-        yield "Judges again", f"the debates of {judged.run_id} (verdict: {judged.verdict})", judged.run_id
+        yield OriginFact("Judges again", f"the debates of {judged.run_id} (verdict: {judged.verdict})", judged.run_id)
     if (replayed := manifest.replay_of) is not None:
         until = "" if replayed.until_round is None else f", up to round {replayed.until_round}"
-        yield "Replays", f"the answers of {replayed.run_id}{until}", replayed.run_id
+        yield OriginFact("Replays", f"the answers of {replayed.run_id}{until}", replayed.run_id)
     for name, said in (("Got from", manifest.got_from), ("Plays again", manifest.reproduces)):
         if said:
-            yield name, _release(said), None
+            yield OriginFact(name, _release(said))
     for slot, said in (manifest.components or {}).items():
-        yield f"Component {slot}", _release(said), None
+        yield OriginFact(f"Component {slot}", _release(said))
     for part, source in (manifest.sources or {}).items():
-        yield part.capitalize(), _source(source), None
+        yield OriginFact(part.capitalize(), _source(source))
     if manifest.point:
-        yield "Point of a sweep", " ".join(f"{key}={json.dumps(value)}" for key, value in manifest.point.items()), None
-    yield "Board", manifest.benchmark, None
-    yield "Seed", str(manifest.seed), None
+        yield OriginFact(
+            "Point of a sweep", " ".join(f"{key}={json.dumps(value)}" for key, value in manifest.point.items())
+        )
+    yield OriginFact("Board", manifest.benchmark)
+    yield OriginFact("Seed", str(manifest.seed))
     dirty = ", with changes" if manifest.git_dirty else ""
-    yield "Commit", f"{manifest.git_commit}{dirty}" if manifest.git_commit else "", None
-    yield "Played with", f"nip-run {manifest.version}, Python {manifest.python}", None
-    yield "Began", manifest.started_at, None
+    yield OriginFact("Commit", f"{manifest.git_commit}{dirty}" if manifest.git_commit else "")
+    yield OriginFact("Played with", f"nip-run {manifest.version}, Python {manifest.python}")
+    yield OriginFact("Began", manifest.started_at)
     lasted = took(manifest.started_at, manifest.finished_at)
-    yield "Ended", f"{manifest.finished_at} (after {lasted})" if lasted else manifest.finished_at or "", None
+    yield OriginFact("Ended", f"{manifest.finished_at} (after {lasted})" if lasted else manifest.finished_at or "")
 
 
 def _release(said: Mapping[str, Any]) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.pages.report.games import GamePage, GamesData, row_of
-from runner.pages.report.run_numbers import agents_table, calls_so_far, confusion_table, outcomes_table, rounds_table
-from runner.pages.report.run_problems import examples
+from runner.pages.report.run_numbers import GameTables, calls_so_far, game_tables
+from runner.pages.report.run_problems import Link, examples
 from runner.pages.report.run_totals import RunTally
-from runner.pages.report.run_trees import trees_section
+from runner.pages.report.run_trees import TreesView, trees_view
 from runner.pages.report.trees import TreesData
 from runner.pages.site import Keep
 from runner.rollouts.plan import Plan
@@ -27,11 +27,11 @@ class GamesSummary:
     games: int
     done: int
     """How many games, or trees, are finished."""
-    tables: Mapping[str, Any]
-    """Verdicts, outcomes, rounds, and what each agent took; nothing where there are no games."""
-    examples: Sequence[Mapping[str, Any]]
-    trees: Mapping[str, Any] | None
-    """The section of its trees, where it has any."""
+    tables: GameTables | None
+    """None if there are no games."""
+    examples: Sequence[tuple[str, Sequence[Link]]]
+    trees: TreesView | None
+    """None if it has no trees."""
     tree_count: int
     metrics: Mapping[str, Any] | None
     """Those so far, where the run has no file of them."""
@@ -87,20 +87,11 @@ class RunGames:
         return GamesSummary(
             games=tally.games,
             done=tally.games if trees is None else trees.count,
-            tables=_tables(tally) if tally.games else {},
+            tables=game_tables(tally) if tally.games else None,
             examples=examples(self._run_id, tally.examples),
-            trees=None if trees is None or not trees.count else trees_section(self._run_id, trees),
+            trees=None if trees is None or not trees.count else trees_view(self._run_id, trees),
             tree_count=0 if trees is None else trees.count,
             metrics=tally.metrics(),
             troubles=tally.troubles(),
             so_far=calls_so_far(tally),
         )
-
-
-def _tables(tally: RunTally) -> dict[str, Any]:
-    return {
-        "confusion": confusion_table(tally),
-        "outcomes": outcomes_table(tally),
-        "rounds": rounds_table(tally),
-        "agents": agents_table(tally),
-    }

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from markupsafe import Markup
+
 from runner.game.protocols.protocol import Decision, label_word, stance_word
-from runner.pages.numbers import MISSING, count, decimal, dollars, interval, percent, took
+from runner.pages.charts.reliability import ReliabilityBins, reliability
+from runner.pages.numbers import count, decimal, dollars, interval, took
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
 from runner.results.metric_rows import extra_lines, is_aside, reasons, shown_name, told_metrics
@@ -64,144 +68,152 @@ def calls_so_far(tally: RunTally) -> Headline | None:
     """What finished games took."""
     if not tally.games:
         return None
-    usd = [one.usd for one in tally.agents]
-    known = None if None in usd else sum(one for one in usd if one is not None)
-    return "Cost so far", dollars(known), f"{count(sum(one.calls for one in tally.agents))} calls of finished games"
+    total = AgentTally.sum_of(tally.agents)
+    return "Cost so far", dollars(total.usd), f"{count(total.calls)} calls of finished games"
 
 
-def metrics_table(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """All metrics that say something: the ones that are asked about first, then the others."""
+@dataclass(frozen=True)
+class MetricRow:
+    """A metric of a run as `metrics.json` has it, with the name that people know it by."""
+
+    name: str
+    row: Mapping[str, Any]
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies between 0 and 1, so that its interval can be drawn."""
+        metric = METRICS.get(self.row["metric"])
+        return metric is not None and (metric.low, metric.high) == (0.0, 1.0) and self.row["value"] is not None
+
+
+@dataclass(frozen=True)
+class MetricTables:
+    """The metrics of a run: those of the game that most readers ask about, then all others."""
+
+    main: Sequence[MetricRow]
+    others: Sequence[MetricRow]
+    reasons: Sequence[str]
+    method: str
+    """How the intervals were computed."""
+
+
+def metric_tables(metrics: Mapping[str, Any]) -> MetricTables:
+    """Return the metrics that have games to count."""
     rows = [row for row in told_metrics(metrics) if row["n"]]
-    return {
-        "rows": [_metric(row) for row in rows if not is_aside(row["metric"])],
-        "aside": [_metric(row) for row in rows if is_aside(row["metric"])],
-        "reasons": [*reasons(metrics), *extra_lines(metrics)],
-        "how": str(metrics.get("interval", "")),
-    }
+    rows.sort(key=lambda row: is_aside(row["metric"]))
+    named = [MetricRow(shown_name(row["metric"], row.get("plays")), row) for row in rows]
+    main = [one for one in named if one.row["agent"] is None and not is_aside(one.row["metric"])]
+    others = [one for one in named if one not in main]
+    return MetricTables(main, others, [*reasons(metrics), *extra_lines(metrics)], str(metrics.get("interval", "")))
 
 
-def _metric(row: Mapping[str, Any]) -> dict[str, Any]:
-    metric = METRICS.get(row["metric"])
-    drawn = metric is not None and (metric.low, metric.high) == (0.0, 1.0) and row["value"] is not None
-    return {
-        "of": row["agent"] or "game",
-        "name": shown_name(row["metric"], row.get("plays")),
-        "value": decimal(row["value"]),
-        "interval": interval(row),
-        "drawn": _drawn(row) if drawn else None,
-        "n": count(row["n"]),
-        "clusters": count(row["clusters"]),
-    }
+@dataclass(frozen=True)
+class OutcomeRow:
+    """How many games ended in one way, in all and by their labels."""
+
+    name: str
+    by_label: Sequence[int]
+    games: int
 
 
-def _drawn(row: Mapping[str, Any]) -> dict[str, float]:
-    """Where an interval and its value stand between 0 and 100."""
-    low, high = (row["value"] if row[end] is None else row[end] for end in ("ci_low", "ci_high"))
-    ends = {"low": low, "value": row["value"], "high": high}
-    return {name: round(100 * min(max(one, 0.0), 1.0), 1) for name, one in ends.items()}
+@dataclass(frozen=True)
+class LabelRow:
+    """How many games of one label got each verdict; `kind` of a cell says whether that verdict is right."""
+
+    label: str
+    cells: Sequence[tuple[str, int]]
+    games: int
 
 
-def outcomes_table(tally: RunTally) -> list[dict[str, Any]]:
-    """How games ended, a row for each way that one did, by what the solution is."""
+@dataclass(frozen=True)
+class RoundsRow:
+    """How many games ended after some rounds, by verdict, and how many had ended by then."""
+
+    rounds: int
+    accepted: int
+    rejected: int
+    undecided: int
+    by_then: int
+
+
+@dataclass(frozen=True)
+class GameTables:
+    """What the games of a run came to."""
+
+    games: int
+    confusion: Sequence[LabelRow]
+    outcomes: Sequence[OutcomeRow]
+    rounds: Sequence[RoundsRow]
+    agents: Sequence[AgentTally]
+    """The last is the sum of the others, if there are several."""
+
+
+def game_tables(tally: RunTally) -> GameTables:
+    """Return the tables of the games counted so far."""
+    return GameTables(
+        tally.games, _confusion_rows(tally), _outcome_rows(tally), _rounds_rows(tally), _agent_rows(tally)
+    )
+
+
+def _outcome_rows(tally: RunTally) -> list[OutcomeRow]:
     rows = []
     for outcome in Outcome:
         by_label = [tally.outcomes[str(outcome), label] for label in LABELS]
         total = sum(by_label) + tally.outcomes[str(outcome), None]
         if total:
-            rows.append(
-                {
-                    "name": str(outcome).replace("_", " "),
-                    "counts": [count(one) for one in by_label],
-                    "total": count(total),
-                    "share": percent(total, tally.games),
-                    "part": round(100 * total / tally.games, 1),
-                }
-            )
+            rows.append(OutcomeRow(str(outcome).replace("_", " "), by_label, total))
     return rows
 
 
-def confusion_table(tally: RunTally) -> list[dict[str, Any]]:
-    """Verdicts beside labels: a row for each label, with the share of its games that got each verdict."""
+def _confusion_rows(tally: RunTally) -> list[LabelRow]:
     rows = []
     unlabelled = any(label is None for label, _ in tally.confusion)
     for label in (None,) if unlabelled else LABELS:
-        cells = [tally.confusion[label, int(verdict)] for verdict in VERDICTS[1::-1] + VERDICTS[2:]]
+        counts = [tally.confusion[label, int(verdict)] for verdict in VERDICTS[1::-1] + VERDICTS[2:]]
         kinds = ("right" if label else "wrong", "wrong" if label else "right", "none")
         kinds = ("none", "none", "none") if label is None else kinds
-        rows.append(
-            {
-                "label": "not known" if label is None else f"{stance_word(label)}ed",
-                "cells": [
-                    {"count": count(one), "share": percent(one, sum(cells)), "kind": kind}
-                    for one, kind in zip(cells, kinds, strict=True)
-                ],
-                "total": count(sum(cells)),
-            }
-        )
+        name = "not known" if label is None else f"{stance_word(label)}ed"
+        rows.append(LabelRow(name, list(zip(kinds, counts, strict=True)), sum(counts)))
     return rows
 
 
-def rounds_table(tally: RunTally) -> list[dict[str, Any]]:
-    """After how many rounds games ended: with which verdict, and the share of all that had ended by then."""
-    rows, so_far = [], 0
+def _rounds_rows(tally: RunTally) -> list[RoundsRow]:
+    rows, by_then = [], 0
     for number in sorted({rounds for rounds, _ in tally.rounds}):
-        by_verdict = {int(verdict): tally.rounds[number, int(verdict)] for verdict in VERDICTS}
-        so_far += sum(by_verdict.values())
-        rows.append(
-            {
-                "rounds": count(number),
-                "accepted": count(by_verdict[Decision.ACCEPT]),
-                "rejected": count(by_verdict[Decision.REJECT]),
-                "none": count(by_verdict[Decision.NONE]),
-                "by_then": percent(so_far, tally.games),
-                "part": round(100 * so_far / tally.games, 1),
-            }
-        )
+        verdicts = (Decision.ACCEPT, Decision.REJECT, Decision.NONE)
+        accepted, rejected, undecided = (tally.rounds[number, int(verdict)] for verdict in verdicts)
+        by_then += accepted + rejected + undecided
+        rows.append(RoundsRow(number, accepted, rejected, undecided, by_then))
     return rows
 
 
-def agents_table(tally: RunTally) -> list[dict[str, Any]]:
-    """What each seat's calls took, and all together."""
-    rows = [_agent(one) for one in tally.agents]
-    everyone = AgentTally("all")
-    for one in tally.agents:
-        for name in ("calls", "repeats", "failed", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds"):
-            setattr(everyone, name, getattr(everyone, name) + getattr(one, name))
-        everyone.usd = None if everyone.usd is None or one.usd is None else everyone.usd + one.usd
-    return [*rows, {**_agent(everyone), "all": True}] if len(rows) > 1 else rows
+def _agent_rows(tally: RunTally) -> list[AgentTally]:
+    rows = [replace(agent) for agent in tally.agents]
+    return [*rows, AgentTally.sum_of(rows)] if len(rows) > 1 else rows
 
 
-def _agent(one: AgentTally) -> dict[str, Any]:
-    return {
-        "agent": one.agent,
-        **{
-            name: count(getattr(one, name))
-            for name in ("calls", "repeats", "failed", "prompt_tokens", "completion_tokens", "cached_tokens")
-        },
-        "cost": dollars(one.usd),
-        "seconds": f"{one.seconds / one.calls:.1f}" if one.calls else MISSING,
-        "all": False,
-    }
+CONFIDENCE_TITLES = {"stated": "as the verifier stated it", "logprob": "by log-probabilities"}
 
 
-def reliability(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each kind of confidence with its bins: what was said of P(accept), and how many of those solutions are right."""
-    curves: Mapping[str, Sequence[Mapping[str, Any]]] = metrics.get("reliability_curves") or {}
-    titles = {"stated": "as the verifier stated it", "logprob": "by log-probabilities"}
-    return [
-        {"kind": kind, "title": titles.get(kind, kind), "bins": bins, "rows": [_bin(one) for one in bins]}
-        for kind, bins in curves.items()
-    ]
+@dataclass(frozen=True)
+class ReliabilityView:
+    """The bins of one kind of confidence, as `metrics.json` has them, and their chart."""
+
+    title: str
+    bins: Sequence[Mapping[str, Any]]
+    picture: Markup
 
 
-def _bin(one: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "from": f"{one['low']:.1f} to {one['high']:.1f}",
-        "n": count(one["n"]),
-        "confidence": decimal(one["confidence"]),
-        "right": decimal(one["right"]),
-        "interval": interval(one),
-    }
+def reliability_views(run_id: str, metrics: Mapping[str, Any]) -> list[ReliabilityView]:
+    """Return what was said of P(accept), and how many of those solutions are right, by kind of confidence."""
+    views = []
+    for kind, bins in (metrics.get("reliability_curves") or {}).items():
+        title = CONFIDENCE_TITLES.get(kind, kind)
+        judge = ReliabilityBins(title, bins)
+        views.append(
+            ReliabilityView(title, bins, reliability([judge], title=f"Confidence {title}", key=f"{kind}-{run_id}"))
+        )
+    return views
 
 
 def first_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import quote
 
-from runner.runs.finished.part_problems import PartProblems
 from runner.runs.finished.problems import GameProblem
+
+
+class Link(NamedTuple):
+    """A link within a page."""
+
+    href: str
+    text: str
+
+
+class ProblemView(NamedTuple):
+    """A problem, and where to look at its games."""
+
+    problem: GameProblem
+    link: Link | None
+
 
 _ROLLOUT = re.compile(r"[0-9a-f]{16}")
 
@@ -23,31 +37,21 @@ def games_link(run_id: str, only: str) -> str:
     return f"#/run/{quote(run_id, safe='')}/games?only={quote(only, safe=',')}"
 
 
-def of_run(run_id: str, troubles: Iterable[GameProblem]) -> list[dict[str, Any]]:
-    """What went wrong in one run."""
-    return [_row(run_id, trouble) for trouble in troubles]
+def problem_views(problems: Iterable[tuple[str, GameProblem]]) -> list[ProblemView]:
+    """Return what went wrong in runs, each problem with the id of its run."""
+    return [ProblemView(problem, _link(run_id, problem)) for run_id, problem in problems]
 
 
-def of_parts(found: Iterable[PartProblems]) -> list[dict[str, Any]]:
-    """What went wrong in the parts of a training run."""
-    return [_row(run_id, trouble) for run_id, trouble in found]
+def _link(run_id: str, problem: GameProblem) -> Link | None:
+    if _ROLLOUT.fullmatch(problem.show):
+        return Link(game_link(run_id, problem.show), f"game {problem.show}")
+    is_list = problem.show == "--undecided"
+    return Link(games_link(run_id, "undecided"), "all undecided games") if is_list else None
 
 
-def _row(run_id: str, trouble: GameProblem) -> dict[str, Any]:
-    link = None
-    if _ROLLOUT.fullmatch(trouble.show):
-        link = {"href": game_link(run_id, trouble.show), "text": f"game {trouble.show}"}
-    elif trouble.show == "--undecided":
-        link = {"href": games_link(run_id, "undecided"), "text": "all undecided games"}
-    return {"message": trouble.message, "example": trouble.example, "advice": trouble.advice, "link": link}
-
-
-def examples(run_id: str, named: Mapping[str, Sequence[tuple[str, str]]]) -> list[dict[str, Any]]:
-    """Games that were not right, the first few of each kind."""
+def examples(run_id: str, named: Mapping[str, Sequence[tuple[str, str]]]) -> list[tuple[str, list[Link]]]:
+    """Return links to games that were not right, the first few of each kind."""
     return [
-        {
-            "kind": kind.replace("_", " "),
-            "games": [{"href": game_link(run_id, rollout), "text": datapoint} for rollout, datapoint in games],
-        }
+        (kind.replace("_", " "), [Link(game_link(run_id, rollout), datapoint) for rollout, datapoint in games])
         for kind, games in named.items()
     ]

@@ -39,6 +39,25 @@ class AgentTally:
     """None once a call came whose price is not known."""
     seconds: float = 0.0
     """Of all answers together."""
+    is_total: bool = False
+
+    @classmethod
+    def sum_of(cls, agents: Sequence[AgentTally]) -> AgentTally:
+        """Return what all agents took together."""
+        total = cls("all", is_total=True)
+        for one in agents:
+            for name in (
+                "calls",
+                "repeats",
+                "failed",
+                "prompt_tokens",
+                "completion_tokens",
+                "cached_tokens",
+                "seconds",
+            ):
+                setattr(total, name, getattr(total, name) + getattr(one, name))
+            total.usd = None if total.usd is None or one.usd is None else total.usd + one.usd
+        return total
 
 
 @dataclass

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from runner.game.protocols.protocol import label_word
-from runner.pages.numbers import count, decimal
+from runner.pages.numbers import count
 from runner.pages.report.trees import TreesData
 from runner.rollouts.trees import NOT_COMPARABLE
 
@@ -18,35 +19,33 @@ TAKEN = (
 )
 
 
-def trees_section(run_id: str, trees: TreesData) -> dict[str, Any]:
-    """The facts of the section; of each agent, how many pairs of a good and a bad answer it gives."""
+@dataclass(frozen=True)
+class TreesView:
+    """What the summary of a run says of its trees."""
+
+    words: str
+    caution: str
+    rounds: range
+    agents: Sequence[tuple[str, Sequence[float], int]]
+    """The mean expected rewards of each agent by round, and how many pairs of a good and a bad answer it gives."""
+    first: Sequence[tuple[str, Mapping[str, Any]]]
+    """The address and the row of the first trees."""
+
+
+def trees_view(run_id: str, trees: TreesData) -> TreesView:
+    """Return what a run's trees came to so far."""
     expected = trees.expected()
-    rounds = max(map(len, expected.values()), default=0)
-    pairs = sum(trees.pairs.values())
-    return {
-        "words": f"{count(trees.count)} trees with {count(trees.branches)} branches; {count(pairs)} pairs of a good "
-        f"and a bad answer to one step. {TAKEN}",
-        "caution": f"{NOT_COMPARABLE[0].upper()}{NOT_COMPARABLE[1:]}.",
-        "rounds": range(rounds),
-        "agents": [
-            {"agent": agent, "worth": [decimal(value) for value in values], "pairs": count(trees.pairs[agent])}
-            for agent, values in expected.items()
-        ],
-        "first": [_row(run_id, row) for row in trees.rows[:FIRST]],
-    }
+    return TreesView(
+        f"{count(trees.count)} trees with {count(trees.branches)} branches; {count(trees.pairs.total())} pairs of "
+        f"a good and a bad answer to one step. {TAKEN}",
+        f"{NOT_COMPARABLE[0].upper()}{NOT_COMPARABLE[1:]}.",
+        range(max(map(len, expected.values()), default=0)),
+        [(agent, values, trees.pairs[agent]) for agent, values in expected.items()],
+        [(tree_link(run_id, row["datapoint"], row["tree"]), row) for row in trees.rows[:FIRST]],
+    )
 
 
 def tree_link(run_id: str, datapoint: str, tree: int) -> str:
     """The address of a tree in a page that has it."""
     which = f"?tree={tree}" if tree else ""
     return f"#/run/{quote(run_id, safe='')}/tree/{quote(datapoint, safe='')}{which}"
-
-
-def _row(run_id: str, row: Any) -> dict[str, Any]:
-    number = row["tree"]
-    return {
-        "href": tree_link(run_id, row["datapoint"], number),
-        "name": row["datapoint"] + (f", tree {number}" if number else ""),
-        "label": label_word(row["label"]),
-        **{name: count(row[name]) for name in ("branches", "right", "left_out", "pairs")},
-    }

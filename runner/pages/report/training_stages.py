@@ -19,12 +19,10 @@ from runner.training.stages import (
 )
 
 
-def stages_table(stages: Stages) -> list[dict[str, str]]:
-    """A row for each thing that was done: the iteration, the model group where it is one's own, and what."""
+def stage_rows(stages: Stages) -> list[tuple[int, str, str]]:
+    """Return what was done, each with its iteration and the model group that it concerns, if any."""
     return [
-        {"iteration": str(record.iteration), "group": getattr(record, "group", ""), "what": what}
-        for record in stages.records
-        for what in _words(record)
+        (record.iteration, getattr(record, "group", ""), what) for record in stages.records for what in _words(record)
     ]
 
 
