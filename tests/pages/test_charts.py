@@ -13,14 +13,15 @@ import pytest
 from markupsafe import Markup
 
 from runner.game.protocols.loader import load_protocol
-from runner.pages.charts.bars import Stack, bars, columns, stacked
+from runner.pages.charts.columns import columns
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.forest import forest
+from runner.pages.charts.frontier import Offer, frontier
 from runner.pages.charts.heatmap import heat
 from runner.pages.charts.labels import broken, fitted, visible, width_of
 from runner.pages.charts.protocol import protocol_picture
 from runner.pages.charts.reliability import ReliabilityBins, reliability
+from runner.pages.charts.rows import bars, forest
 from runner.pages.charts.scales import Scale, decades, extent
 from runner.pages.charts.styles import COLOURS, COLUMN, FULL, PAGE, Look
 from runner.pages.html import style
@@ -37,14 +38,17 @@ def bins(n: float | None) -> list[dict[str, float | None]]:
 
 CHARTS: dict[str, Chart] = {
     "forest": lambda name, value, look: forest([ChartEstimate(name, value, value, 0.9)], title=name, look=look),
-    "forest of groups": lambda name, value, look: forest(
-        [ChartEstimate(name, value, group=name), ChartEstimate("b", 0.2, 0.1, None)],
+    "forest with a reference": lambda name, value, look: forest(
+        [ChartEstimate(name, value), ChartEstimate("b", 0.2, 0.1, None)],
         title=name, look=look, reference=value
     ),
     "bars": lambda name, value, look: bars(
         [ChartEstimate(name, value, 0.1, value)], title=name, look=look, baseline=ChartEstimate(name, value, 0.2, 0.4)
     ),
-    "stacked": lambda name, value, look: stacked([Stack(name, [value, 3])], [name, "b"], title=name, look=look),
+    "frontier": lambda name, value, look: frontier(
+        [Offer(name, ChartEstimate(name, value, 0.1, value), value), Offer("b", ChartEstimate("b", 0.5), 0.2)],
+        title=name, look=look, x=name, y=name,
+    ),
     "columns": lambda name, value, look: columns([(1, value), (2, 3.0)], title=name, look=look, x=name, y=name),
     "curve": lambda name, value, look: curve(
         [
@@ -159,20 +163,6 @@ def test_an_open_end_has_an_arrow_and_the_sign_of_infinity() -> None:
     chart = forest([ChartEstimate("d'", 1.5, 0.5, None)], title="t")
     assert "1.500 [0.500, not estimable]" in texts(chart)
     assert len(list(parsed(chart).iter(f"{SVG}polyline"))) == 1
-
-
-def test_the_parts_of_an_amount_follow_each_other() -> None:
-    chart = parsed(
-        stacked([Stack("verifier", [30, 10]), Stack("prover", [None, None])], ["prompt", "answer"], title="t")
-    )
-    parts = [
-        (float(one.get("x") or 0), float(one.get("width") or 0))
-        for one in chart.iter(f"{SVG}rect")
-        if (one.get("class") or "").startswith("c-bar") and one.find(f"{SVG}title") is None
-    ][2:]  # after the legend's
-    assert len(parts) == 2
-    assert parts[0][0] + parts[0][1] == pytest.approx(parts[1][0], abs=0.02)
-    assert parts[0][1] == pytest.approx(3 * parts[1][1], abs=0.05)
 
 
 def test_columns_of_many_numbers_hold_all_games() -> None:

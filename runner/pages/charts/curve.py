@@ -48,7 +48,7 @@ def curve(
     """Lines with bands between the ends of their intervals; where a value is missing, the line is broken."""
     places = sorted({at for one in series for at, _ in one.points if known(at) is not None})
     if not places:
-        return empty(look, title, "There is nothing to show yet.", key)
+        return empty(look, title, key=key)
     drawing = Drawing(look, title)
     if len(series) > 1:
         drawing.legend([one.name for one in series])
@@ -66,8 +66,7 @@ def curve(
     for number, one in enumerate(series):
         for stretch in _stretches(one):
             _line(drawing, one.name, stretch, (across, up), number)
-    if note:
-        drawing.note(note)
+    drawing.note(note)
     return drawing.svg(_told(series, x, y), key)
 
 
@@ -84,13 +83,12 @@ def _stretches(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
 
 def _band(drawing: Drawing, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
     across, up = scales
-    ends = [(across.at(at), point.ends) for at, point in stretch]
-    upper = [(x, up.at(up.high if ends_[1] is None else ends_[1])) for x, ends_ in ends if ends_ is not None]
-    lower = [(x, up.at(up.low if ends_[0] is None else ends_[0])) for x, ends_ in ends if ends_ is not None]
-    if len(upper) > 1 and len(upper) == len(stretch):
+    spans = [(across.at(at), *up.places(point.ends)) for at, point in stretch if point.ends is not None]
+    if len(spans) > 1 and len(spans) == len(stretch):
+        upper, lower = [(x, high) for x, _, high in spans], [(x, low) for x, low, _ in spans]
         drawing.polygon([*upper, *reversed(lower)], "band", number)
         return
-    for (x, high), (_, low) in zip(upper, lower, strict=True):
+    for x, low, high in spans:
         drawing.line(x, high, x, low, "whisker", series=number)
 
 

@@ -29,18 +29,20 @@ class Drawing:
             self.text(0, self.y - self.size * 0.3, title, most=self.width, bold=True)
 
     def add(
-        self, tag: str, role: str, series: int | None = None, title: str | None = None, **given: str | float
+        self,
+        tag: str,
+        role: str,
+        series: int | None = None,
+        title: str | None = None,
+        content: str = "",
+        **given: str | float,
     ) -> None:
-        """An element; `title` is what a pointer over it shows."""
+        """Add an element; `title` is what a pointer over it shows."""
         own = {name.replace("_", "-"): value for name, value in given.items()}
         words = _written({**attributes(self.look, role, series), **own})
-        inside = "" if title is None else Markup("<title>{}</title>").format(visible(title))
-        shape = (
-            Markup("<{} {}>{}</{}>").format(tag, words, inside, tag)
-            if inside
-            else Markup("<{} {}/>").format(tag, words)
-        )
-        self._parts.append(shape)
+        head = Markup("") if title is None else Markup("<title>{}</title>").format(visible(title))
+        shape = Markup("<{0} {1}>{2}{3}</{0}>") if head or content else Markup("<{0} {1}/>")
+        self._parts.append(shape.format(tag, words, head, content))
 
     def text(
         self,
@@ -55,22 +57,38 @@ class Drawing:
         bold: bool = False,
         series: int | None = None,
     ) -> None:
-        """A line of text; what is wider than `most` loses its end, and has all of it as its title."""
+        """Add a line of text; one that is wider than `most` loses its end, and its title has all of it."""
         whole = visible(words)
         shown = whole if most is None else fitted(whole, most, self.size * (1.05 if bold else 1))
-        full = visible(title) if title is not None else whole if shown != whole else None
-        every = {**attributes(self.look, role, series), "x": x, "y": y}
-        if anchor != "start":
-            every["text-anchor"] = anchor
-        if bold:
-            every["font-weight"] = "600"
-        inside = Markup("") if full is None else Markup("<title>{}</title>").format(full)
-        self._parts.append(Markup("<text {}>{}{}</text>").format(_written(every), inside, shown))
+        full = title if title is not None else whole if shown != whole else None
+        anchored = {} if anchor == "start" else {"text_anchor": anchor}
+        weight = {"font_weight": "600"} if bold else {}
+        self.add("text", role, series, full, shown, x=x, y=y, **anchored, **weight)
 
     def line(
         self, x1: float, y1: float, x2: float, y2: float, role: str, *, series: int | None = None, **given: Any
     ) -> None:
         self.add("line", role, series, x1=x1, y1=y1, x2=x2, y2=y2, **given)
+
+    def whisker(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        role: str = "whisker",
+        *,
+        series: int | None = None,
+        caps: tuple[bool, ...] = (True, True),
+        **given: Any,
+    ) -> None:
+        """Draw a line between the ends of an interval, with a short bar across each end that has a cap."""
+        half = self.size * 0.27
+        dx, dy = (0.0, half) if y1 == y2 else (half, 0.0)
+        self.line(x1, y1, x2, y2, role, series=series, **given)
+        for (x, y), has_cap in zip(((x1, y1), (x2, y2)), caps, strict=True):
+            if has_cap:
+                self.line(x - dx, y - dy, x + dx, y + dy, role, series=series)
 
     def rect(
         self, x: float, y: float, width: float, height: float, role: str, *, series: int | None = None, **given: Any
@@ -102,8 +120,8 @@ class Drawing:
         else:
             self.polygon([(x + r * dx, y + r * dy) for dx, dy in shape], role, series, title)
 
-    def legend(self, names: Sequence[str], *, swatch: str = "line") -> None:
-        """The names of the series, each after its line or its colour, in as many rows as they need."""
+    def legend(self, names: Sequence[str]) -> None:
+        """Draw the names of the series, each after its line, in as many rows as they need."""
         x, gap, short_line = 0.0, self.size, self.size * 1.7
         self.y += self.size * 1.2
         for series, name in enumerate(names):
@@ -111,24 +129,16 @@ class Drawing:
             if x and x + wide > self.width:
                 x, self.y = 0.0, self.y + self.size * 1.4
             middle = self.y - self.size * 0.35
-            if swatch == "line":
-                self.line(x, middle, x + short_line, middle, "line", series=series)
-                self.mark(x + short_line / 2, middle, series)
-            else:
-                self.rect(
-                    x + short_line / 2,
-                    middle - self.size * 0.4,
-                    self.size * 0.8,
-                    self.size * 0.8,
-                    swatch,
-                    series=series,
-                )
+            self.line(x, middle, x + short_line, middle, "line", series=series)
+            self.mark(x + short_line / 2, middle, series)
             self.text(x + short_line + self.size * 0.4, self.y, name, most=self.width - short_line - gap)
             x += wide + gap
         self.y += self.size * 0.6
 
     def note(self, words: str) -> None:
-        """Soft lines below, broken where they are too long for one."""
+        """Add soft lines below, broken where they are too long for one."""
+        if not words:
+            return
         line = ""
         for word in visible(words).split(" "):
             if line and width_of(f"{line} {word}", self.size) > self.width:
@@ -176,8 +186,8 @@ class Drawing:
         return chart
 
 
-def empty(look: Look, title: str, why: str, key: str = "") -> Markup:
-    """What stands where there is nothing to draw."""
+def empty(look: Look, title: str, why: str = "There is nothing to show yet.", key: str = "") -> Markup:
+    """Return a chart that only says why there is nothing to draw."""
     drawing = Drawing(look, title)
     drawing.note(why)
     return drawing.svg(why, key)

@@ -19,8 +19,6 @@ class ChartEstimate:
     high: float | None = None
     note: str = ""
     """What else is told of it: `n 96`, why there is no value."""
-    group: str = ""
-    """Those of one group have one colour and shape."""
 
     @classmethod
     def of(cls, name: str, row: Mapping[str, Any], note: str = "") -> ChartEstimate:
@@ -35,11 +33,6 @@ class ChartEstimate:
 
     def told(self, decimals: int = 3) -> str:
         return told_between(self.value, self.low, self.high, decimals)
-
-
-def groups_of(estimates: Sequence[ChartEstimate]) -> dict[str, int]:
-    """The series of each group, in the order in which they come."""
-    return {name: series for series, name in enumerate(dict.fromkeys(one.group for one in estimates))}
 
 
 def values_of(estimates: Sequence[ChartEstimate]) -> list[float | None]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
@@ -22,17 +21,15 @@ def heat(
     *,
     title: str,
     look: Look = PAGE,
-    shown: Callable[[Any], str] = told,
-    domain: tuple[float, float] | None = None,
     row_name: str = "",
     column_name: str = "",
     key: str = "",
 ) -> Markup:
-    """`cells[row][column]`; the ground is between the ends of `domain`, else between the least and the most."""
+    """Draw `cells[row][column]`, each on a ground between that of the least number and that of the largest."""
     if not rows or not columns:
-        return empty(look, title, "There is nothing to show yet.", key)
+        return empty(look, title, key=key)
     size = look.size
-    words = [[shown(value) for value in row] for row in cells]
+    words = [[told(value) for value in row] for row in cells]
     narrowest = max(width_of(word, size) for row in words for word in row) + size
     left = min(max(width_of(visible(name), size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
     wide = max(narrowest, min((look.width - left - size * 0.2) / len(columns), size * 9))
@@ -50,7 +47,7 @@ def heat(
         for line, part in enumerate(reversed(parts)):
             y = drawing.y - size * (0.3 + 1.2 * line)
             drawing.text(middle, y, part, anchor="middle", title=name if len(parts) > 1 else None)
-    _cells(drawing, rows, cells, words, place=(left, wide), ends=domain or _ends(cells))
+    _cells(drawing, rows, cells, words, place=(left, wide), ends=_ends(cells))
     drawing.y += size * 0.2
     return drawing.svg(_told(rows, columns, words), key)
 

@@ -35,7 +35,7 @@ def lineage(
 ) -> Markup:  # fmt: skip
     """Each node right of all that it came from; links to what is not there are left out, and so is a way back."""
     if not nodes:
-        return empty(look, title, "There is nothing to show yet.", key)
+        return empty(look, title, key=key)
     layers = _layers(nodes, links)
     size = look.size
     deep = max(layers.values()) + 1

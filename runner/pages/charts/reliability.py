@@ -55,10 +55,8 @@ def _curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, s
     for (x, y), row in zip(points, judge.bins, strict=True):
         ends = ChartEstimate("", row["right"], row["ci_low"], row["ci_high"]).ends
         if ends is not None:
-            low, high = up.at(0.0 if ends[0] is None else ends[0]), up.at(1.0 if ends[1] is None else ends[1])
-            drawing.line(x, low, x, high, "whisker", series=series)
-            for end in (low, high):
-                drawing.line(x - drawing.size * 0.25, end, x + drawing.size * 0.25, end, "whisker", series=series)
+            low, high = up.places(ends)
+            drawing.whisker(x, low, x, high, series=series)
         drawing.mark(x, y, series, f"{judge.name}: {_of(row)}")
 
 

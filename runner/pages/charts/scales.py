@@ -40,6 +40,12 @@ class Scale:
             share = (inside - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
+    def places(self, ends: tuple[float | None, float | None]) -> tuple[float, float]:
+        """Return the places of the ends of an interval; an open end is at the end of the scale."""
+        return (self.start if ends[0] is None else self.at(ends[0])), (
+            self.end if ends[1] is None else self.at(ends[1])
+        )
+
     def ticks(self, most: int = 6) -> list[Tick]:
         """Round numbers inside the scale, at most so many where it is linear."""
         return _decades(self.low, self.high, most) if self.logarithmic else _even(self.low, self.high, most)

@@ -66,7 +66,6 @@ ROLES: Mapping[str, Mapping[str, str | float]] = {
     "empty": {"fill": "none", "stroke": FAINT, "stroke-width": 0.8},
     "box": {"fill": "#ffffff", "stroke": SOFT, "stroke-width": 1},
     "over": {"stroke": INK, "stroke-width": 1.4, "fill": "none"},
-    "paper": {"fill": "#ffffff"},
 }
 """What a chart is made of. Widths of lines are in units of the look; colours are those on paper: in a page the class
 `c-ROLE` has them, and `c-s0` to `c-s5` those of the series."""

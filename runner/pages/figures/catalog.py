@@ -9,12 +9,12 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
-from runner.pages.charts.bars import bars, columns
+from runner.pages.charts.columns import columns
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.forest import forest
 from runner.pages.charts.frontier import Offer, frontier
 from runner.pages.charts.labels import counted
 from runner.pages.charts.reliability import ReliabilityBins, reliability
+from runner.pages.charts.rows import bars, forest
 from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.learning_curve import learning_curve
 from runner.pages.figures.systems import FigureSystem, curves_of, estimates, estimates_of, row_of, systems_of

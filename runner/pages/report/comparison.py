@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from runner.base.errors import UsageError
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.forest import forest
+from runner.pages.charts.rows import forest
 from runner.pages.html import rendered
 from runner.pages.packing import packed
 from runner.pages.site import Keep, Section

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from runner.base.text import comma_join
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.forest import forest
+from runner.pages.charts.rows import forest
 from runner.pages.html import rendered
 from runner.pages.report.run import RunPage
 from runner.pages.site import Section

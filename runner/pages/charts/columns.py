@@ -1,0 +1,53 @@
+"""Columns for a distribution: how often each whole number was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from runner.pages.charts.axes import Axis, framed
+from runner.pages.charts.drawing import Drawing, empty
+from runner.pages.charts.labels import counted, known, listed
+from runner.pages.charts.scales import Tick, extent
+from runner.pages.charts.styles import PAGE, Look
+
+MOST_COLUMNS = 40
+"""With more values, a column holds several of them."""
+
+
+def columns(
+    counts: Sequence[tuple[float, float | None]],
+    *,
+    title: str,
+    look: Look = PAGE,
+    x: str = "",
+    y: str = "games",
+    key: str = "",
+) -> Markup:
+    """How often each whole number was: rounds to decision, retries. Many numbers share columns."""
+    have = {int(at): n for at, count in counts if known(at) is not None and (n := known(count)) is not None}
+    if not have:
+        return empty(look, title, key=key)
+    first, last = min(have), max(have)
+    each = -(-(last - first + 1) // MOST_COLUMNS)
+    held = [
+        (start, sum(n for at, n in have.items() if start <= at < start + each))
+        for start in range(first, last + 1, each)
+    ]
+    drawing = Drawing(look, title)
+    names = [(start, str(start) if each == 1 else f"{start}–{start + each - 1}") for start, _ in held]
+    ticks = tuple(Tick(start + (each - 1) / 2, name) for start, name in names)
+    high = extent([n for _, n in held], low=0.0)
+    axis = Axis(x, first - 0.6, names[-1][0] + each - 0.4, ticks)
+    across, up = framed(drawing, axis, Axis(y, *high), look.width * 0.35)
+    most = look.size * 3
+    for (start, n), (_, name) in zip(held, names, strict=True):
+        left, right = across.at(start - 0.4), across.at(start + each - 0.6)
+        middle, wide = (left + right) / 2, min(right - left, most)
+        drawing.rect(
+            middle - wide / 2, up.at(n), wide, up.start - up.at(n), "bar", series=0, title=f"{name}: {counted(n)}"
+        )
+    return drawing.svg(
+        f"{y} by {x}: " + listed(f"{name}: {counted(n)}" for (_, n), (_, name) in zip(held, names, strict=True)), key
+    )

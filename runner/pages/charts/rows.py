@@ -1,0 +1,162 @@
+"""Estimates one below the other: as points with intervals (a forest plot), or as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from runner.pages.charts.drawing import Drawing, empty
+from runner.pages.charts.estimates import ChartEstimate, values_of
+from runner.pages.charts.labels import known, listed, visible, width_of
+from runner.pages.charts.scales import Scale, extent
+from runner.pages.charts.styles import PAGE, Look
+
+
+def forest(
+    estimates: Sequence[ChartEstimate],
+    *,
+    title: str,
+    look: Look = PAGE,
+    reference: float | None = None,
+    reference_name: str = "",
+    domain: tuple[float, float] | None = None,
+    axis: str = "",
+    key: str = "",
+) -> Markup:
+    """Draw estimates as points with intervals, and a line at `reference`, such as 0 for differences.
+
+    `domain` has the ends of the axis; without it they follow from the estimates.
+    """
+    if not estimates:
+        return empty(look, title, key=key)
+    drawing = Drawing(look, title)
+    values = [one.told() for one in estimates]
+    scale, rows = _draw_labels(drawing, estimates, values, domain or extent([*values_of(estimates), reference]))
+    _draw_axis(drawing, scale, rows)
+    half = _half(drawing)
+    line = known(reference)
+    for one, middle in zip(estimates, rows, strict=True):
+        if line is not None:
+            at = scale.at(line)
+            drawing.line(at, middle - half, at, middle + half, "reference")
+        _draw_point(drawing, one, scale, middle)
+    has_name = reference_name and reference is not None
+    drawing.note(" · ".join([*([axis] if axis else []), *([f"dashed: {reference_name}"] if has_name else [])]))
+    return drawing.svg(f"{axis or 'values'}: " + listed(f"{one.name} {one.told()}" for one in estimates), key)
+
+
+def bars(
+    estimates: Sequence[ChartEstimate],
+    *,
+    title: str,
+    look: Look = PAGE,
+    baseline: ChartEstimate | None = None,
+    domain: tuple[float, float] | None = None,
+    told: Callable[[Any], str] | None = None,
+    axis: str = "",
+    key: str = "",
+) -> Markup:
+    """Draw a bar from 0 and its interval for each estimate, and `baseline` with its interval through all of them.
+
+    `told` formats values without an interval; `domain` is the same as in `forest`.
+    """
+    if not estimates:
+        return empty(look, title, key=key)
+    drawing = Drawing(look, title)
+    every = [*estimates, *([] if baseline is None else [baseline])]
+    values = [told(one.value) if told and one.ends is None else one.told() for one in estimates]
+    scale, rows = _draw_labels(drawing, estimates, values, domain or extent(values_of(every), low=0.0))
+    high = drawing.size * 0.8
+    for one, middle in zip(estimates, rows, strict=True):
+        drawing.rect(scale.start, middle - high / 2, scale.end - scale.start, high, "track")
+        if (value := known(one.value)) is not None:
+            zero, end = scale.at(0.0), scale.at(value)
+            drawing.rect(min(zero, end), middle - high / 2, abs(end - zero), high, "bar", series=0)
+    if baseline is not None:
+        _draw_baseline(drawing, baseline, scale, rows)
+    for one, middle in zip(estimates, rows, strict=True):
+        if one.ends is not None:
+            caps = (one.ends[0] is not None, one.ends[1] is not None)
+            first, last = scale.places(one.ends)
+            drawing.whisker(first, middle, last, middle, "over", caps=caps)
+    words = [axis] if axis else []
+    if baseline is not None:
+        words.append(f"dashed: {baseline.name} {baseline.told()}")
+    drawing.y += drawing.size * 0.3
+    drawing.note(" · ".join(words))
+    named = (f"{one.name} {value}" for one, value in zip(estimates, values, strict=True))
+    return drawing.svg(listed([*words, *named]), key)
+
+
+def _half(drawing: Drawing) -> float:
+    """Half of the height of a row."""
+    return drawing.size * (0.7 if drawing.look.is_narrow else 0.85)
+
+
+def _draw_labels(
+    drawing: Drawing, estimates: Sequence[ChartEstimate], values: Sequence[str], ends: tuple[float, float]
+) -> tuple[Scale, list[float]]:
+    """Draw the name and the value of each row; return the scale between them, and the middle of each row.
+
+    A narrow chart has them above what is drawn.
+    """
+    size, narrow = drawing.size, drawing.look.is_narrow
+    widest = max(width_of(value, size) for value in values)
+    names = max(width_of(visible(one.name), size) for one in estimates)
+    left = size * 0.6 if narrow else min(names, drawing.width * 0.34) + size * 1.6
+    scale = Scale(*ends, left, drawing.width - size * 0.6 if narrow else drawing.width - widest - size * 1.6)
+    rows = []
+    for one, value in zip(estimates, values, strict=True):
+        drawing.y += size * (1.3 if narrow else 1.7)
+        base = drawing.y - (0 if narrow else size * 0.5)
+        room = drawing.width - width_of(value, size) - size if narrow else left - size * 1.2
+        drawing.text(0, base, one.name, most=room, title=f"{one.name}: {one.note}" if one.note else None)
+        drawing.text(drawing.width, base, value, anchor="end")
+        drawing.y += size * 1.7 if narrow else 0
+        rows.append(drawing.y - size * (0.8 if narrow else 0.85))
+    return scale, rows
+
+
+def _draw_point(drawing: Drawing, one: ChartEstimate, scale: Scale, y: float) -> None:
+    """Draw a point with its whisker; an end that is open or beyond the axis has an arrow."""
+    value, size = known(one.value), drawing.size
+    if value is None:
+        drawing.line(scale.start, y, scale.end, y, "grid")
+        return
+    if one.ends is not None:
+        first, last = scale.places(one.ends)
+        caps = tuple(end is not None and scale.low <= end <= scale.high for end in one.ends)
+        drawing.whisker(first, y, last, y, series=0, caps=caps)
+        for place, is_closed, inward in zip((first, last), caps, (size * 0.4, -size * 0.4), strict=True):
+            if not is_closed:
+                tip = [(place + inward, y - size * 0.3), (place, y), (place + inward, y + size * 0.3)]
+                drawing.polyline(tip, "whisker", 0)
+    drawing.mark(scale.at(value), y, 0, f"{one.name}: {one.told()}{f', {one.note}' if one.note else ''}")
+
+
+def _draw_baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows: Sequence[float]) -> None:
+    """Draw a dashed line on each bar, and a band between the ends of the interval."""
+    value, half = known(baseline.value), drawing.size * 0.6
+    if value is None:
+        return
+    for row in rows:
+        if baseline.ends is not None:
+            first, last = scale.places(baseline.ends)
+            drawing.rect(first, row - half, last - first, half * 2, "reference-band")
+        drawing.line(scale.at(value), row - half, scale.at(value), row + half, "reference")
+
+
+def _draw_axis(drawing: Drawing, scale: Scale, rows: Sequence[float]) -> None:
+    """Draw thin lines at round numbers, beside the words of each row and not through them, and the numbers below."""
+    size, half, bottom = drawing.size, _half(drawing), drawing.y
+    most = max(2, min(6, int((scale.end - scale.start) / (size * 4))))
+    for tick in scale.ticks(most):
+        at = scale.at(tick.value)
+        for row in rows:
+            drawing.line(at, row - half, at, row + half, "grid")
+        wide = width_of(tick.label, size) / 2
+        drawing.text(min(max(at, wide), drawing.width - wide), bottom + size * 1.3, tick.label, "soft", anchor="middle")
+    drawing.line(scale.start, bottom, scale.end, bottom, "axis")
+    drawing.y = bottom + size * 1.7
