@@ -17,7 +17,7 @@ import pytest
 from runner.documents.fetched_files import MARKER
 from runner.pages.report.run_facts import commands
 from runner.results.folder import RunFolder
-from runner.server.web.wording import commands_of
+from runner.server.web.views import commands_of
 from runner.spec.trainer_files import NO_FILES, read_index
 from tests.support.components import Project
 from tests.support.processes import nip_run, nip_run_here

@@ -9,7 +9,7 @@ import pytest
 from runner.results.metric_table import ACCURACY, METRICS
 from runner.results.streaming_means import ClusterSums
 from runner.server.competitions.scores import METHOD, step_of, told
-from runner.server.web.pages.competitions import _between
+from runner.server.web.pages.competitions import format_interval
 from runner.statistics.simple_means import Mean
 
 
@@ -67,5 +67,5 @@ def test_one_group_has_no_interval_and_other_metrics_are_not_told() -> None:
 
 
 def test_a_page_shows_an_interval_to_three_places_and_never_narrower() -> None:
-    assert _between(0.599237, 0.992916) == "0.599–0.993"
-    assert _between(0.6291, 1.0) == "0.629–1"
+    assert format_interval(0.599237, 0.992916) == "0.599–0.993"
+    assert format_interval(0.6291, 1.0) == "0.629–1"

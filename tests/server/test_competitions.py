@@ -21,7 +21,7 @@ from runner.results.metric_table import Show, metrics_shown
 from runner.runs.finished.result import FinishedRun
 from runner.server.competitions.scores import step_of, told
 from runner.server.store.schema import competitions, submissions
-from runner.server.web.api.competitions import CompetitionChanged, CompetitionWanted, asked_in
+from runner.server.web.api.competitions import ChangeCompetitionRequest, CreateCompetitionRequest, parse_request_file
 from tests.support.processes import nip_run, until
 from tests.support.runs import played
 from tests.support.serving import Served
@@ -250,9 +250,12 @@ def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Co
 
 
 def test_a_key_that_is_misspelled_is_refused_with_the_nearest_right_one() -> None:
-    for shape, key, right in ((CompetitionWanted, "day_limt", "day_limit"), (CompetitionChanged, "titel", "title")):
+    for shape, key, right in (
+        (CreateCompetitionRequest, "day_limt", "day_limit"),
+        (ChangeCompetitionRequest, "titel", "title"),
+    ):
         with pytest.raises(UsageError, match=f"unknown key '{key}'; did you mean '{right}'"):
-            asked_in(shape, json.dumps({**wanted("third"), key: 1}).encode(), "cup.json")
+            parse_request_file(shape, json.dumps({**wanted("third"), key: 1}).encode(), "cup.json")
 
 
 @pytest.mark.full

@@ -25,10 +25,10 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     from runner.server.accounts.accounts import account_id, viewer_of_account
     from runner.server.accounts.administration import note_act
     from runner.server.competitions.storage import make
-    from runner.server.web.api.competitions import CompetitionWanted, as_made, asked_in
+    from runner.server.web.api.competitions import CreateCompetitionRequest, created_response, parse_request_file
 
     account, file = args.names[0], Path(args.names[1])
-    wanted = asked_in(CompetitionWanted, _read(file), str(file)).said()
+    wanted = parse_request_file(CreateCompetitionRequest, _read(file), str(file)).to_request()
     with database.reading() as connection:
         viewer = viewer_of_account(connection, account_id(connection, account))
     try:
@@ -40,7 +40,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     now = time.time()
     with database.writing() as connection:
         note_act(connection, now, args.action, made, why=args.why)
-        told = as_made(connection, viewer, made, now, "").model_dump(mode="json")
+        told = created_response(connection, viewer, made, now, "").model_dump(mode="json")
     if args.json:
         print_json(told)
     else:
@@ -64,13 +64,13 @@ def _read(file: Path) -> bytes:
 def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
     """Change a competition's title or limit, or have it close later."""
     from runner.server.competitions import editing
-    from runner.server.web.api.competitions import CompetitionChanged, asked_in
+    from runner.server.web.api.competitions import ChangeCompetitionRequest, parse_request_file
 
     file = Path(args.names[1])
-    wanted = asked_in(CompetitionChanged, _read(file), str(file))
+    wanted = parse_request_file(ChangeCompetitionRequest, _read(file), str(file))
 
     def act(connection: Any, one: Any, now: float) -> dict[str, object]:
-        editing.change(connection, one, wanted.said(), now, by="", why=args.why or wanted.why)
+        editing.change(connection, one, wanted.to_request(), now, by="", why=args.why or wanted.why)
         return {}
 
     return _acted(database, args, act)
@@ -79,10 +79,10 @@ def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
 def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
     """Replace labels; the server that runs scores all submissions again, soon."""
     from runner.server.competitions import editing
-    from runner.server.web.api.competitions import LabelsWanted, asked_in
+    from runner.server.web.api.competitions import ReplaceLabelsRequest, parse_request_file
 
     file = Path(args.names[1])
-    wanted = asked_in(LabelsWanted, _read(file), str(file))
+    wanted = parse_request_file(ReplaceLabelsRequest, _read(file), str(file))
 
     def act(connection: Any, one: Any, now: float) -> dict[str, object]:
         return {"changed": editing.relabel(connection, one, wanted.labels, now, by="", why=args.why or wanted.why)}

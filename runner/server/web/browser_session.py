@@ -1,37 +1,57 @@
-"""Who sits before a browser: what its cookie says."""
+"""Browsers that are signed in: their cookies, and the forms that they send."""
 
 from __future__ import annotations
 
+import hmac
+import re
 import time
+from urllib.parse import parse_qs
 
 from fastapi import Request
-from sqlalchemy import select
 
 from runner.server.accounts.browser_sessions import SignedIn, signed_in
-from runner.server.store.schema import releases
-from runner.server.visible_tree import seen_by
 from runner.server.web.authentication import server_of
 
 SESSION = "nip-run-session"
+MAX_FORM_BYTES = 4_096
+MAX_FIELDS = 10
 
 
 def cookie_name(request: Request, name: str) -> str:
-    """A cookie's name: behind TLS one that no other host can set."""
+    """Return a cookie's name, which no other host can set if the server is behind TLS."""
     return f"__Host-{name}" if server_of(request).settings.address.startswith("https:") else name
 
 
-def who(request: Request) -> SignedIn | None:
-    """Who is signed in; a cookie counts for pages alone, and never for the API."""
+def find_session(request: Request) -> SignedIn | None:
+    """Return who is signed in. A cookie counts only for pages, never for the API."""
     with server_of(request).database.reading() as connection:
         return signed_in(connection, request.cookies.get(cookie_name(request, SESSION), ""), time.time())
 
 
-def has_private_run(request: Request, owner: str, name: str, version: str) -> bool:
-    """Whether there is such a run, private, of whoever is signed in."""
-    found = who(request)
-    if found is None:
-        return False
-    query = select(releases.c.id).where(releases.c.kind == "run", releases.c.owner == owner, releases.c.name == name)
-    query = query.where(releases.c.version == version, releases.c.visibility == "private", seen_by(found.viewer))
-    with server_of(request).database.reading() as connection:
-        return connection.execute(query).scalar() is not None
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; none if it is too large, has too many fields, or is not a form."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
+        return {}
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_FORM_BYTES:
+            return {}
+    try:
+        fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=MAX_FIELDS)
+    except ValueError:  # too many
+        return {}
+    return {name: re.sub(r"[\x00-\x1f\x7f]", "", values[0]) for name, values in fields.items()}
+
+
+def is_own_form(request: Request, form: dict[str, str], word: str) -> bool:
+    """Return whether a form has the secret word of its page and, as far as the browser says, is from this server."""
+    return is_same_origin(request) and bool(word) and hmac.compare_digest(form.get("word", "").encode(), word.encode())
+
+
+def is_same_origin(request: Request) -> bool:
+    """Return whether a form was sent from a page of this server, as far as the browser says."""
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    return site in ("same-origin", "none") and (origin is None or re.sub(r"^https?://", "", origin) == host)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -11,22 +13,33 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.pages.html import rendered
 from runner.pages.report.served import POLICY, ServedPage, served
 from runner.server.web.api_errors import fault
+from runner.server.web.views import View
 
 LOG = logging.getLogger("nip_run.server")
 
 _FOR_PROGRAMS = ("/api/", "/healthz", "/readyz", "/metrics")
 _TITLES = {403: "Not allowed", 404: "Not here", 405: "Not possible", 422: "Not understood", 429: "Too many requests",
            503: "Not now"}  # fmt: skip
-_WORDS = {
+_MESSAGES = {
     404: "There is no such page. What is private is shown to its owners alone.",
     405: "This address takes no such request.",
     422: "The address is not one that this server makes.",
-    500: "Something went wrong here, and who keeps this server finds it in its log.",
+    500: "Internal error. The administrator can find details in the server log.",
 }
-"""For people, where what a program is told says less."""
+"""Messages for people, in place of the API's message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorView(View):
+    """The page of an error."""
+
+    template = "wrong"
+    message: str
+    problems: Sequence[str]
+    status: int
+    code: str
 
 
 class ErrorPage:
@@ -78,18 +91,18 @@ def _is_for_people(scope: Scope, start: Message) -> bool:
 def _page_of(held: list[Message]) -> Response:
     status = int(held[0]["status"])
     said = _fault_of(b"".join(message.get("body", b"") for message in held[1:]))
-    facts = {
-        "message": _WORDS.get(status) or _sentence(str(said.get("message", ""))), "problems": said.get("problems", []),
-        "status": status, "code": HTTPStatus(status).phrase,
-    }  # fmt: skip
-    page = ServedPage(_TITLES.get(status, "Something went wrong"), [("wrong", rendered("served/wrong.html", facts))])
+    view = ErrorView(
+        message=_MESSAGES.get(status) or _sentence(str(said.get("message", ""))), problems=said.get("problems", []),
+        status=status, code=HTTPStatus(status).phrase,
+    )  # fmt: skip
+    page = ServedPage(_TITLES.get(status, "Something went wrong"), [("wrong", view.render())])
     kept = {name: value for name, value in Headers(raw=held[0]["headers"]).items() if name in ("retry-after", "allow")}
     headers = {**kept, "content-security-policy": POLICY, "referrer-policy": "same-origin", "cache-control": "no-store"}
     return Response(served(page), status, headers, "text/html; charset=utf-8")
 
 
 def _sentence(words: str) -> str:
-    """What a program is told, as the only sentence of a page."""
+    """Return a message of the API as a sentence of a page."""
     return words and f"{words[0].upper()}{words[1:]}{'' if words.endswith('.') else '.'}"
 
 

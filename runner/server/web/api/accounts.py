@@ -12,7 +12,7 @@ from pydantic import Field
 from runner.server.accounts import organizations as people
 from runner.server.accounts.accounts import Scope
 from runner.server.accounts.own_tokens import LONGEST_DAYS, make_own, own_tokens, revoke_own
-from runner.server.web.api.schemas import PRINTED, WORD, AnswerBody, RequestBody, faults
+from runner.server.web.api.schemas import PRINTED, WORD, RequestBody, ResponseBody, faults
 from runner.server.web.authentication import Known, Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
 
@@ -24,7 +24,7 @@ TokenId = Annotated[
 Name = Annotated[str, Path(pattern=WORD)]
 
 
-class TokenWanted(RequestBody):
+class CreateTokenRequest(RequestBody):
     """A token that may no more, and lasts no longer, than the one that asks."""
 
     scope: Scope = Scope.PUBLISH
@@ -33,7 +33,7 @@ class TokenWanted(RequestBody):
     """What it is for, in the list."""
 
 
-class OwnToken(AnswerBody):
+class TokenResponse(ResponseBody):
     id: str
     scope: Scope
     label: str
@@ -41,60 +41,60 @@ class OwnToken(AnswerBody):
     expires: datetime | None
 
 
-class MadeToken(OwnToken):
+class CreateTokenResponse(TokenResponse):
     token: str
     """Shown this once: the server keeps its hash alone."""
 
 
-class OwnTokens(AnswerBody):
-    tokens: list[OwnToken]
+class TokenListResponse(ResponseBody):
+    tokens: list[TokenResponse]
     """Those that are neither revoked nor expired, the newest first."""
 
 
-class Member(AnswerBody):
+class MemberResponse(ResponseBody):
     account: str
     place: people.MemberRole
     as_owner: bool
     """Whether it is an owner, or would be one once it accepts."""
 
 
-class Organisation(AnswerBody):
+class OrganizationResponse(ResponseBody):
     name: str
     place: people.MemberRole
     """What who asks is in it."""
-    members: list[Member]
+    members: list[MemberResponse]
     """Who is invited sees nobody yet."""
 
 
-class Organisations(AnswerBody):
-    organisations: list[Organisation]
+class OrganizationListResponse(ResponseBody):
+    organisations: list[OrganizationResponse]
 
 
-class PlaceWanted(RequestBody):
+class SetMemberRequest(RequestBody):
     is_owner: bool = False
     """An owner says who else is in the organisation; every member publishes as it."""
 
 
-class PlaceNow(AnswerBody):
+class MemberRoleResponse(ResponseBody):
     place: people.MemberRole
 
 
 @router.get("/tokens", responses=faults(401))
-def tokens(request: Request, viewer: Known) -> OwnTokens:
+def tokens(request: Request, viewer: Known) -> TokenListResponse:
     """The tokens of one's own account, without their secrets."""
     with server_of(request).database.reading() as connection:
         found = own_tokens(connection, viewer, time.time())
-    return OwnTokens.model_validate({"tokens": [vars(one) for one in found]})
+    return TokenListResponse.model_validate({"tokens": [vars(one) for one in found]})
 
 
 @router.post("/tokens", status_code=201, responses=faults(400, 401, 403))
 def make_token(
-    request: Request, viewer: Publisher, wanted: Annotated[TokenWanted, json_of(TokenWanted, publishing)]
-) -> MadeToken:
+    request: Request, viewer: Publisher, body: Annotated[CreateTokenRequest, json_of(CreateTokenRequest, publishing)]
+) -> CreateTokenResponse:
     """Make a token of one's own."""
     with server_of(request).database.writing() as connection:
-        one, token = make_own(connection, viewer, wanted.scope, wanted.days, wanted.label)
-    return MadeToken.model_validate({**vars(one), "token": token})
+        one, token = make_own(connection, viewer, body.scope, body.days, body.label)
+    return CreateTokenResponse.model_validate({**vars(one), "token": token})
 
 
 @router.delete("/tokens/{token}", status_code=204, responses=faults(401, 403, 404))
@@ -105,39 +105,39 @@ def revoke_token(request: Request, viewer: Known, token: TokenId) -> None:
 
 
 @router.get("/organisations", responses=faults(401))
-def organisations(request: Request, viewer: Known) -> Organisations:
+def organisations(request: Request, viewer: Known) -> OrganizationListResponse:
     """The organisations that one is in, or invited to."""
     with server_of(request).database.reading() as connection:
         found = people.organisations_of(connection, viewer)
-    return Organisations.model_validate({"organisations": found}, from_attributes=True)
+    return OrganizationListResponse.model_validate({"organisations": found}, from_attributes=True)
 
 
 @router.get("/organisations/{name}", responses=faults(401, 404))
-def organisation(request: Request, viewer: Known, name: Name) -> Organisation:
+def organisation(request: Request, viewer: Known, name: Name) -> OrganizationResponse:
     """An organisation that one is in, or invited to."""
     with server_of(request).database.reading() as connection:
-        return Organisation.model_validate(people.organisation(connection, viewer, name), from_attributes=True)
+        return OrganizationResponse.model_validate(people.organisation(connection, viewer, name), from_attributes=True)
 
 
 @router.put("/organisations/{name}/members/{account}", responses=faults(400, 401, 403, 404))
 def set_member(
     request: Request, viewer: Publisher, name: Name, account: Name,
-    wanted: Annotated[PlaceWanted, json_of(PlaceWanted, publishing)],
-) -> PlaceNow:  # fmt: skip
+    body: Annotated[SetMemberRequest, json_of(SetMemberRequest, publishing)],
+) -> MemberRoleResponse:  # fmt: skip
     """Invite an account, or have a member be an owner, or be one no more. The last owner stays one."""
     server = server_of(request)
     with server.database.writing() as connection:
-        return PlaceNow(place=people.set_member(connection, viewer, name, account, is_owner=wanted.is_owner))
+        return MemberRoleResponse(place=people.set_member(connection, viewer, name, account, is_owner=body.is_owner))
 
 
 @router.post("/organisations/{name}/accept", responses=faults(401, 403, 404))
-def accept(request: Request, viewer: Publisher, name: Name) -> PlaceNow:
+def accept(request: Request, viewer: Publisher, name: Name) -> MemberRoleResponse:
     """Be in an organisation that one is invited to."""
     server = server_of(request)
     with server.database.writing() as connection:
         place = people.accept(connection, viewer, name)
         server.database.changed(connection)  # whose runs are each other's may be otherwise now
-    return PlaceNow(place=place)
+    return MemberRoleResponse(place=place)
 
 
 @router.delete("/organisations/{name}/members/{account}", status_code=204, responses=faults(400, 401, 403, 404))

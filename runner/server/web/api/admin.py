@@ -20,13 +20,18 @@ router = APIRouter(prefix="/api/v1/hidden", tags=["admin"])
 Name = Annotated[str, Path(max_length=400, description="KIND/OWNER/NAME/VERSION")]
 
 
-class Why(RequestBody):
+class HideReleaseRequest(RequestBody):
     why: Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
     """Kept in the server's list of acts."""
 
 
 @router.put("/{release:path}", status_code=204, responses=faults(403, 404))
-def hide(request: Request, viewer: Keeper, release: Name, body: Annotated[Why, json_of(Why, keeping)]) -> None:
+def hide(
+    request: Request,
+    viewer: Keeper,
+    release: Name,
+    body: Annotated[HideReleaseRequest, json_of(HideReleaseRequest, keeping)],
+) -> None:
     """Have a public release be seen by its owner alone. Its name and version stay taken."""
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:

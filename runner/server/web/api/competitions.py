@@ -17,13 +17,13 @@ from runner.server.accounts.administration import note_act
 from runner.server.competitions import board as boards
 from runner.server.competitions.editing import Changes, change, owned, relabel, withdraw
 from runner.server.competitions.storage import CompetitionRequest, make
-from runner.server.web.api.schemas import PRINTED, TEXT, WORD, AnswerBody, RequestBody, faults
+from runner.server.web.api.schemas import PRINTED, TEXT, WORD, RequestBody, ResponseBody, faults
 from runner.server.web.authentication import Asking, Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
 
 router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
 
-Shape = TypeVar("Shape", bound=RequestBody)
+RequestT = TypeVar("RequestT", bound=RequestBody)
 PAGE = 100
 MOST_ROWS = 1_000_000
 Word = Annotated[str, Path(pattern=WORD)]
@@ -37,7 +37,7 @@ Limit = Annotated[int, Field(ge=1, le=1_000)]
 Why = Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
 
 
-class CompetitionWanted(RequestBody):
+class CreateCompetitionRequest(RequestBody):
     """A competition that an owner makes. Labels are kept, and told to nobody."""
 
     dataset: Dataset
@@ -56,11 +56,11 @@ class CompetitionWanted(RequestBody):
     group_by: Annotated[str, Field(max_length=200, pattern=TEXT)] | None = None
     """The column that says which rows belong together: clusters of the errors."""
 
-    def said(self) -> CompetitionRequest:
+    def to_request(self) -> CompetitionRequest:
         return CompetitionRequest(**{**self.model_dump(), "closes": self.closes.timestamp()})
 
 
-class CompetitionChanged(RequestBody):
+class ChangeCompetitionRequest(RequestBody):
     """What of a competition is to be otherwise from now on; what is left out or null stays as it is."""
 
     title: Title | None = None
@@ -70,33 +70,33 @@ class CompetitionChanged(RequestBody):
     why: Annotated[str, Field(max_length=2_000, pattern=TEXT)] = ""
     """Kept in the server's list of acts."""
 
-    def said(self) -> Changes:
+    def to_request(self) -> Changes:
         closes = None if self.closes is None else self.closes.timestamp()
         return Changes(title=self.title, day_limit=self.day_limit, closes=closes)
 
 
-class LabelsWanted(RequestBody):
+class ReplaceLabelsRequest(RequestBody):
     """Labels in the place of those that were wrong; rows that are not named keep theirs."""
 
     labels: Labels
     why: Why
 
 
-def asked_in(shape: type[Shape], data: bytes, file: str) -> Shape:
-    """What the API is sent, out of a file.
+def parse_request_file(model: type[RequestT], data: bytes, file: str) -> RequestT:
+    """Return the body of a request from a file.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the file is not such a body.
     """
     try:
-        return shape.model_validate_json(data)
+        return model.model_validate_json(data)
     except ValidationError as error:
         # Not the values: they may be labels.
         wrong = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()[:5]]
-        raise UsageError(f"{file} is not what `{shape.__name__}` of the API is: {'; '.join(wrong)}") from None
+        raise UsageError(f"{file} is not a `{model.__name__}` of the API: {'; '.join(wrong)}") from None
 
 
-class Competition(AnswerBody):
+class CompetitionResponse(ResponseBody):
     competition: str
     """`OWNER/NAME`."""
     title: str
@@ -112,7 +112,7 @@ class Competition(AnswerBody):
     """It was withdrawn; it has no scores then, and takes no submission."""
 
 
-class CreatedCompetition(Competition):
+class CreatedCompetitionResponse(CompetitionResponse):
     """What was made, as it is kept: what was left out has the value that it has when it is."""
 
     rows_open: int
@@ -121,13 +121,13 @@ class CreatedCompetition(Competition):
     """Where people find it."""
 
 
-class Competitions(AnswerBody):
-    competitions: list[Competition]
+class CompetitionListResponse(ResponseBody):
+    competitions: list[CompetitionResponse]
     next: str | None
     """What to give as `after` for those that follow; null: these are the last."""
 
 
-class RankedSubmission(AnswerBody):
+class SubmissionRow(ResponseBody):
     rank: int | None
     """The first rank that it may have: rows that no test tells apart are tied. null: see `reason`."""
     rank_last: int | None
@@ -145,22 +145,22 @@ class RankedSubmission(AnswerBody):
     """Why it has no rank."""
 
 
-class OfOwner(AnswerBody):
+class OwnerSubmissions(ResponseBody):
     owner: str
     count: int
 
 
-class CompetitionBoard(Competition):
+class CompetitionBoardResponse(CompetitionResponse):
     copied_from: str | None
     """The dataset of another owner that had these rows first, where this competition is on a copy of them."""
     rows_open: int
     rows_held_out: int
     ranked_by: Literal["open", "held_out"]
-    board: list[RankedSubmission]
-    submissions: list[OfOwner]
+    board: list[SubmissionRow]
+    submissions: list[OwnerSubmissions]
 
 
-class CompetitionMetric(AnswerBody):
+class CompetitionMetric(ResponseBody):
     metric: str
     value: float | None
     ci_low: float | None
@@ -169,7 +169,7 @@ class CompetitionMetric(AnswerBody):
     clusters: int | None
 
 
-class SubmissionScore(AnswerBody):
+class SubmissionScore(ResponseBody):
     rows: int
     rounded_to: float
     """Values are rounded to a multiple of this; intervals follow from the rounded value and `clusters`."""
@@ -178,7 +178,7 @@ class SubmissionScore(AnswerBody):
     metrics: list[CompetitionMetric]
 
 
-class Submission(AnswerBody):
+class SubmissionResponse(ResponseBody):
     competition: str
     release: str
     owner: str
@@ -197,76 +197,80 @@ class Submission(AnswerBody):
     """For the competition's own owners, who have the labels: both parts, not rounded."""
 
 
-class Relabelled(AnswerBody):
+class ReplaceLabelsResponse(ResponseBody):
     changed: int
     """Rows whose label is another one now."""
 
 
-class Withdrawn(AnswerBody):
+class WithdrawCompetitionResponse(ResponseBody):
     is_gone: bool
     """Nobody had submitted to it: it is as if it had never been. Else its name stays taken, and its page says why."""
 
 
 @router.post("", responses=faults(400, 403, 404, 409), status_code=201)
 def begin(
-    request: Request, viewer: Publisher, wanted: Annotated[CompetitionWanted, json_of(CompetitionWanted, publishing)]
-) -> CreatedCompetition:
+    request: Request,
+    viewer: Publisher,
+    body: Annotated[CreateCompetitionRequest, json_of(CreateCompetitionRequest, publishing)],
+) -> CreatedCompetitionResponse:
     """Make a competition of a dataset of one's own."""
     server, now = server_of(request), time.time()
-    made = make(server.settings, server.database, viewer, wanted.said(), now)
+    made = make(server.settings, server.database, viewer, body.to_request(), now)
     with server.database.writing() as connection:
         note_act(connection, now, "add-competition", made, by=viewer.account)
-        return as_made(connection, viewer, made, now, server.settings.address)
+        return created_response(connection, viewer, made, now, server.settings.address)
 
 
-def as_made(connection: Connection, viewer: Viewer, named: str, now: float, address: str) -> CreatedCompetition:
+def created_response(
+    connection: Connection, viewer: Viewer, named: str, now: float, address: str
+) -> CreatedCompetitionResponse:
     """A competition, for who made it just now."""
     owner, _, name = named.partition("/")
-    said = boards.board(connection, viewer, owner, name, now)
-    return CreatedCompetition.model_validate({**said, "page": boards.page_of(named, address)})
+    facts = boards.board(connection, viewer, owner, name, now)
+    return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_of(named, address)})
 
 
 @router.patch("/{owner}/{name}", responses=faults(400, 403, 404))
 def edit(
     request: Request, viewer: Publisher, owner: Word, name: Word,
-    wanted: Annotated[CompetitionChanged, json_of(CompetitionChanged, publishing)],
-) -> Competition:  # fmt: skip
+    body: Annotated[ChangeCompetitionRequest, json_of(ChangeCompetitionRequest, publishing)],
+) -> CompetitionResponse:  # fmt: skip
     """Change the title or the limit, or have it close later."""
     server, now = server_of(request), time.time()
     with server.database.writing() as connection:
         one = owned(connection, viewer, owner, name)
-        change(connection, one, wanted.said(), now, by=viewer.account, why=wanted.why)
+        change(connection, one, body.to_request(), now, by=viewer.account, why=body.why)
         server.database.changed(connection)
-        return Competition(**boards.about(connection, viewer, owner, name, now))
+        return CompetitionResponse(**boards.about(connection, viewer, owner, name, now))
 
 
 @router.put("/{owner}/{name}/labels", responses=faults(400, 403, 404))
 def labels(
     request: Request, viewer: Publisher, owner: Word, name: Word,
-    wanted: Annotated[LabelsWanted, json_of(LabelsWanted, publishing)],
-) -> Relabelled:  # fmt: skip
+    body: Annotated[ReplaceLabelsRequest, json_of(ReplaceLabelsRequest, publishing)],
+) -> ReplaceLabelsResponse:  # fmt: skip
     """Replace labels that were wrong: every submission is scored again, and says so."""
     server = server_of(request)
     with server.database.writing() as connection:
         one = owned(connection, viewer, owner, name)
-        count = relabel(connection, one, wanted.labels, time.time(), by=viewer.account, why=wanted.why)
+        count = relabel(connection, one, body.labels, time.time(), by=viewer.account, why=body.why)
         server.database.changed(connection)
     server.publishing.scoring.wake()
-    return Relabelled(changed=count)
+    return ReplaceLabelsResponse(changed=count)
 
 
 @router.delete("/{owner}/{name}", responses=faults(400, 403, 404))
 def end(
     request: Request, viewer: Publisher, *, owner: Word, name: Word,
     why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT)],
-) -> Withdrawn:  # fmt: skip
+) -> WithdrawCompetitionResponse:  # fmt: skip
     """Withdraw a competition: its labels and all scores of it are gone, the runs stay."""
     server = server_of(request)
     with server.database.writing() as connection:
         one = owned(connection, viewer, owner, name)
         is_gone = withdraw(connection, one, time.time(), by=viewer.account, why=why)
         server.database.changed(connection)
-    return Withdrawn(is_gone=is_gone)
+    return WithdrawCompetitionResponse(is_gone=is_gone)
 
 
 @router.get("")
@@ -275,26 +279,26 @@ def listed(
     viewer: Asking,
     after: Annotated[str, Query(max_length=201)] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
-) -> Competitions:
+) -> CompetitionListResponse:
     """The competitions that there are."""
     with server_of(request).database.reading() as connection:
         found = boards.listed(connection, viewer, time.time(), after, limit)
     following = found[-1]["competition"] if len(found) == limit else None
-    return Competitions(competitions=[Competition(**one) for one in found], next=following)
+    return CompetitionListResponse(competitions=[CompetitionResponse(**one) for one in found], next=following)
 
 
 @router.get("/{owner}/{name}", responses=faults(404))
-def board(request: Request, viewer: Asking, owner: Word, name: Word) -> CompetitionBoard:
+def board(request: Request, viewer: Asking, owner: Word, name: Word) -> CompetitionBoardResponse:
     """A competition and its board."""
     with server_of(request).database.reading() as connection:
-        return CompetitionBoard(**boards.board(connection, viewer, owner, name, time.time()))
+        return CompetitionBoardResponse(**boards.board(connection, viewer, owner, name, time.time()))
 
 
 @router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=faults(404))
 def submission(
     request: Request, viewer: Asking, *, owner: Word, name: Word, run_owner: Word, run_name: Word, run_version: Word
-) -> Submission:
+) -> SubmissionResponse:
     """What became of a run that was submitted: it waits, its score, or why it is refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)
     with server_of(request).database.reading() as connection:
-        return Submission(**boards.submission(connection, viewer, owner, name, run=run, now=time.time()))
+        return SubmissionResponse(**boards.submission(connection, viewer, owner, name, run=run, now=time.time()))

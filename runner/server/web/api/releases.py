@@ -18,7 +18,7 @@ from runner.registry.transports.http.prefetch import BYTES_AT_ONCE, LARGEST_AT_O
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.blobs import Blobs
 from runner.server.visible_tree import PAGE, ServerTree
-from runner.server.web.api.schemas import BYTES, AnswerBody, RequestBody, faults
+from runner.server.web.api.schemas import BYTES, RequestBody, ResponseBody, faults
 from runner.server.web.api_errors import ApiError, fault
 from runner.server.web.authentication import Asking, server_of
 from runner.server.web.request_bodies import json_of
@@ -29,7 +29,7 @@ _FROM = re.compile(r"bytes=([0-9]{1,15})-")
 router = APIRouter(prefix="/api/v1", tags=["releases"])
 
 
-class About(AnswerBody):
+class ServerResponse(ResponseBody):
     """What answers, and what it takes."""
 
     name: str = "nip-run registry"
@@ -44,25 +44,25 @@ class About(AnswerBody):
     """The most that is taken of one release."""
 
 
-class ListedRelease(AnswerBody):
+class ListedFile(ResponseBody):
     path: str
     size: int
 
 
-class FileTree(AnswerBody):
+class FileListResponse(ResponseBody):
     """Some files of the registry, in the order of their paths."""
 
-    files: list[ListedRelease]
+    files: list[ListedFile]
     next: str | None
     """What to give as `after` for those that follow; null: these are the last."""
 
 
 @router.get("")
-def about(request: Request, viewer: Asking) -> About:
+def about(request: Request, viewer: Asking) -> ServerResponse:
     """What this server is, and what it takes."""
     limits = server_of(request).settings.limits
     owners = sorted(owner for owner in viewer.owners if viewer.publishes_as(owner))
-    return About(
+    return ServerResponse(
         version=__version__, account=viewer.account or None, owners=owners, file_bytes=limits.file_bytes,
         total_bytes=limits.total_bytes, files=limits.files,
     )  # fmt: skip
@@ -75,14 +75,14 @@ def tree(
     prefix: Annotated[str, Query(max_length=800)] = "",
     after: Annotated[str, Query(max_length=800)] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
-) -> FileTree:
+) -> FileListResponse:
     """List files whose path begins with `prefix`, those that the token may see."""
     found = _tree(request, viewer).page(prefix, after, limit)
     following = found[-1].path if len(found) == limit else None
-    return FileTree(files=[ListedRelease(path=one.path, size=one.size or 0) for one in found], next=following)
+    return FileListResponse(files=[ListedFile(path=one.path, size=one.size or 0) for one in found], next=following)
 
 
-class IndexedRelease(AnswerBody):
+class ReleaseResponse(ResponseBody):
     """One release, and what became of it."""
 
     folder: str
@@ -97,10 +97,10 @@ class IndexedRelease(AnswerBody):
     it is none."""
 
 
-class Index(AnswerBody):
+class ReleaseListResponse(ResponseBody):
     """Some releases of the registry, in the order in which they were published."""
 
-    releases: list[IndexedRelease]
+    releases: list[ReleaseResponse]
     next: str | None
     """What to give as `after` for those that follow; null: these are the last."""
 
@@ -112,19 +112,19 @@ def releases(
     prefix: Annotated[str, Query(max_length=800)] = "",
     after: Annotated[str, Query(max_length=800)] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
-) -> Index:
+) -> ReleaseListResponse:
     """List the releases whose folder, with a slash behind it, begins with `prefix`, the first published first."""
     found = _tree(request, viewer).index_page(prefix, "" if after == "0" else after, limit)
     following = found[-1].folder if len(found) == limit else None
     tiers = _tiers(request, [one.folder for one in found])
     said = [
-        IndexedRelease(
+        ReleaseResponse(
             folder=one.folder, sha256=one.sha256, signed=one.signed, tier=tiers.get(one.folder),
             yanked=None if one.yanked is None else one.yanked.decode(),
         )
         for one in found
     ]  # fmt: skip
-    return Index(releases=said, next=following)
+    return ReleaseListResponse(releases=said, next=following)
 
 
 def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
@@ -134,28 +134,28 @@ def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
     return {} if shown is None else {named[one]: tier for one, tier in shown.tiers(list(named)).items()}
 
 
-class WantedFiles(RequestBody):
+class ReadFilesRequest(RequestBody):
     """Files that are wanted at once."""
 
     paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE, fail_fast=True)]
 
 
 @router.post("/files", response_class=Response, responses={200: BYTES})
-def several(request: Request, viewer: Asking, wanted: Annotated[WantedFiles, json_of(WantedFiles)]) -> Response:
+def several(request: Request, viewer: Asking, body: Annotated[ReadFilesRequest, json_of(ReadFilesRequest)]) -> Response:
     """Small files, many at a time: of each a line of JSON (`path`, `size`), then its bytes, in the order asked for.
 
     `size` is null where there is no such file, or it is too large to come so. After some MiB no more are sent.
     """
-    known = _tree(request, viewer).found(wanted.paths)
+    files = _tree(request, viewer).found(body.paths)
     return StreamingResponse(
-        _several(server_of(request).blobs, wanted.paths, known), media_type="application/octet-stream"
+        _stream_files(server_of(request).blobs, body.paths, files), media_type="application/octet-stream"
     )
 
 
-def _several(blobs: Blobs, paths: list[str], known: Mapping[str, tuple[str, int]]) -> Iterator[bytes]:
+def _stream_files(blobs: Blobs, paths: list[str], files: Mapping[str, tuple[str, int]]) -> Iterator[bytes]:
     total, gathered = 0, bytearray()
     for path in paths:
-        sha256, size = known.get(path, ("", None))
+        sha256, size = files.get(path, ("", None))
         if size is not None and size > LARGEST_AT_ONCE:
             size = None
         if total + (size or 0) > BYTES_AT_ONCE:

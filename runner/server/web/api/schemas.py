@@ -37,7 +37,7 @@ class RequestBody(BaseModel):
         return said
 
 
-class AnswerBody(BaseModel):
+class ResponseBody(BaseModel):
     """The body of an answer."""
 
 

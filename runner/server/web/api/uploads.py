@@ -21,11 +21,11 @@ from runner.server.store.schema import is_release, releases
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import Receiving
 from runner.server.uploads.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
-from runner.server.web.api.schemas import AnswerBody, RequestBody, faults
+from runner.server.web.api.schemas import RequestBody, ResponseBody, faults
 from runner.server.web.api_errors import fault
 from runner.server.web.authentication import Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
-from runner.server.web.wording import href_of
+from runner.server.web.views import href_of
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
 
@@ -41,42 +41,42 @@ Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 
-class FileOfUpload(RequestBody):
+class UploadFile(RequestBody):
     path: Annotated[str, Field(max_length=MAX_PATH, json_schema_extra={"pattern": _PATH})]
     """Inside its folder. What is wrong with it `Declaration` says in words, and not by a pattern."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
-class FolderOfUpload(RequestBody):
+class UploadFolder(RequestBody):
     folder: Annotated[str, Field(max_length=500, json_schema_extra={"pattern": _FOLDER})]
     """`KIND/OWNER/NAME/VERSION`, or below it `yanked` or `signature`."""
-    files: Annotated[list[FileOfUpload], Field(min_length=1, max_length=5_000, fail_fast=True)]
+    files: Annotated[list[UploadFile], Field(min_length=1, max_length=5_000, fail_fast=True)]
 
 
-class Declared(RequestBody):
+class CreateUploadRequest(RequestBody):
     """What is seen whole, or not at all."""
 
-    folders: Annotated[list[FolderOfUpload], Field(min_length=1, max_length=1_000, fail_fast=True)]
+    folders: Annotated[list[UploadFolder], Field(min_length=1, max_length=1_000, fail_fast=True)]
 
 
-class MissingPieces(AnswerBody):
+class MissingBlob(ResponseBody):
     sha256: str
     size: int
     have: int
     """Bytes that are there: send what follows them."""
 
 
-class UploadState(AnswerBody):
+class UploadResponse(ResponseBody):
     id: str
     state: Literal["open", "checking", "published", "refused", "taken"]
     problems: list[str]
-    missing: list[MissingPieces]
+    missing: list[MissingBlob]
     notes: list[str] = Field(default_factory=list)
     """What else became of it, once it is published: such as what it was submitted to."""
 
 
-class Received(AnswerBody):
+class ReceivedBlobResponse(ResponseBody):
     have: int
     """Bytes of the blob that are there for good."""
 
@@ -90,18 +90,18 @@ _OF_UPLOAD = {
 
 @router.post("", responses={**faults(400, 403, 409, 507), 200: {"links": _OF_UPLOAD}})
 def begin(
-    request: Request, viewer: Publisher, declared: Annotated[Declared, json_of(Declared, publishing)]
-) -> UploadState:
+    request: Request, viewer: Publisher, body: Annotated[CreateUploadRequest, json_of(CreateUploadRequest, publishing)]
+) -> UploadResponse:
     """Declare an upload. Who declares the same again goes on with it."""
     server = server_of(request)
-    folders = [one.model_dump() for one in declared.folders]
+    folders = [one.model_dump() for one in body.folders]
     settings = server.settings
     declaration = Declaration.of(folders, settings.limits, settings.releases_at_once, settings.files_at_once)
     return _state(request, server.publishing.uploads.begin(viewer, declaration, time.time()))
 
 
 @router.get("/{upload}", operation_id="upload_state", responses=faults(403, 404))
-def state(request: Request, viewer: Publisher, upload: Id) -> UploadState:
+def state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
     """What became of an upload."""
     return _state(request, server_of(request).publishing.uploads.find(viewer, upload))
 
@@ -122,7 +122,7 @@ async def piece(
     upload: Id,
     sha256: Hash,
     upload_offset: Annotated[int, Header(ge=0, lt=1 << 53)],
-) -> Received:
+) -> ReceivedBlobResponse:
     """Send what follows the first `Upload-Offset` bytes of a blob, all of it or some. What came stays."""
     server = server_of(request)
     into = await asyncio.to_thread(server.publishing.uploads.receive, viewer, upload, sha256, upload_offset)
@@ -134,7 +134,7 @@ async def piece(
         await asyncio.to_thread(into.end)
     finally:
         await asyncio.to_thread(into.close)
-    return Received(have=into.have)
+    return ReceivedBlobResponse(have=into.have)
 
 
 async def _received(request: Request, into: Receiving, settings: Settings) -> None:
@@ -165,8 +165,8 @@ async def _received(request: Request, into: Receiving, settings: Settings) -> No
 @router.post(
     "/{upload}/commit",
     operation_id="upload_commit",
-    response_model=UploadState,
-    responses={**faults(403, 404, 409), 202: {"model": UploadState, "description": "It is being checked."}},
+    response_model=UploadResponse,
+    responses={**faults(403, 404, 409), 202: {"model": UploadResponse, "description": "It is being checked."}},
 )
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     """Have an upload be checked and then seen. 202: it is being checked; ask again what became of it."""
@@ -189,11 +189,11 @@ def _ended(request: Request, upload: Upload) -> Response:
     return JSONResponse(_state(request, upload).model_dump(), 202 if upload.state == CHECKING else 200)
 
 
-def _state(request: Request, upload: Upload) -> UploadState:
-    missing = [MissingPieces(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
+def _state(request: Request, upload: Upload) -> UploadResponse:
+    missing = [MissingBlob(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
     told = _notes(request, upload) if upload.state == SEEN else []
     said = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": told}
-    return UploadState.model_validate({**said, "missing": missing})
+    return UploadResponse.model_validate({**said, "missing": missing})
 
 
 def _notes(request: Request, upload: Upload) -> list[str]:

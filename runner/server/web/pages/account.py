@@ -1,124 +1,142 @@
-"""The page of whoever is signed in: tokens made and revoked, organisations joined, left, and their members changed.
+"""The page of the account that is signed in: its tokens, and the organisations that it is in or invited to.
 
-A browser may what the token may that it was signed in with; each form has that browser's word in it.
+A browser may change what the token may that it was signed in with. Each form contains the secret word of that browser.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from runner.base.errors import NotPublished, UsageError
-from runner.pages.html import rendered
 from runner.pages.report.served import ServedPage
 from runner.server.accounts import organizations as people
 from runner.server.accounts.accounts import Scope, Viewer
-from runner.server.accounts.administration import Token
 from runner.server.accounts.browser_sessions import SignedIn
 from runner.server.accounts.own_tokens import LONGEST_DAYS, make_own, own_tokens, revoke_own, token_scope
 from runner.server.web.authentication import server_of
-from runner.server.web.browser_session import who
-from runner.server.web.forms import from_here, posted, same
+from runner.server.web.browser_session import is_own_form, read_form
+from runner.server.web.pages.site import Session
 from runner.server.web.responses import PRIVATE, page_answer
-from runner.server.web.wording import day
+from runner.server.web.views import View, day
 
 pages = APIRouter(include_in_schema=False)
+Form = Annotated[dict[str, str], Depends(read_form)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLine:
+    """A token in the list of an account."""
+
+    id: str
+    scope: str
+    label: str
+    made: str
+    expires: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountView(View):
+    """Tokens and organisations of an account, with forms that change them."""
+
+    template = "account"
+    tokens: Sequence[TokenLine]
+    organisations: Sequence[people.OrganizationView]
+    changes: bool
+    """Whether the browser may change anything."""
+    wrong: str
+    made: str
+    """A new token, which is shown this once."""
+    word: str
+    longest: int
+    who: str
 
 
 @pages.get("/mine/account")
-def account(request: Request) -> Response:
-    """One's tokens and organisations."""
-    found = who(request)
-    return _to_login() if found is None else _page(request, found)
+def account(request: Request, session: Session) -> Response:
+    """The tokens and organisations of an account."""
+    return _page(request, session)
 
 
 @pages.post("/mine/account")
-async def change(request: Request) -> Response:
-    """What a form of that page asks for."""
-    said = await posted(request)
-    found = await run_in_threadpool(who, request)
-    if found is None:
-        return _to_login()
-    if not from_here(request) or not same(said.get("word", ""), found.word):
+async def change_account(request: Request, session: Session, form: Form) -> Response:
+    """Do what a form of that page asks for."""
+    if not is_own_form(request, form, session.word):
         wrong = "This form came from elsewhere; nothing was done."
-        return await run_in_threadpool(_page, request, found, wrong=wrong, status=403)
-    return await run_in_threadpool(_changed, request, found, said)
+        return await run_in_threadpool(_page, request, session, wrong=wrong, status=403)
+    return await run_in_threadpool(_change, request, session, form)
 
 
-def _changed(request: Request, found: SignedIn, said: Mapping[str, str]) -> Response:
+def _change(request: Request, session: SignedIn, form: dict[str, str]) -> Response:
     server = server_of(request)
     try:
         with server.database.writing() as connection:
-            made = _done(connection, found.viewer, said)
+            token = _apply_form(connection, session.viewer, form)
             server.database.changed(connection)
     except (UsageError, NotPublished, PermissionError) as error:
-        return _page(request, found, wrong=f"{error}.", status=400)
-    if made is not None:
-        return _page(request, found, made=made)
+        return _page(request, session, wrong=f"{error}.", status=400)
+    if token is not None:
+        return _page(request, session, made=token)
     return RedirectResponse("/mine/account", 303, {"cache-control": PRIVATE})
 
 
-def _done(connection: Connection, viewer: Viewer, said: Mapping[str, str]) -> str | None:
-    """Do what a form asks for; a new token, where it is that.
+def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) -> str | None:
+    """Do what a form asks for; return the new token if it asks for one.
 
     Raises:
-        UsageError, NotPublished, PermissionError: it cannot be, or not by this token.
+        UsageError, NotPublished, PermissionError: it cannot be done, or not with this token.
     """
-    what, name, other = said.get("what", ""), said.get("name", ""), said.get("account", "").strip()
+    what, name, other = form.get("what", ""), form.get("name", ""), form.get("account", "").strip()
     if not token_scope(connection, viewer).allows(Scope.PUBLISH):
-        raise PermissionError("You signed in with a token that may read: it changes nothing here")
+        raise PermissionError("You signed in with a token that may only read: it changes nothing here")
     if what == "make":
-        return make_own(connection, viewer, _scope(said), _days(said), said.get("label", "").strip()[:200])[1]
+        return make_own(connection, viewer, _scope(form), _days(form), form.get("label", "").strip()[:200])[1]
     if what == "revoke":
-        revoke_own(connection, viewer, said.get("token", ""))
+        revoke_own(connection, viewer, form.get("token", ""))
     elif what == "accept":
         people.accept(connection, viewer, name)
     elif what == "set":
-        people.set_member(connection, viewer, name, other, is_owner=said.get("place") == "owner")
+        people.set_member(connection, viewer, name, other, is_owner=form.get("place") == "owner")
     elif what == "remove":
         people.remove(connection, viewer, name, other)
     else:
-        raise UsageError("This form is none of ours")
+        raise UsageError("The form is unknown. Reload the page and submit it again")
     return None
 
 
-def _scope(said: Mapping[str, str]) -> Scope:
-    if said.get("scope") not in (Scope.READ, Scope.PUBLISH):
-        raise UsageError("A token reads or publishes")
-    return Scope(said["scope"])
+def _scope(form: dict[str, str]) -> Scope:
+    if form.get("scope") not in (Scope.READ, Scope.PUBLISH):
+        raise UsageError("The scope of a token is read or publish")
+    return Scope(form["scope"])
 
 
-def _days(said: Mapping[str, str]) -> float:
-    days = said.get("days", "")
+def _days(form: dict[str, str]) -> float:
+    days = form.get("days", "")
     if not days.isascii() or not days.isdigit() or not 1 <= int(days[:6]) <= LONGEST_DAYS:
         raise UsageError(f"A token lasts 1 to {LONGEST_DAYS} days")
     return float(days)
 
 
-def _to_login() -> Response:
-    return RedirectResponse("/login", 303, {"cache-control": PRIVATE})
-
-
-def _page(request: Request, found: SignedIn, *, wrong: str = "", made: str = "", status: int = 200) -> Response:
+def _page(request: Request, session: SignedIn, *, wrong: str = "", made: str = "", status: int = 200) -> Response:
+    viewer, word = session.viewer, session.word
     with server_of(request).database.reading() as connection:
-        facts: dict[str, Any] = {
-            "tokens": [_line(one) for one in own_tokens(connection, found.viewer, time.time())],
-            "organisations": people.organisations_of(connection, found.viewer),
-            "changes": token_scope(connection, found.viewer).allows(Scope.PUBLISH),
-        }
-    facts |= {"wrong": wrong, "made": made, "word": found.word, "longest": LONGEST_DAYS, "who": found.viewer.account}
-    section = rendered("served/account.html", facts)
+        tokens = [
+            TokenLine(id=token.id, scope=token.scope, label=token.label, made=day(token.created),
+                      expires="never" if token.expires is None else day(token.expires))
+            for token in own_tokens(connection, viewer, time.time())
+        ]  # fmt: skip
+        view = AccountView(
+            tokens=tokens, organisations=people.organisations_of(connection, viewer),
+            changes=token_scope(connection, viewer).allows(Scope.PUBLISH), wrong=wrong, made=made, word=word,
+            longest=LONGEST_DAYS, who=viewer.account,
+        )  # fmt: skip
     links = [("/", "Boards"), ("/mine", "Private releases")]
-    page = ServedPage("Your account", [("account", section)], links=links, who=found.viewer.account, word=found.word)
+    page = ServedPage("Your account", [("account", view.render())], links=links, who=viewer.account, word=word)
     return page_answer(request, page, status=status, cache=PRIVATE)
-
-
-def _line(one: Token) -> dict[str, str]:
-    expires = "never" if one.expires is None else day(one.expires)
-    return {"id": one.id, "scope": one.scope, "label": one.label, "made": day(one.created), "expires": expires}

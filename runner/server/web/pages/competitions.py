@@ -5,76 +5,80 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from runner.base.errors import NotPublished
-from runner.pages.html import rendered
 from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.competitions import board as boards
-from runner.server.web.api.competitions import Word
+from runner.server.web.api.competitions import CompetitionBoardResponse, CompetitionResponse, SubmissionRow, Word
 from runner.server.web.authentication import server_of
-from runner.server.web.pages.boards import no_page
+from runner.server.web.pages.site import missing_page
 from runner.server.web.responses import page_answer
-from runner.server.web.wording import href_of, label_of
+from runner.server.web.views import Command, View
 
 pages = APIRouter(include_in_schema=False)
-MOST = 1_000
+MAX_LISTED = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompetitionListView(View):
+    """All competitions."""
+
+    template = "competitions"
+    competitions: Sequence[CompetitionResponse]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompetitionView(View):
+    """A competition with its board."""
+
+    template = "competition"
+    competition: CompetitionBoardResponse
+    rows: Sequence[tuple[SubmissionRow, str]]
+    """Each submission with its interval."""
+    count: int
+    commands: Sequence[Command]
 
 
 @pages.get("/competitions")
-def listed(request: Request) -> Response:
+def list_competitions(request: Request) -> Response:
     """All competitions."""
     with server_of(request).database.reading() as connection:
-        found = boards.listed(connection, ANYBODY, time.time(), "", MOST)
-    section = rendered("served/competitions.html", {"competitions": [_with_times(one) for one in found]})
+        found = boards.listed(connection, ANYBODY, time.time(), "", MAX_LISTED)
+    section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in found]).render()
     return page_answer(request, ServedPage("Competitions", [("competitions", section)], here="/competitions"))
 
 
 @pages.get("/competitions/{owner}/{name}")
-def one(request: Request, owner: Word, name: Word) -> Response:
+def competition_page(request: Request, owner: Word, name: Word) -> Response:
     """A competition with its board."""
     server = server_of(request)
     try:
         with server.database.reading() as connection:
-            found = boards.board(connection, ANYBODY, owner, name, time.time())
+            board = CompetitionBoardResponse(**boards.board(connection, ANYBODY, owner, name, time.time()))
     except NotPublished:
-        return no_page(request, "There is no such competition here.")
-    counted = sum(one["count"] for one in found["submissions"])
-    shown = {**_with_times(found), "board": [_row(row) for row in found["board"]], "submissions": f"{counted:,}"}
-    commands = _commands(found, server.settings.address)
-    section = rendered("served/competition.html", {"one": shown, "commands": commands})
-    title = found["title"] or f"{owner}/{name}"
+        return missing_page(request, "There is no such competition here.")
+    view = CompetitionView(
+        competition=board, rows=[(row, format_interval(row.ci_low, row.ci_high)) for row in board.board],
+        count=sum(owner.count for owner in board.submissions), commands=_commands(board, server.settings.address),
+    )  # fmt: skip
+    title = board.title or board.competition
     links = [("/competitions", "Competitions")]
-    return page_answer(request, ServedPage(title, [("competition", section)], links=links))
+    return page_answer(request, ServedPage(title, [("competition", view.render())], links=links))
 
 
-def _with_times(one: dict[str, Any]) -> dict[str, Any]:
-    dataset = one["dataset"]
-    times = {"closing": one["closes"], "withdrawing": one["withdrawn"], "relabelling": one["relabelled"]}
-    return {
-        **one,
-        **{name: at and _minute(at) for name, at in times.items()},
-        "rows_href": href_of(dataset),
-        "rows_label": label_of(dataset),
-    }
-
-
-def _minute(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _commands(one: dict[str, Any], address: str) -> list[tuple[str, str]]:
-    """What takes part; of one that is closed, what gets its rows."""
+def _commands(competition: CompetitionResponse, address: str) -> list[Command]:
+    """Return the commands that take part; for a closed competition, only the one that gets its rows."""
     at = shlex.quote(address)
-    rows = ("Get the rows", f"nip-run install {one['dataset']} --from {at}")
-    if one["is_closed"] or one["withdrawn"] is not None:
+    rows = ("Get the rows", f"nip-run install {competition.dataset} --from {at}")
+    if competition.is_closed or competition.withdrawn is not None:
         return [rows]
-    path = one["dataset"].partition("/")[2]
+    path = competition.dataset.partition("/")[2]
     return [
         rows,
         ("Play a run on them", f"nip-run SPEC dataset.path={path} dataset.split=null fine_tune=null --run-id mine"),
@@ -82,17 +86,8 @@ def _commands(one: dict[str, Any], address: str) -> list[tuple[str, str]]:
     ]
 
 
-def _between(low: float, high: float) -> str:
-    """An interval, rounded outwards."""
+def format_interval(low: float | None, high: float | None) -> str:
+    """Return an interval, rounded outwards; "" if there is none."""
+    if low is None or high is None:
+        return ""
     return f"{math.floor(low * 1_000) / 1_000:g}–{math.ceil(high * 1_000) / 1_000:g}"
-
-
-def _row(row: dict[str, Any]) -> dict[str, Any]:
-    ranks = str(row["rank"]) if row["rank"] == row["rank_last"] else f"{row['rank']}–{row['rank_last']}"
-    ranks = "–" if row["rank"] is None else ranks
-    between = "" if row["ci_low"] is None else _between(row["ci_low"], row["ci_high"])
-    accuracy = "–" if row["accuracy"] is None else f"{row['accuracy']:g}"
-    return {
-        **row, "href": href_of(row["release"]), "label": label_of(row["release"]), "ranks": ranks, "between": between,
-        "accuracy": accuracy, "time": _minute(row["created"]),
-    }  # fmt: skip

@@ -1,108 +1,84 @@
-"""Games of published and of private runs, a page each, for whoever reads without a script."""
+"""Games of published and of private runs, a page each, for browsers without a script."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
+from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from runner.base.storage.safe_files import read_bounded
+from runner.documents.releases.reference import Reference
 from runner.pages.report.plain_games import game_section, games_section, row_at, unpacked
 from runner.pages.report.served import ServedPage
-from runner.server.web.browser_session import who
-from runner.server.web.pages.boards import no_page, site_of, words_alone
 from runner.server.web.pages.run_cache import CachedPage
-from runner.server.web.pages.sign_in import private_run
+from runner.server.web.pages.runs import find_run
+from runner.server.web.pages.site import ListingView, missing_page, run_reference, site_of
 from runner.server.web.responses import PRIVATE, PUBLIC, page_answer
 
 pages = APIRouter(include_in_schema=False)
 
 LISTED = 100
-MOST_PACKED = 32 << 20
+MAX_PIECE_BYTES = 32 << 20
 _TOO_LARGE = "This game is too large for a page; a browser with JavaScript shows it, and nip-run get has all of it."
 
 
 @pages.get("/run/{owner}/{name}/{version}/games")
-def games(request: Request, owner: str, name: str, version: str, part: str = "1") -> Response:
-    """The games of a published run, some at a time."""
-    return _answer(request, f"{owner}/{name}@{version}", _public(request, owner, name, version), part)
+@pages.get("/mine/run/{owner}/{name}/{version}/games")
+def games(request: Request, reference: Annotated[Reference, Depends(run_reference)], part: str = "1") -> Response:
+    """The games of a run, some at a time."""
+    return _respond(request, reference, request.url.path.removesuffix("/games"), part, LISTED)
 
 
 @pages.get("/run/{owner}/{name}/{version}/game/{place}")
-def game(request: Request, owner: str, name: str, version: str, place: str) -> Response:
-    """One game of a published run."""
-    return _answer(request, f"{owner}/{name}@{version}", _public(request, owner, name, version), None, place)
-
-
-@pages.get("/mine/run/{owner}/{name}/{version}/games")
-def my_games(request: Request, owner: str, name: str, version: str, part: str = "1") -> Response:
-    """The games of a private run, some at a time."""
-    return _answer(request, f"{owner}/{name}@{version}", _mine(request, owner, name, version), part)
-
-
 @pages.get("/mine/run/{owner}/{name}/{version}/game/{place}")
-def my_game(request: Request, owner: str, name: str, version: str, place: str) -> Response:
-    """One game of a private run."""
-    return _answer(request, f"{owner}/{name}@{version}", _mine(request, owner, name, version), None, place)
+def game(request: Request, reference: Annotated[Reference, Depends(run_reference)], place: str) -> Response:
+    """One game of a run."""
+    return _respond(request, reference, request.url.path.rpartition("/game/")[0], place, 1)
 
 
-Found = tuple[str, str | None, dict[str, Any]] | None
-"""Of a run that whoever asks may see: its hash, who is signed in, and what its page is sent with."""
-
-
-def _public(request: Request, owner: str, name: str, version: str) -> Found:
-    shown = site_of(request).boards.shown
-    said = shown and shown.release(f"run/{owner}/{name}@{version}")
-    return (said["sha256"], None, {}) if said else None
-
-
-def _mine(request: Request, owner: str, name: str, version: str) -> Found:
-    found = who(request)
-    said = found and private_run(request, found.viewer, owner, name, version)
-    if found is None or not said:
-        return None
-    return said["sha256"], found.viewer.account, {"who": found.viewer.account, "word": found.word}
-
-
-def _answer(request: Request, label: str, found: Found, part: str | None, place: str = "") -> Response:
-    if found is None:
-        return no_page(request, "There is no such run here.")
-    sha256, account, signed = found
-    run = request.url.path.removesuffix("/games") if part else request.url.path.rpartition("/game/")[0]
-    made = site_of(request).runs.there([sha256])
-    if made is None:  # its own page has it made
-        return RedirectResponse(run, 303, {"cache-control": "no-store"})
-    number = int(part or place) - 1 if re.fullmatch(r"[1-9][0-9]{0,7}", part or place) else -1
-    about = next(iter(made.said.get("about", {}).get("runs", ())), None)
-    first = number * (LISTED if part else 1)
+def _respond(request: Request, reference: Reference, at: str, number: str, size: int) -> Response:
+    """Return the page of some games: the part of the list with this number, or the game itself if `size` is 1."""
+    run = find_run(request, reference)
+    if run is None:
+        return missing_page(request, "There is no such run here.")
+    cached = site_of(request).runs.there([run.facts["sha256"]])
+    if cached is None:  # the run's own page has it made
+        return RedirectResponse(at, 303, {"cache-control": "no-store"})
+    first = (int(number) - 1) * size if re.fullmatch(r"[1-9][0-9]{0,7}", number) else -1
+    about = next(iter(cached.said.get("about", {}).get("runs", ())), None)
     if about is None or not 0 <= first < about["count"]:
-        return no_page(request, "There is no such game here.")
-    links = [(run, label), *([] if part else [(f"{run}/games?part={first // LISTED + 1}", "Games")])]
-    if part:
-        title, section = f"Games of {label}", _list(made, about, first, run)
+        return missing_page(request, "There is no such game here.")
+    label = str(reference).partition("/")[2]
+    links = [(at, label)]
+    if size == LISTED:
+        title, section = f"Games of {label}", _list_section(cached, about, first, at)
     else:
-        title, section = _game(made, about, first, run)
-    page = ServedPage(title, [("game", section)], links=links, **signed)
-    return page_answer(request, page, cache=PUBLIC if account is None else PRIVATE)
+        title, section = _game_section(cached, about, first, at)
+        links.append((f"{at}/games?part={first // LISTED + 1}", "Games"))
+    who, word = (None, "") if run.session is None else (run.session.viewer.account, run.session.word)
+    page = ServedPage(title, [("game", section)], links=links, who=who, word=word)
+    return page_answer(request, page, cache=PUBLIC if run.session is None else PRIVATE)
 
 
-def _piece(made: CachedPage, about: dict[str, Any], kind: str, place: int) -> dict[str, Any] | None:
-    """The piece that has a game, or its row."""
+def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: int) -> dict[str, Any] | None:
+    """Return the piece that has a game, or its row; None if it is too large."""
     firsts = about["lists" if kind == "list" else "pieces"]
     number = max(at for at, first in enumerate(firsts) if first <= place)
-    path = made.piece(f"{about['slug']}-{kind}-{number}")
-    if path is None or path.stat().st_size > MOST_PACKED:
+    path = cached.piece(f"{about['slug']}-{kind}-{number}")
+    if path is None or path.stat().st_size > MAX_PIECE_BYTES:
         return None
-    return unpacked(read_bounded(path, MOST_PACKED))
+    return unpacked(read_bounded(path, MAX_PIECE_BYTES))
 
 
-def _list(made: CachedPage, about: dict[str, Any], first: int, run: str) -> Any:
+def _list_section(cached: CachedPage, about: Mapping[str, Any], first: int, run: str) -> Markup:
     last = min(first + LISTED, about["count"])
-    piece = _piece(made, about, "list", first)
+    piece = _read_piece(cached, about, "list", first)
     if piece is None:
-        return words_alone("This list is too large for a page.")
+        return ListingView(lead=["This list is too large for a page."]).render()
     before, after = first // LISTED, first // LISTED + 2
     return games_section(
         [row_at(piece, place) for place in range(first, last)], first, about["count"], at=run,
@@ -111,10 +87,10 @@ def _list(made: CachedPage, about: dict[str, Any], first: int, run: str) -> Any:
     )  # fmt: skip
 
 
-def _game(made: CachedPage, about: dict[str, Any], place: int, run: str) -> tuple[str, Any]:
-    listed, piece = (_piece(made, about, kind, place) for kind in ("list", "games"))
+def _game_section(cached: CachedPage, about: Mapping[str, Any], place: int, run: str) -> tuple[str, Markup]:
+    listed, piece = (_read_piece(cached, about, kind, place) for kind in ("list", "games"))
     if listed is None or piece is None:
-        return f"Game {place + 1:,}", words_alone(_TOO_LARGE)
+        return f"Game {place + 1:,}", ListingView(lead=[_TOO_LARGE]).render()
     row = row_at(listed, place)
     section = game_section(
         row, piece["games"][place - piece["first"]], piece["texts"], about,

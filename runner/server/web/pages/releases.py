@@ -3,71 +3,79 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from runner.documents.releases.reference import COMPONENTS, Kind
-from runner.pages.html import rendered
 from runner.pages.report.served import ServedPage
 from runner.server.web.authentication import server_of
-from runner.server.web.pages.boards import listing, no_board, no_page, site_of
+from runner.server.web.pages.site import Board, ListingView, missing_page
 from runner.server.web.responses import page_answer
-from runner.server.web.wording import commands_of, day, release_line, version_line
+from runner.server.web.views import Command, ReleaseLine, VersionLine, View, commands_of, day
 
 pages = APIRouter(include_in_schema=False)
 
 LISTED = 100
-MOST_WORDS = 8
+MAX_WORDS = 8
 
 
-def _part(said: str) -> int:
-    return int(said) - 1 if re.fullmatch(r"[1-9][0-9]{0,5}", said) else 0
+def part_number(part: str = "1") -> int:
+    """Return which part of a list is asked for, counted from 0."""
+    return int(part) - 1 if re.fullmatch(r"[1-9][0-9]{0,5}", part) else 0
 
 
-def _listed(
-    title: str, lead: list[str], tables: list[tuple[str, list[dict[str, Any]]]], *, at: str, part: int, more: bool,
-    owner: str | None = None, searched: str = "",
-) -> ServedPage:  # fmt: skip
-    """Releases in tables; of `owner` alone."""
-    section = listing(lead, tables=tables, owner=owner, **_steps(at, part, more))
-    return ServedPage(title, [("listed", section)], searched=searched)
+Part = Annotated[int, Depends(part_number)]
 
 
-def _steps(at: str, part: int, more: bool) -> dict[str, str | None]:
-    mark = "&" if "?" in at else "?"
-    return {
-        "before": f"{at}{mark}part={part}" if part else None,
-        "after": f"{at}{mark}part={part + 2}" if more else None,
-    }
+@dataclass(frozen=True, kw_only=True)
+class ComponentView(View):
+    """All releases of one name, and the releases that use them."""
+
+    template = "component"
+    title: str
+    kind: str
+    owner: str
+    description: str
+    is_run: bool
+    facts: Sequence[tuple[str, str]]
+    versions: Sequence[VersionLine]
+    users: Sequence[ReleaseLine]
+    commands: Sequence[Command]
+    before: str | None
+    after: str | None
 
 
-def component(request: Request, owner: str, name: str, part: str = "1") -> Response:
+def _steps(at: str, part: int, more: bool) -> tuple[str | None, str | None]:
+    """Return the addresses of the parts of a list before and after this one."""
+    start = f"{at}{'&' if '?' in at else '?'}part="
+    return f"{start}{part}" if part else None, f"{start}{part + 2}" if more else None
+
+
+def component(request: Request, board: Board, owner: str, name: str, part: Part) -> Response:
     """All releases of one name, and what was made with them."""
     kind = request.url.path.split("/")[1]
-    shown = site_of(request).boards.shown
-    if shown is None:
-        return no_board(request)
-    releases = shown.releases_of(kind, owner, name)
+    releases = board.releases_of(kind, owner, name)
     if not releases:
-        return no_page(request, f"There is no such {kind} here.")
-    at, used = _part(part), shown.uses_of(kind, owner, name)
-    users = shown.users_of(kind, owner, name, at * LISTED, LISTED + 1)
-    newest = next((one for one in releases if one["yanked"] is None), releases[0])
-    facts = {
-        "title": f"{owner}/{name}", "kind": kind, "owner": owner, "description": newest["description"],
-        "is_run": kind == Kind.RUN,
-        "facts": [("Newest", newest["version"]), ("Published", day(newest["created"])),
-                  ("Licence", newest["licence"] or "none is given")],
-        "versions": [version_line(one, used) for one in releases],
-        "users": [release_line(one) | {"uses": version} for one, version in users[:LISTED]],
-        "commands": commands_of(newest["reference"], kind, server_of(request).settings.address),
-        **_steps(request.url.path, at, len(users) > LISTED),
-    }  # fmt: skip
-    section = rendered("served/component.html", facts)
-    return page_answer(request, ServedPage(f"{owner}/{name}", [("component", section)]))
+        return missing_page(request, f"There is no such {kind} here.")
+    used = board.uses_of(kind, owner, name)
+    users = board.users_of(kind, owner, name, part * LISTED, LISTED + 1)
+    newest = next((release for release in releases if release["yanked"] is None), releases[0])
+    before, after = _steps(request.url.path, part, len(users) > LISTED)
+    view = ComponentView(
+        title=f"{owner}/{name}", kind=kind, owner=owner, description=newest["description"], is_run=kind == Kind.RUN,
+        facts=[("Newest", newest["version"]), ("Published", day(newest["created"])),
+               ("Licence", newest["licence"] or "none is given")],
+        versions=[VersionLine.from_facts(release, used) for release in releases],
+        users=[ReleaseLine.from_facts(user, uses=version) for user, version in users[:LISTED]],
+        commands=commands_of(newest["reference"], kind, server_of(request).settings.address),
+        before=before, after=after,
+    )  # fmt: skip
+    return page_answer(request, ServedPage(f"{owner}/{name}", [("component", view.render())]))
 
 
 for _kind in (Kind.RUN, *COMPONENTS):
@@ -75,27 +83,25 @@ for _kind in (Kind.RUN, *COMPONENTS):
 
 
 @pages.get("/owner/{name}")
-def owner(request: Request, name: str, part: str = "1") -> Response:
+def owner(request: Request, board: Board, name: str, part: Part) -> Response:
     """All public releases of an owner."""
-    shown = site_of(request).boards.shown
-    if shown is None:
-        return no_board(request)
-    count, at = shown.count_of_owner(name), _part(part)
-    found = shown.of_owner(name, at * LISTED, LISTED + 1)
-    if not found:
-        return no_page(request, "Nobody of this name has published anything here.")
-    tables: dict[str, list[dict[str, Any]]] = {"Runs": [], "Components and models": [], "Parts of trainings": []}
-    for one, is_part in found[:LISTED]:
-        what = "Parts of trainings" if is_part else "Runs" if one["kind"] == Kind.RUN else "Components and models"
-        tables[what].append(release_line(one))
-    lead = [f"{count:,} public release{'' if count == 1 else 's'}"]
-    more = len(found) > LISTED
-    return page_answer(
-        request, _listed(name, lead, list(tables.items()), at=f"/owner/{name}", part=at, more=more, owner=name)
-    )
+    count = board.count_of_owner(name)
+    releases = board.of_owner(name, part * LISTED, LISTED + 1)
+    if not releases:
+        return missing_page(request, "Nobody of this name has published anything here.")
+    tables: dict[str, list[ReleaseLine]] = {"Runs": [], "Components and models": [], "Parts of trainings": []}
+    for release, is_part in releases[:LISTED]:
+        table = "Parts of trainings" if is_part else "Runs" if release["kind"] == Kind.RUN else "Components and models"
+        tables[table].append(ReleaseLine.from_facts(release))
+    before, after = _steps(f"/owner/{name}", part, len(releases) > LISTED)
+    view = ListingView(
+        lead=[f"{count:,} public release{'' if count == 1 else 's'}"], tables=list(tables.items()), owner=name,
+        before=before, after=after,
+    )  # fmt: skip
+    return page_answer(request, ServedPage(name, [("listed", view.render())]))
 
 
-def _found_in_words(count: int, part: int) -> str:
+def _count_text(count: int, part: int) -> str:
     first = part * LISTED
     if count == 0:
         return "Nothing that is public has all of these words."
@@ -105,19 +111,18 @@ def _found_in_words(count: int, part: int) -> str:
 
 
 @pages.get("/search")
-def search(request: Request, q: str = "", part: str = "1") -> Response:
+def search(request: Request, board: Board, part: Part, q: str = "") -> Response:
     """Releases that have all words in their names, descriptions, benchmarks, models."""
-    shown = site_of(request).boards.shown
-    if shown is None:
-        return no_board(request)
-    asked, at = q[:200], _part(part)
-    words = asked.lower().split()[:MOST_WORDS]
-    found = shown.found(words, at * LISTED, LISTED + 1) if words else []
+    query = q[:200]
+    words = query.lower().split()[:MAX_WORDS]
+    found = board.found(words, part * LISTED, LISTED + 1) if words else []
     lead = ["Words are looked for in names, owners, descriptions, benchmarks, protocols and models."]
     if words:
-        lead.insert(0, _found_in_words(len(found), at))
-    tables = [("", [release_line(one) for one in found[:LISTED]])]
-    at_words = "/search?" + urlencode({"q": asked}, errors="replace")
-    return page_answer(
-        request, _listed("Search", lead, tables, at=at_words, part=at, more=len(found) > LISTED, searched=asked)
-    )
+        lead.insert(0, _count_text(len(found), part))
+    address = "/search?" + urlencode({"q": query}, errors="replace")
+    before, after = _steps(address, part, len(found) > LISTED)
+    view = ListingView(
+        lead=lead, tables=[("", [ReleaseLine.from_facts(release) for release in found[:LISTED]])],
+        before=before, after=after,
+    )  # fmt: skip
+    return page_answer(request, ServedPage("Search", [("listed", view.render())], searched=query))

@@ -6,24 +6,16 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from runner.server.web.pages import account, boards, competitions, games, releases, runs, sign_in
-from runner.server.web.pages.site import ServerSite
+from runner.server.web.pages.site import EarlyResponse, ServerSite, early_response
 
 
 def add_pages(app: FastAPI, site: ServerSite) -> None:
-    """Have an application answer with pages, once `site.boards` is started."""
+    """Add the pages to an application, which are answered once `site.boards` is started."""
     app.state.site = site
-    pages_of = (
-        boards.pages,
-        competitions.pages,
-        games.pages,
-        sign_in.pages,
-        account.pages,
-        runs.pages,
-        releases.pages,
-    )
-    for router in pages_of:
-        for route in router.routes:
+    app.add_exception_handler(EarlyResponse, early_response)
+    app.include_router(boards.data)  # before `/board/{page}`, which also matches names of files
+    for module in (boards, competitions, games, sign_in, account, runs, releases):
+        for route in module.pages.routes:
             if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
                 route.methods.add("HEAD")
-    for router in (boards.data, *pages_of):
-        app.include_router(router)
+        app.include_router(module.pages)

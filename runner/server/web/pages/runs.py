@@ -1,131 +1,284 @@
-"""Pages of published runs: one with its games, its lineage and its commands; two side by side."""
+"""Pages of published and private runs: one with its games, its lineage and its commands; two side by side."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from markupsafe import Markup
+from sqlalchemy import Row, select
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from runner.documents.releases.reference import Kind, Reference
-from runner.pages.html import rendered
+from runner.base.errors import ReleaseError
+from runner.documents.releases.limits import MAX_MANIFEST
+from runner.documents.releases.manifest import MANIFEST, Release
+from runner.documents.releases.reference import Reference
 from runner.pages.report.served import NOTHING, ServedPage
-from runner.server.accounts.accounts import ANYBODY
+from runner.registry.lineage.listed_facts import listed_facts
+from runner.registry.transports.listing import small_file
+from runner.server.accounts.accounts import ANYBODY, Viewer
+from runner.server.accounts.browser_sessions import SignedIn
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
+from runner.server.store.schema import is_release, releases
+from runner.server.visible_tree import ServerTree, seen_by
 from runner.server.web.api_errors import fault
 from runner.server.web.authentication import server_of
-from runner.server.web.browser_session import has_private_run
+from runner.server.web.browser_session import find_session
 from runner.server.web.callers import address_of
-from runner.server.web.pages.boards import no_board, no_page, site_of, words_alone
 from runner.server.web.pages.run_cache import Busy, CachedPage
+from runner.server.web.pages.site import (
+    Board,
+    EarlyResponse,
+    ListingView,
+    Session,
+    missing_page,
+    run_reference,
+    site_of,
+    waiting_page,
+)
 from runner.server.web.responses import PRIVATE, PUBLIC, page_answer, piece_file
-from runner.server.web.wording import commands_of, day, href_of, label_of, lineage_facts, rank, release_line
+from runner.server.web.views import (
+    Command,
+    FamilyLine,
+    ReleaseLine,
+    View,
+    commands_of,
+    day,
+    draw_learning_curve,
+    draw_lineage,
+    href_of,
+    label_of,
+    rank,
+)
 
 pages = APIRouter(include_in_schema=False)
 
 WAIT_SECONDS = 25.0
-"""For a page that is made for the first time; a browser asks again after that."""
+"""How long a request waits for a page that is made for the first time."""
+RELOAD_SECONDS = 5
+"""When the browser asks again after that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproductionLine:
+    """A run that reproduces another one."""
+
+    href: str
+    label: str
+    owner: str
+    outcome: str
+    said: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPageView(View):
+    """A run; if it is private, without anything that the board says about it."""
+
+    template = "run"
+    owner: str
+    private: bool
+    yanked: str | None
+    wrong: str | None
+    """Why its games cannot be shown."""
+    description: str
+    parts: Sequence[tuple[str, str]]
+    rank: str | None
+    page: str | None
+    """The board that it is on."""
+    tier: str | None
+    tier_meaning: str
+    owner_runs: int | None
+    facts: Sequence[tuple[str, str]]
+    links: Sequence[tuple[str, Sequence[tuple[str, str | None]]]]
+    """The releases that it was made with and that were made from it, by role, each with its page."""
+    commands: Sequence[Command]
+    inner: Markup
+    games: str | None
+    lineage: Markup | None
+    curve: Markup | None
+    family: Sequence[FamilyLine]
+    parameters: str
+    reproductions: Sequence[ReproductionLine]
+    versions: Sequence[ReleaseLine]
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run that the caller may see."""
+
+    facts: Mapping[str, Any]
+    session: SignedIn | None
+    """Who is signed in; None on the page of a public run."""
+
+
+def find_run(request: Request, reference: Reference) -> FoundRun | None:
+    """Return the public run of an address or, below `/mine`, the private one; None if the caller sees none."""
+    if request.url.path.startswith("/mine/"):
+        session = find_session(request)
+        facts = None if session is None else private_run(request, session.viewer, reference)
+    else:
+        session, board = None, site_of(request).boards.shown
+        facts = None if board is None else board.release(str(reference))
+    return None if facts is None else FoundRun(facts, session)
+
+
+def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[str, Any] | None:
+    """Return the facts of a private run that the viewer may see."""
+    server = server_of(request)
+    query = select(releases).where(is_release(reference), releases.c.visibility == "private", seen_by(viewer))
+    with server.database.reading() as connection:
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    tree = ServerTree(server.database, server.blobs, viewer)
+    try:
+        manifest = small_file(tree.open(f"{reference.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
+        release = Release.from_bytes(manifest, server.settings.limits)
+    except ReleaseError:
+        return None
+    more = {"description": release.description, "licence": release.licence, "signed": False,
+            "version": reference.version, "pinned": release.facts.get("pinned")}  # fmt: skip
+    return {**listed_facts(release), **release_facts(row), **more}
+
+
+def _has_private_run(request: Request, viewer: Viewer, reference: Reference) -> bool:
+    return private_run(request, viewer, reference) is not None
+
+
+def release_facts(row: Row[Any]) -> dict[str, Any]:
+    """Return what lists show of a private release."""
+    return {
+        "reference": f"{row.kind}/{row.owner}/{row.name}@{row.version}", "kind": row.kind, "owner": row.owner,
+        "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": None, "description": "",
+    }  # fmt: skip
+
+
+async def _cached_page(
+    request: Request, references: Sequence[Reference], hashes: Sequence[str], session: SignedIn | None = None
+) -> CachedPage:
+    """Return the cached page of one run or of two; have it made first, within limits. Raises EarlyResponse if busy."""
+    if session is None:
+        viewer, asker = ANYBODY, address_of(request.scope, server_of(request).settings.proxies)
+    else:
+        viewer, asker = session.viewer, f"account {session.viewer.account}"
+    try:
+        return await site_of(request).runs.made(references, hashes, viewer, WAIT_SECONDS, asker=asker)
+    except Busy:
+        message = "This page is being made; it asks again by itself."
+        raise EarlyResponse(waiting_page(request, message, RELOAD_SECONDS)) from None
 
 
 @pages.get("/run/{owner}/{name}/{version}")
-async def run(request: Request, owner: str, name: str, version: str) -> Response:
+async def public_run_page(
+    request: Request, board: Board, reference: Annotated[Reference, Depends(run_reference)]
+) -> Response:
     """A published run."""
-    site, settings = site_of(request), server_of(request).settings
-    shown = site.boards.shown
-    if shown is None:
-        return no_board(request)
-    reference = f"run/{owner}/{name}@{version}"
-    said = await run_in_threadpool(shown.release, reference)
-    if said is None:
-        if await run_in_threadpool(has_private_run, request, owner, name, version):
-            return RedirectResponse(f"/mine{href_of(reference)}", 303, {"cache-control": PRIVATE})
-        return no_page(request, "There is no such run here.")
-    try:
-        made = await site.runs.made(
-            [Reference(Kind.RUN, owner, name, version)], [said["sha256"]], ANYBODY, WAIT_SECONDS,
-            asker=asker_of(request),
-        )  # fmt: skip
-    except Busy:
-        return busy(request)
+    facts = await run_in_threadpool(board.release, str(reference))
+    if facts is None:
+        session = await run_in_threadpool(find_session, request)
+        if session is not None and await run_in_threadpool(_has_private_run, request, session.viewer, reference):
+            return RedirectResponse(f"/mine{href_of(str(reference))}", 303, {"cache-control": PRIVATE})
+        return missing_page(request, "There is no such run here.")
+    cached = await _cached_page(request, [reference], [facts["sha256"]])
 
     def make() -> ServedPage:
-        return run_page(said, made, f"{href_of(reference)}/data/", settings.address, shown)
+        return run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, board)
 
-    if not made.lasts:
+    if not cached.lasts:
         return page_answer(request, await run_in_threadpool(make), cache="no-store")
-    return await run_in_threadpool(site.kept.answer, request, (shown.name, reference), make)
+    return await run_in_threadpool(site_of(request).page_cache.answer, request, (board.name, str(reference)), make)
+
+
+@pages.get("/mine/run/{owner}/{name}/{version}")
+async def private_run_page(
+    request: Request, session: Session, reference: Annotated[Reference, Depends(run_reference)]
+) -> Response:
+    """A private run."""
+    facts = await run_in_threadpool(private_run, request, session.viewer, reference)
+    if facts is None:
+        return missing_page(request, "There is no such run here.")
+    cached = await _cached_page(request, [reference], [facts["sha256"]], session)
+    address = server_of(request).settings.address
+    page = await run_in_threadpool(run_page, facts, cached, request.url.path, address, None, session=session)
+    return page_answer(request, page, cache=PRIVATE)
 
 
 def run_page(
-    said: dict[str, Any], made: CachedPage, data: str, address: str, shown: BoardSnapshot | None, **signed_in: str
-) -> ServedPage:
-    """The page of a run; of a private one without anything that the board says of it."""
-    reference, is_public = said["reference"], shown is not None
-    row = None if shown is None else shown.row_of(reference)
-    task = None if shown is None or row is None else shown.task(row["page"])
-    tier = said.get("tier")
-    facts = [(name, said[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if said[key]]
-    facts += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
-    facts += [("Published", day(said["created"])), ("Licence", said["licence"] or "none is given"),
-              ("Signed", "yes" if said["signed"] else "no"), ("SHA-256 of its manifest", said["sha256"])]  # fmt: skip
-    facts += [("Pinned", "not pinned: its files are in no public commit")] if said.get("pinned") is False else []
-    family = lineage_facts([] if shown is None else shown.family_of(reference), said["sha256"][:12])
-    if said.get("what") == "training":  # its own page has that curve already
-        family["curve"] = None
-    inner = Markup("").join(Markup(html) for _, html in made.said.get("sections", ()))  # noqa: S704 - ours, escaped
-    told = {
-        "owner": said["owner"], "private": not is_public, "yanked": said["yanked"], "description": said["description"],
-        "tier": said.get("tier_words"), "tier_meaning": TIERS.get(tier or "", ""), "owner_runs": said.get("owner_runs"),
-        "rank": task and row and f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}",
-        "page": row and row["page"],
-        "facts": facts, "wrong": made.said.get("wrong"), "inner": inner, "parameters": made.said.get("parameters", ""),
-        **family,
-        "links": [] if shown is None else _by_role(shown.links_from(reference)),
-        "reproductions": [
-            {**one, "href": href_of(one["release"]), "label": label_of(one["release"])}
-            for one in said.get("reproductions", ())
+    facts: Mapping[str, Any], cached: CachedPage, at: str, address: str, board: BoardSnapshot | None,
+    *, session: SignedIn | None = None,
+) -> ServedPage:  # fmt: skip
+    """Return the page of a run at the address `at`; without a board, that of a private one."""
+    reference = facts["reference"]
+    row = None if board is None else board.row_of(reference)
+    task = None if board is None or row is None else board.task(row["page"])
+    family = [] if board is None else board.family_of(reference)
+    if len(family) < 2:  # it stands alone
+        family = []
+    key, is_training = facts["sha256"][:12], facts.get("what") == "training"
+    has_games = any(run["count"] for run in cached.said.get("about", {}).get("runs", ()))
+    versions = [] if board is None else board.releases_of("run", facts["owner"], facts["name"])
+    reproductions, parameters = facts.get("reproductions", ()), cached.said.get("parameters", "")
+    sections = {"lineage": family, "parameters": parameters, "reproductions": reproductions}
+    parts = [("#get", "Get and reproduce"), *((f"#{name}", name.capitalize()) for name in sections if sections[name])]
+    parts += [("#versions", "Versions")] if len(versions) > 1 else []
+    parts += [(compared, "Compare with the first of its board")] if (compared := _comparison(row, task)) else []
+    view = RunPageView(
+        owner=facts["owner"], private=board is None, yanked=facts["yanked"], description=facts["description"],
+        wrong=cached.said.get("wrong"), parts=parts,
+        rank=f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
+        page=None if row is None else row["page"],
+        tier=facts.get("tier_words"), tier_meaning=TIERS.get(facts.get("tier") or "", ""),
+        owner_runs=facts.get("owner_runs"), facts=_facts(facts, row),
+        links=[] if board is None else _by_role(board.links_from(reference)),
+        commands=commands_of(reference, facts["kind"], address, trains=is_training),
+        inner=Markup("").join(Markup(html) for _, html in cached.said.get("sections", ())),  # noqa: S704 - ours, escaped
+        games=f"{at}/games" if has_games else None,
+        lineage=draw_lineage(family, key) if family else None,
+        curve=None if is_training else draw_learning_curve(family, key),  # a training's own page has that curve
+        family=[FamilyLine.from_row(member) for member in family], parameters=parameters,
+        reproductions=[
+            ReproductionLine(href=href_of(one["release"]), label=label_of(one["release"]), owner=one["owner"],
+                             outcome=one["outcome"], said=one["said"])
+            for one in reproductions
         ],
-        "commands": commands_of(reference, said["kind"], address, trains=said.get("what") == "training"),
-        "versions": [] if shown is None else [
-            release_line(one) for one in shown.releases_of("run", said["owner"], said["name"])
-        ],
-    }  # fmt: skip
-    has_games = any(one["count"] for one in made.said.get("about", {}).get("runs", ()))
-    told["games"] = f"{data.removesuffix('data/')}games" if has_games else None
-    told["parts"] = _parts(told, _compared(row, task))
-    about = {**made.said.get("about", NOTHING), "data": data}
-    route = next(iter(made.said.get("sections", ())), ["run", ""])[0]
-    links = [("/", "Boards")] if is_public else [("/mine", "Private releases")]
+        versions=[ReleaseLine.from_facts(version) for version in versions],
+    )  # fmt: skip
+    about = {**cached.said.get("about", NOTHING), "data": f"{at}/data/"}
+    route = next(iter(cached.said.get("sections", ())), ["run", ""])[0]
+    links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
     links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
-    return ServedPage(label_of(reference), [(route, rendered("served/run.html", told))], about, links, **signed_in)  # type: ignore[arg-type]
+    who, word = (session.viewer.account, session.word) if session else (None, "")
+    return ServedPage(label_of(reference), [(route, view.render())], about, links, who=who, word=word)
+
+
+def _facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    shown = [(name, facts[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if facts[key]]
+    shown += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
+    shown += [("Published", day(facts["created"])), ("Licence", facts["licence"] or "none is given"),
+              ("Signed", "yes" if facts["signed"] else "no"), ("SHA-256 of its manifest", facts["sha256"])]  # fmt: skip
+    if facts.get("pinned") is False:
+        shown.append(("Pinned", "not pinned: its files are in no public commit"))
+    return shown
 
 
 _ROLES = {"part": "Its parts", "output": "Models that it made", "reproduces": "Plays anew", "child_of": "Made from"}
 
 
 def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tuple[str, str | None]]]]:
-    """What a release was made with, and what came of it: for each role the releases, with their pages."""
-    found: dict[str, list[tuple[str, str | None]]] = {}
-    for role, target, there in links:
-        found.setdefault(role, []).append((label_of(target), href_of(target) if there else None))
-    return [(_ROLES.get(role, role.replace("_", " ").capitalize()), them) for role, them in found.items()]
+    """Return the linked releases for each role, with the pages of those that are public."""
+    by_role: dict[str, list[tuple[str, str | None]]] = {}
+    for role, target, is_public in links:
+        by_role.setdefault(role, []).append((label_of(target), href_of(target) if is_public else None))
+    return [(_ROLES.get(role, role.replace("_", " ").capitalize()), targets) for role, targets in by_role.items()]
 
 
-def _parts(told: Mapping[str, Any], compared: str | None) -> list[tuple[str, str]]:
-    """Where on a run's page is what, and what is beside it."""
-    names = ("lineage", "parameters", "reproductions")
-    there = [("#get", "Get and reproduce"), *((f"#{name}", name.capitalize()) for name in names if told[name])]
-    there += [("#versions", "Versions")] if len(told["versions"]) > 1 else []
-    return [*there, *([(compared, "Compare with the first of its board")] if compared else [])]
-
-
-def _compared(row: dict[str, Any] | None, task: dict[str, Any] | None) -> str | None:
-    """The page of a run beside the first of its board."""
+def _comparison(row: Mapping[str, Any] | None, task: Mapping[str, Any] | None) -> str | None:
+    """Return the page that compares a run with the first of its board."""
     leader = task and task["leader"]
     if row is None or not leader or leader["release"] == row["release"]:
         return None
@@ -133,89 +286,66 @@ def _compared(row: dict[str, Any] | None, task: dict[str, Any] | None) -> str | 
     return f"/compare{first}{second}"
 
 
-def asker_of(request: Request) -> str:
-    """Whose place in a queue a request takes."""
-    return address_of(request.scope, server_of(request).settings.proxies)
-
-
-def busy(request: Request) -> Response:
-    """That a page is still being made."""
-    section = words_alone("This page is being made; it asks again by itself.")
-    made = page_answer(request, ServedPage("In a moment", [("making", section)], again=5), status=503, cache="no-store")
-    made.headers["retry-after"] = "5"
-    return made
-
-
 @pages.get("/run/{owner}/{name}/{version}/data/{piece}.json.gz")
-def run_piece(request: Request, owner: str, name: str, version: str, piece: str) -> Response:
-    """Games of a published run for the script of its page."""
-    site = site_of(request)
-    said = site.boards.shown and site.boards.shown.release(f"run/{owner}/{name}@{version}")
-    made = site.runs.there([said["sha256"]]) if said else None
-    path = made and made.piece(piece)
-    return piece_file(path, PUBLIC) if path else fault(404, "missing", "there is no such piece; load the page again")
+@pages.get("/mine/run/{owner}/{name}/{version}/data/{piece}.json.gz")
+def run_piece(request: Request, reference: Annotated[Reference, Depends(run_reference)], piece: str) -> Response:
+    """Games of a run for the script of its page."""
+    run = find_run(request, reference)
+    cache = PUBLIC if run is None or run.session is None else PRIVATE
+    return _piece_response(request, [] if run is None else [run.facts["sha256"]], piece, cache)
+
+
+def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache: str = PUBLIC) -> Response:
+    cached = site_of(request).runs.there(hashes) if hashes else None
+    path = cached and cached.piece(piece)
+    return piece_file(path, cache) if path else fault(404, "missing", "there is no such piece; load the page again")
 
 
 @pages.get("/compare")
 def compare_form(request: Request, base: str = "", other: str = "") -> Response:
-    """To the page of two runs that are named as OWNER/NAME@VERSION."""
-    found = [
-        re.fullmatch(r"(?:run/)?([a-z0-9._-]{1,100})/([a-z0-9._-]{1,100})@([A-Za-z0-9._-]{1,100})", one)
-        for one in (base, other)
-    ]
-    if None in found:
-        return no_page(request, "Two runs are compared by their releases: /compare?base=OWNER/NAME@VERSION&other=...")
-    return RedirectResponse("/compare/" + "/".join("/".join(one.groups()) for one in found if one), 303)
+    """Redirect to the page of two runs that are named as OWNER/NAME@VERSION."""
+    name = r"[a-z0-9._-]{1,100}"
+    matches = [re.fullmatch(rf"(?:run/)?({name})/({name})@([A-Za-z0-9._-]{{1,100}})", one) for one in (base, other)]
+    if None in matches:
+        message = "Two runs are compared by their releases: /compare?base=OWNER/NAME@VERSION&other=..."
+        return missing_page(request, message)
+    return RedirectResponse("/compare/" + "/".join("/".join(match.groups()) for match in matches if match), 303)
 
 
-_TWO = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
+_PAIR = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
 
 
-def _two(request: Request) -> list[Reference]:
-    """The runs that an address names."""
-    said = request.path_params
-    return [
-        Reference(Kind.RUN, *(said[f"{name}{which}"] for name in ("owner", "name", "version"))) for which in ("", "2")
-    ]
+def _pair(request: Request) -> list[Reference]:
+    """Return the runs that an address names."""
+    values = list(request.path_params.values())
+    return [run_reference(*values[:3]), run_reference(*values[3:6])]
 
 
-@pages.get(_TWO)
-async def compare(request: Request) -> Response:
+def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
+    """Return the hashes of two public runs; none if one of them is not public here."""
+    facts = [board.release(str(reference)) for reference in pair]
+    return [one["sha256"] for one in facts if one] if all(facts) else []
+
+
+@pages.get(_PAIR)
+async def compare(request: Request, board: Board) -> Response:
     """Two published runs side by side."""
-    site = site_of(request)
-    shown = site.boards.shown
-    if shown is None:
-        return no_board(request)
-    wanted = _two(request)
-    references = [str(one) for one in wanted]
-    said = [await run_in_threadpool(shown.release, one) for one in references]
-    if said[0] is None or said[1] is None or references[0] == references[1]:
-        return no_page(request, "There are no such two runs here.")
-    try:
-        made = await site.runs.made(
-            wanted, [said[0]["sha256"], said[1]["sha256"]], ANYBODY, WAIT_SECONDS, asker=asker_of(request)
-        )
-    except Busy:
-        return busy(request)
-    page = compare_page(references, made, str(request.url.path))
-    return page_answer(request, page, cache=PUBLIC if made.lasts else "no-store")
+    pair = _pair(request)
+    hashes = await run_in_threadpool(_pair_hashes, board, pair)
+    if not hashes or pair[0] == pair[1]:
+        return missing_page(request, "There are no such two runs here.")
+    cached = await _cached_page(request, pair, hashes)
+    sections = [(route, Markup(html)) for route, html in cached.said.get("sections", ())]  # noqa: S704 - ours, escaped
+    if not sections:
+        message = f"They cannot be compared: {cached.said.get('wrong', 'nothing was found')}"
+        sections = [("compare", ListingView(lead=[message]).render())]
+    about = {**cached.said.get("about", NOTHING), "data": f"{request.url.path}/data/"}
+    links = [(href_of(str(reference)), label_of(str(reference))) for reference in pair]
+    page = ServedPage("Two runs compared", sections, about, links)
+    return page_answer(request, page, cache=PUBLIC if cached.lasts else "no-store")
 
 
-def compare_page(references: list[str], made: CachedPage, path: str) -> ServedPage:
-    inner = [(route, Markup(html)) for route, html in made.said.get("sections", ())]  # noqa: S704 - ours, escaped
-    if not inner:
-        inner = [("compare", words_alone(f"They cannot be compared: {made.said.get('wrong', 'nothing was found')}"))]
-    about = {**made.said.get("about", NOTHING), "data": f"{path}/data/"}
-    links = [(href_of(one), label_of(one)) for one in references]
-    return ServedPage("Two runs compared", inner, about, links)
-
-
-@pages.get(_TWO + "/data/{piece}.json.gz")
-def compare_piece(request: Request, piece: str) -> Response:
+@pages.get(_PAIR + "/data/{piece}.json.gz")
+def compare_piece(request: Request, board: Board, piece: str) -> Response:
     """Pairs of games for the script of a page of two runs."""
-    site = site_of(request)
-    shown = site.boards.shown
-    said = [shown and shown.release(str(one)) for one in _two(request)]
-    made = site.runs.there([one["sha256"] for one in said if one]) if all(said) else None
-    path = made and made.piece(piece)
-    return piece_file(path, PUBLIC) if path else fault(404, "missing", "there is no such piece; load the page again")
+    return _piece_response(request, _pair_hashes(board, _pair(request)), piece)

@@ -1,14 +1,28 @@
-"""What the pages of a server share."""
+"""What the pages of a server share: its boards, its page cache, and the responses that replace a page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
+from fastapi import Depends, Request
+from starlette.responses import RedirectResponse, Response
+
+from runner.documents.releases.reference import Kind, Reference
+from runner.pages.report.served import ServedPage
+from runner.server.accounts.browser_sessions import SignedIn
+from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.updates import Boards
 from runner.server.settings import Settings
 from runner.server.store.database import Database
+from runner.server.web.browser_session import find_session
 from runner.server.web.pages.run_cache import RunPages
-from runner.server.web.responses import PageCache
+from runner.server.web.responses import PRIVATE, PageCache, page_answer
+from runner.server.web.views import Command, ReleaseLine, View
+
+RETRY_SECONDS = 3
+"""When to ask again for the first board of a server."""
 
 
 @dataclass(frozen=True)
@@ -17,8 +31,84 @@ class ServerSite:
 
     boards: Boards
     runs: RunPages
-    kept: PageCache = field(default_factory=PageCache)
+    page_cache: PageCache = field(default_factory=PageCache)
 
     @classmethod
     def of(cls, settings: Settings, database: Database) -> ServerSite:
         return cls(Boards(settings, database), RunPages(settings))
+
+
+class EarlyResponse(Exception):
+    """Raised to answer a request with a response other than the page."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+async def early_response(_: Request, error: Exception) -> Response:
+    """Answer with the response of an `EarlyResponse`."""
+    assert isinstance(error, EarlyResponse)
+    return error.response
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListingView(View):
+    """Lines of text above tables of releases."""
+
+    template = "listed"
+    lead: Sequence[str]
+    tables: Sequence[tuple[str, Sequence[ReleaseLine]]] = ()
+    before: str | None = None
+    after: str | None = None
+    commands: Sequence[Command] = ()
+    owner: str | None = None
+    """Whose releases all of them are, if they are of one owner."""
+    links: Sequence[tuple[str, str]] = ()
+
+
+def site_of(request: Request) -> ServerSite:
+    """Return what the pages of the server share."""
+    site: ServerSite = request.app.state.site
+    return site
+
+
+def missing_page(request: Request, message: str) -> Response:
+    """Return the 404 page; it says the same whether a page does not exist or the caller may not see it."""
+    hint = "If it was published just now, it is here in a few seconds. What is private is at /mine, for its owners."
+    page = ServedPage("Not here", [("missing", ListingView(lead=(message, hint)).render())])
+    return page_answer(request, page, status=404, cache="no-store")
+
+
+def waiting_page(request: Request, message: str, seconds: int) -> Response:
+    """Return a page that the browser reloads after some seconds."""
+    page = ServedPage("In a moment", [("making", ListingView(lead=(message,)).render())], again=seconds)
+    response = page_answer(request, page, status=503, cache="no-store")
+    response.headers["retry-after"] = str(seconds)
+    return response
+
+
+def find_board(request: Request) -> BoardSnapshot:
+    """Return the newest board. Raises EarlyResponse if the first one is still being made."""
+    board = site_of(request).boards.shown
+    if board is None:
+        message = "The boards are being made for the first time; this page asks again by itself."
+        raise EarlyResponse(waiting_page(request, message, RETRY_SECONDS))
+    return board
+
+
+def require_session(request: Request) -> SignedIn:
+    """Return who is signed in. Raises EarlyResponse, with the way to the sign-in page, if nobody is."""
+    session = find_session(request)
+    if session is None:
+        raise EarlyResponse(RedirectResponse("/login", 303, {"cache-control": PRIVATE}))
+    return session
+
+
+def run_reference(owner: str, name: str, version: str) -> Reference:
+    """Return the run that an address names."""
+    return Reference(Kind.RUN, owner, name, version)
+
+
+Board = Annotated[BoardSnapshot, Depends(find_board)]
+Session = Annotated[SignedIn, Depends(require_session)]

@@ -1,0 +1,310 @@
+"""Typed contents of the server's templates, and the text that pages show for rows, releases and lineages."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from runner.base import text
+from runner.base.text import dollars
+from runner.documents.releases.reference import Kind
+from runner.pages.boards.page import bar, outcomes_in_words
+from runner.pages.charts.curve import Series, curve
+from runner.pages.charts.estimates import ChartEstimate
+from runner.pages.charts.lineage import GraphLink, GraphNode, lineage
+from runner.pages.html import rendered
+
+MAX_DESCRIPTION = 160
+"""Characters of a description in a list; the release's own page has all of it."""
+MAX_LINEAGE_NODES = 40
+"""Runs in the drawing of a lineage; the table below the drawing has all."""
+
+Command = tuple[str, str]
+"""A shell command after what it does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """The content of a template; the template uses the names of the fields."""
+
+    template: ClassVar[str]
+
+    def render(self) -> Markup:
+        return rendered(f"served/{self.template}.html", vars(self))
+
+
+def href_of(reference: str) -> str:
+    """Return the page of a release: a run has its own, a component one for all its releases."""
+    kind, _, rest = reference.partition("/")
+    name, _, version = rest.partition("@")
+    at = f"/{kind}/{quote(name)}"
+    return f"{at}/{quote(version, safe='')}" if kind == Kind.RUN else at
+
+
+def label_of(reference: str) -> str:
+    """Return the name that pages show for a release."""
+    return reference.partition("/")[2]
+
+
+def day(seconds: float) -> str:
+    """Return the date of a time, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+
+
+def decimal(value: Any) -> str:
+    """Return a number as tables show it, or a dash for anything else."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return text.decimal(value) if is_number else "–"
+
+
+def interval(facts: Mapping[str, Any]) -> str:
+    """Return a confidence interval as tables show it; "" if there is none."""
+    ends = [facts.get(end) for end in ("ci_low", "ci_high")]
+    low, high = (end if decimal(end) != "–" else None for end in ends)
+    return "–".join(text.interval_ends(low, high) or ())
+
+
+def rank(row: Mapping[str, Any]) -> str:
+    """Return the range of ranks of a row, or a dash."""
+    first, last = row["rank"], row["rank_last"]
+    return "–" if first is None else f"{first:,}" if first == last else f"{first:,}–{last:,}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardTableRow:
+    """The cells of a row of a board."""
+
+    rank: str
+    href: str
+    run: str
+    point: str
+    accuracy: str
+    interval: str
+    bar: Markup
+    n: str
+    clusters: str
+    repeats: int | str
+    tier: str
+    protocol: str
+    models: str
+    outcomes: str
+    cost: str
+    trained_on: str
+    finished: str
+    owner_runs: str
+    marks: Sequence[str]
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], domain: Sequence[float] | None) -> Self:
+        return cls(
+            rank=rank(row), href=row["href"], run=row["run"], point=row["short_point"] or "",
+            accuracy=decimal(row["accuracy"]), interval=interval(row), bar=bar(row, domain),
+            n="–" if row["n"] is None else f"{row['n']:,}",
+            clusters=f"{row['clusters']:,}" if row["clusters"] else "",
+            repeats=row["per_datapoint"] if (row["per_datapoint"] or 1) != 1 else "",
+            tier=row["tier_words"], protocol=row["protocol"], models=row["models"] or "–",
+            outcomes=outcomes_in_words(row["outcomes"]), cost=dollars(row["cost_usd"]),
+            trained_on=row["trained_on"] or "–", finished=(row["finished_at"] or "–")[:10],
+            owner_runs=f"{row['owner_runs']:,}", marks=row["marks"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskLine:
+    """A board in the list of the first page."""
+
+    page: str
+    benchmark: str
+    task: str
+    selection: str
+    runs: str
+    owners: str
+    leader: str | None
+    """The first run; None if none is ranked."""
+    leader_href: str
+    ties: str
+    accuracy: str
+    interval: str
+    newest: str
+
+    @classmethod
+    def from_task(cls, task: Mapping[str, Any]) -> Self:
+        leader = task["leader"]
+        ties = 0 if leader is None else leader["rank_last"] - leader["rank"]
+        return cls(
+            page=task["page"], benchmark=task["benchmark"], task=(task["task"] or "unknown")[:8],
+            selection=task["selection"] or "all of it", runs=f"{task['rows']:,}", owners=f"{task['owners']:,}",
+            leader=leader and leader["run"], leader_href=leader["href"] if leader else "",
+            ties=f"tied with {ties:,} more" if ties else "",
+            accuracy="–" if leader is None else decimal(leader["accuracy"]),
+            interval="" if leader is None else interval(leader), newest=task["newest"][:10],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseLine:
+    """A release in a list."""
+
+    href: str
+    label: str
+    owner: str
+    what: str
+    accuracy: str
+    published: str
+    tier: str
+    yanked: str | None
+    description: str
+    uses: str
+    """The version of a component that it uses, on the page of that component."""
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any], href: str | None = None, uses: str = "") -> Self:
+        accuracy = facts.get("accuracy")
+        what = [facts["kind"] if facts["kind"] != Kind.RUN else facts.get("what") or "run", facts.get("benchmark")]
+        return cls(
+            href=href or href_of(facts["reference"]), label=label_of(facts["reference"]), owner=facts["owner"],
+            what=", ".join(str(one) for one in what if one),
+            accuracy=decimal(accuracy.get("value")) if isinstance(accuracy, dict) else "–",
+            published=day(facts["created"]), tier=facts.get("tier_words") or "–", yanked=facts["yanked"],
+            description=_shorten(facts["description"]), uses=uses,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionLine:
+    """A release in the list of all versions of its name."""
+
+    version: str
+    published: str
+    used: str
+    licence: str | None
+    signed: bool
+    sha256: str
+    yanked: str | None
+    description: str
+    href: str | None
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any], used: Mapping[str, int]) -> Self:
+        return cls(
+            version=facts["version"], published=day(facts["created"]), used=f"{used.get(facts['version'], 0):,}",
+            licence=facts["licence"], signed=facts["signed"], sha256=facts["sha256"], yanked=facts["yanked"],
+            description=_shorten(facts["description"]),
+            href=href_of(facts["reference"]) if facts["kind"] == Kind.RUN else None,
+        )  # fmt: skip
+
+
+def _shorten(description: str) -> str:
+    is_short = len(description) <= MAX_DESCRIPTION
+    return description if is_short else f"{description[:MAX_DESCRIPTION].rstrip()}…"
+
+
+def commands_of(reference: str, kind: str, address: str, *, trains: bool = False) -> list[Command]:
+    """Return the commands that get a release and reproduce a run; `trains`: it is a training run."""
+
+    def line(*words: str) -> str:
+        return shlex.join(["nip-run", *words, "--from", address])
+
+    if kind != Kind.RUN:
+        return [
+            ("Install it, for specs that name it", line("install", reference)),
+            ("Check every hash of it", line("verify", reference)),
+        ]
+    return [
+        ("Get all that it was made of as a folder, every file checked", line("get", reference)),
+        ("Make every number again from its transcripts; nobody is called", line("reproduce", reference)),
+        *(() if trains else (("Play it anew with your key, and compare", line("reproduce", reference, "--fresh")),)),
+        ("Check every hash and record of it", line("verify", reference)),
+    ]
+
+
+def home_commands(address: str) -> list[Command]:
+    """Return the commands of the first page."""
+    at = shlex.quote(address)
+    return [
+        ("Publish a run", f"nip-run publish RUN --as OWNER --licence MIT --to {at}"),
+        ("Get one, with all that it was made of", f"nip-run get OWNER/NAME@VERSION --from {at}"),
+        ("The boards in a terminal", f"nip-run leaderboard --from {at}"),
+    ]
+
+
+def board_commands(address: str) -> list[Command]:
+    """Return the commands of the page of a board."""
+    at = shlex.quote(address)
+    return [
+        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard --from {at} --json"),
+        ("A release as a folder, every file checked", f"nip-run get REF --from {at}"),
+        ("Its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF --from {at}"),
+    ]
+
+
+# Lineage
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyLine:
+    """A run or model in the table of a lineage."""
+
+    href: str | None
+    label: str
+    kind: str
+    sources: str
+    outputs: str
+    accuracy: str
+    rollouts: str
+    cost: str
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        published, effort = row["published"], row["cumulative"]
+        at_least = "at least " if "rollouts" in effort["at_least"] else ""
+        return cls(
+            href=href_of(published[0]) if published else None,
+            label=label_of(published[0]) if published else row["run_id"],
+            kind=row["kind"], sources=", ".join(map(str, row["from"])), outputs=", ".join(map(str, row["to"])),
+            accuracy=decimal(_accuracy(row).get("value")), rollouts=f"{at_least}{effort['rollouts'] or 0:,}",
+            cost=dollars(effort["cost_usd"]),
+        )  # fmt: skip
+
+
+def draw_lineage(family: Sequence[Mapping[str, Any]], key: str) -> Markup:
+    """Draw which run was trained from which."""
+    drawn = family[:MAX_LINEAGE_NODES]
+    nodes = [GraphNode(row["run_id"], row["run_id"], _node_text(row)) for row in drawn]
+    links = [GraphLink(before, row["run_id"]) for row in drawn for before in row["after"]]
+    return lineage(nodes, links, title="What was trained from what", key=f"lineage-{key}")
+
+
+def _node_text(row: Mapping[str, Any]) -> str:
+    value = _accuracy(row).get("value")
+    return row["kind"] if value is None else f"{row['kind']} {decimal(value)}"
+
+
+def _accuracy(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    accuracy = row.get("accuracy")
+    return accuracy if isinstance(accuracy, dict) else {}
+
+
+def draw_learning_curve(family: Sequence[Mapping[str, Any]], key: str) -> Markup | None:
+    """Draw the accuracy by the iterations of training behind a run, with a line for each benchmark."""
+    points: dict[str, list[tuple[float, ChartEstimate]]] = {}
+    for row in family:
+        accuracy = _accuracy(row)
+        if row["kind"] == "benchmark" and decimal(accuracy.get("value")) != "–":
+            estimate = ChartEstimate.of(row["run_id"], accuracy)
+            points.setdefault(str(row["benchmark"]), []).append((float(row["cumulative"]["iterations"]), estimate))
+    series = [
+        Series(name, sorted(estimates, key=lambda point: point[0]))
+        for name, estimates in points.items()
+        if len({iterations for iterations, _ in estimates}) > 1
+    ]
+    if not series:
+        return None
+    return curve(series, title="Accuracy by iterations of training behind it", x="iterations", key=f"curve-{key}")

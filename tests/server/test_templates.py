@@ -1,0 +1,75 @@
+"""Templates of the server's pages: each has a typed view, and renders whatever its view may contain."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any
+
+import pytest
+from jinja2 import meta
+from markupsafe import Markup
+from pydantic import BaseModel
+
+import runner.server.web.app  # noqa: F401 - defines all views
+from runner.pages import html
+from runner.pages.report.served import ServedPage, served
+from runner.server.web.views import View
+
+TEMPLATES = Path(html.__file__).parent / "templates" / "served"
+OF_OTHERS = {"base", "parts", "game", "games"}
+"""Templates without a view: the frame of all pages, macros, and those of the report's games."""
+VIEWS = {view.template: view for view in View.__subclasses__()}
+SAMPLES = {
+    str: "text", int: 3, float: 0.5, bool: True, Markup: Markup("<b>drawn</b>"),
+    datetime: datetime(2026, 1, 2, tzinfo=UTC),
+}  # fmt: skip
+
+
+def sample(kind: Any, *, full: bool) -> Any:
+    """A value of a type: with everything that it may contain, or with as little as it can."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, UnionType):
+        return sample(next(one for one in arguments if one is not NoneType), full=True) if full else None
+    if origin in (list, Sequence):
+        return [sample(arguments[0], full=full), sample(arguments[0], full=True)] if full else []
+    if origin is tuple:
+        return (
+            [sample(arguments[0], full=full)] if arguments[1:] == (...,) else [sample(a, full=full) for a in arguments]
+        )
+    if origin is typing.Literal:
+        return arguments[0 if full else -1]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return list(kind)[0 if full else -1]
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = {name: sample(field.annotation, full=full) for name, field in kind.model_fields.items()}
+        return kind.model_validate(fields)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{field.name: sample(hints[field.name], full=full) for field in dataclasses.fields(kind)})
+    return SAMPLES[kind] if full or kind is datetime else kind()
+
+
+def test_each_template_has_one_view() -> None:
+    assert VIEWS.keys() | OF_OTHERS == {path.stem for path in TEMPLATES.glob("*.html")}
+    assert len(VIEWS) == len(View.__subclasses__())
+
+
+@pytest.mark.parametrize("template", sorted(VIEWS))
+def test_a_template_uses_just_the_names_of_its_view(template: str) -> None:
+    tree = html._environment().parse((TEMPLATES / f"{template}.html").read_text("utf-8"))
+    fields = {field.name for field in dataclasses.fields(VIEWS[template])}
+    assert meta.find_undeclared_variables(tree) == fields
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("template", sorted(VIEWS))
+def test_a_template_renders_all_that_its_view_may_contain(template: str, full: bool) -> None:
+    section = sample(VIEWS[template], full=full).render()
+    page = served(ServedPage("A page", [(template, section)], who="acme" if full else None, again=3 if full else None))
+    assert section.encode() in page
