@@ -19,7 +19,7 @@ from runner.registry.board.board import PublishedRow, RegistryBoard
 from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
 from runner.registry.lineage.descriptions import legend
 from runner.results.leaderboard.local_board import local_rows, with_stop_reasons, without_board
-from runner.results.leaderboard.model import LeaderboardRow, lists_of
+from runner.results.leaderboard.model import LeaderboardRow, Row, lists_of
 from runner.results.leaderboard.results_folder import Results
 from runner.results.sweep_points import point_of
 
@@ -109,15 +109,7 @@ def local_board(results: Results, named: str | None = None) -> BoardPage:
     rows = with_stop_reasons(local_rows(results), results)
     lists = lists_of(rows)
     names = _names(lists)
-    told = [
-        _task_list(
-            name,
-            listed,
-            [_local(*both) for both in zip(listed, _short_points(listed), strict=True)],
-            sweeps_of(listed, results),
-        )
-        for name, listed in zip(names, lists, strict=True)
-    ]
+    tasks = _task_lists(lists, names, _local, lambda listed: sweeps_of(listed, results))
     where = named or str(results.path)
     at = "" if where == "results" else f" --results {shlex.quote(where)}"
     said = () if rows else (f"There are no rows in {where}{without_board(results)}.",)
@@ -130,7 +122,7 @@ def local_board(results: Results, named: str | None = None) -> BoardPage:
         ),
         ("Make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
     ]
-    return BoardPage(where, False, at, told, said=said, commands=commands)
+    return BoardPage(where, False, at, tasks, said=said, commands=commands)
 
 
 def published_board(
@@ -144,20 +136,12 @@ def published_board(
     board = replace(board, where=named or board.where)
     lists = lists_of(board.rows)
     names = _names(lists) if name_of is None else [name_of(listed[0]) for listed in lists]
-    told = [
-        _task_list(
-            name,
-            listed,
-            [_published(*both) for both in zip(listed, _short_points(listed), strict=True)],
-            published_sweeps(listed),
-        )
-        for name, listed in zip(names, lists, strict=True)
-    ]
+    tasks = _task_lists(lists, names, _published, published_sweeps)
     place = f" --from {shlex.quote(board.where)}"
     hidden = [line for line in not_shown(board) if not line.startswith("left out: ")]
     if not board.rows:
         said = [f"No benchmark is published in {board.where}.", *hidden]
-        return BoardPage(board.where, True, place, told, board.left_out, said)
+        return BoardPage(board.where, True, place, tasks, board.left_out, said)
     meaning = legend(mark for row in board.rows for mark in row.marks)
     commands = [
         ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
@@ -167,7 +151,7 @@ def published_board(
         ("Two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
     ]
     said = [tiers_in_words(board), *([meaning] if meaning else []), *hidden]
-    return BoardPage(board.where, True, place, told, board.left_out, said, commands)
+    return BoardPage(board.where, True, place, tasks, board.left_out, said, commands)
 
 
 def _names(lists: Sequence[Sequence[LeaderboardRow]]) -> list[str]:
@@ -181,11 +165,17 @@ def _names(lists: Sequence[Sequence[LeaderboardRow]]) -> list[str]:
     return names
 
 
-def _task_list(
-    name: str, listed: Sequence[LeaderboardRow], rows: Sequence[BoardRow], sweeps: Sequence[SweepPoints]
-) -> TaskList:
-    first = listed[0]
-    return TaskList(name, str(first.benchmark), first.task, first.selection, rows, sweeps)
+def _task_lists(
+    lists: Sequence[Sequence[Row]],
+    names: Sequence[str],
+    row_of: Callable[[Row, str | None], BoardRow],
+    sweeps: Callable[[Sequence[Row]], Sequence[SweepPoints]],
+) -> list[TaskList]:
+    tasks = []
+    for name, listed in zip(names, lists, strict=True):
+        first, rows = listed[0], [row_of(*both) for both in zip(listed, _short_points(listed), strict=True)]
+        tasks.append(TaskList(name, str(first.benchmark), first.task, first.selection, rows, sweeps(listed)))
+    return tasks
 
 
 _SAME = (

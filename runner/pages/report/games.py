@@ -17,7 +17,7 @@ Pieces are gzip of JSON, whose `format` is `FORMAT`; SLUG is the run's in `about
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -149,74 +149,78 @@ def by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
+class PieceWriter:
+    """Numbered pieces of a list whose items come one at a time; a piece is kept once it is full."""
+
+    def __init__(self, name: str, items: str, keep: Callable[[str, Any], None]) -> None:
+        """`items` is the key of the items in a piece, and `NAME-N` the name of a piece."""
+        self._name, self._key, self._keep = name, items, keep
+        self.count = 0
+        self._firsts: list[int] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._first, self._size = self.count, 0
+        self._items: list[dict[str, Any]] = []
+        self.texts = Texts()
+        """The texts of the piece that is not full yet."""
+
+    def add(self, item: dict[str, Any], size: int) -> None:
+        """Add an item, whose JSON has about `size` bytes besides its texts."""
+        self._items.append(item)
+        self.count += 1
+        self._size += size
+        if self.texts.size + self._size >= PIECE_BYTES:
+            self._write()
+            self._firsts.append(self._first)
+            self._start()
+
+    def _write(self) -> None:
+        data = {"format": FORMAT, "first": self._first, "texts": self.texts.all, self._key: self._items}
+        self._keep(f"{self._name}-{len(self._firsts)}", data)
+
+    def flush(self) -> list[int]:
+        """Keep the piece that is not full yet; return the place of the first item in each piece."""
+        if not self._items:
+            return list(self._firsts)
+        self._write()
+        return [*self._firsts, self._first]
+
+
 class GamesData:
-    """The games of one run as its page reads them: what is full is kept at once, so memory is bounded by a piece."""
+    """The games of one run as its page reads them: full pieces are kept at once, so one piece bounds the memory."""
 
     def __init__(self, slug: str, keep: Keep) -> None:
         self._slug, self._packing = slug, Packing(keep)
-        self.count = 0
+        self._pieces = PieceWriter(f"{slug}-games", "games", self._packing.add)
         self._lists: list[int] = []
         self._rows: list[dict[str, Any]] = []
-        self._firsts: list[int] = []
-        self._piece = _Piece(0)
+
+    @property
+    def count(self) -> int:
+        return self._pieces.count
 
     def add(self, game: GamePage, row: dict[str, Any]) -> None:
-        self._piece.add(game)
         self._rows.append(row)
-        self.count += 1
-        if self._piece.is_full:
-            self._keep_piece()
-            self._firsts.append(self._piece.first)
-            self._piece = _Piece(self.count)
+        self._pieces.add(_Packer(game, self._pieces.texts).packed(), 400 + 200 * len(game.rollout.calls))
         if len(self._rows) == ROWS:
             self._keep_rows()
             self._lists.append(self.count - ROWS)
             self._rows = []
 
     def about(self) -> dict[str, Any]:
-        """Where the games stand that were added so far, all of which are kept by now."""
-        if len(self._piece):
-            self._keep_piece()
+        """Keep all games that were added so far, and return where they are."""
+        pieces = self._pieces.flush()
         if self._rows:
             self._keep_rows()
         self._packing.end()
-        return {
-            "count": self.count,
-            "lists": [*self._lists, *([self.count - len(self._rows)] if self._rows else [])],
-            "pieces": [*self._firsts, *([self._piece.first] if len(self._piece) else [])],
-        }
-
-    def _keep_piece(self) -> None:
-        self._packing.add(f"{self._slug}-games-{len(self._firsts)}", self._piece.to_json())
+        lists = [*self._lists, *([self.count - len(self._rows)] if self._rows else [])]
+        return {"count": self.count, "lists": lists, "pieces": pieces}
 
     def _keep_rows(self) -> None:
         first = self.count - len(self._rows)
         data = {"format": FORMAT, "first": first, "count": len(self._rows), "columns": by_column(self._rows)}
         self._packing.add(f"{self._slug}-list-{len(self._lists)}", data)
-
-
-class _Piece:
-    """Games that are read together."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self._texts = Texts()
-        self._games: list[dict[str, Any]] = []
-        self._size = 0
-
-    def __len__(self) -> int:
-        return len(self._games)
-
-    @property
-    def is_full(self) -> bool:
-        return self._texts.size + self._size >= PIECE_BYTES
-
-    def add(self, game: GamePage) -> None:
-        self._games.append(_Packer(game, self._texts).packed())
-        self._size += 400 + 200 * len(game.rollout.calls)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, "first": self.first, "texts": self._texts.all, "games": self._games}
 
 
 class _Packer:

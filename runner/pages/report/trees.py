@@ -13,8 +13,8 @@ from typing import Any
 
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.tree_shape import NodePath, TreeShape
-from runner.pages.packing import PIECE_BYTES, Texts, packed
-from runner.pages.report.games import FORMAT
+from runner.pages.packing import Texts, packed
+from runner.pages.report.games import FORMAT, PieceWriter
 from runner.pages.site import Keep
 from runner.results.finetune.preferences import preferences
 from runner.rollouts.agents.agent import Agent
@@ -43,8 +43,7 @@ class TreesData:
         self._statistics = TreeStatistics(plan.spec.protocol, plan.shape)
         self._whole = 0
         self._branches: list[Rollout] = []
-        self._firsts: list[int] = []
-        self._piece = _Piece(0)
+        self._pieces = PieceWriter(f"{slug}-trees", "trees", lambda name, data: keep(name, packed(data)))
         self._rows: list[dict[str, Any]] = []
         self.pairs: Counter[str] = Counter()
         self.branches = 0
@@ -71,32 +70,22 @@ class TreesData:
     def _end(self) -> None:
         branches, self._branches = self._branches, []
         self.branches += len(branches)
-        packer = _Packer(branches, self._trees, self._piece.texts)
+        packer = _Packer(branches, self._trees, self._pieces.texts)
         if packer.root is not None:
             self._statistics.add(packer.root)
             self._whole += 1
-        self._piece.trees.append(packer.packed())
         self.pairs.update(pair["agent"] for pair in packer.pairs)
         self._rows.append(packer.row())
-        if self._piece.texts.size + 400 * self._piece.nodes >= PIECE_BYTES:
-            self._keep_piece()
-            self._firsts.append(self._piece.first)
-            self._piece = _Piece(self.count)
-
-    def _keep_piece(self) -> None:
-        piece = self._piece
-        data = {"format": FORMAT, "first": piece.first, "texts": piece.texts.all, "trees": piece.trees}
-        self._keep(f"{self._slug}-trees-{len(self._firsts)}", packed(data))
+        tree = packer.packed()
+        self._pieces.add(tree, 400 * tree["size"])
 
     def about(self) -> dict[str, Any]:
-        """Where the trees stand that were added so far, all of which are whole, and kept by now."""
+        """Keep the trees that were added so far, all of which are whole, and return where they are."""
         if self._branches:
             self._end()
-        is_begun = bool(self._piece.trees)
-        if is_begun:
-            self._keep_piece()
+        pieces = self._pieces.flush()
         self._keep(f"{self._slug}-treelist", packed({"format": FORMAT, "trees": self._rows}))
-        return {"count": self.count, "pieces": [*self._firsts, *([self._piece.first] if is_begun else [])]}
+        return {"count": self.count, "pieces": pieces}
 
     def expected(self) -> Mapping[str, Sequence[float]]:
         """By agent and round, the mean reward that was expected at the nodes of trees."""
@@ -105,19 +94,6 @@ class TreesData:
         found = self._statistics.original_statistics()["mean_expected_reward_by_round"]
         assert isinstance(found, dict)
         return found
-
-
-class _Piece:
-    """Trees that are read together."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.texts = Texts()
-        self.trees: list[dict[str, Any]] = []
-
-    @property
-    def nodes(self) -> int:
-        return sum(tree["size"] for tree in self.trees)
 
 
 class _Packer:
