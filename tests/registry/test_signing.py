@@ -228,7 +228,7 @@ def test_by_the_commands_it_is_signed_checked_and_not_got_by_another_key(library
 def test_where_no_signature_can_be_no_key_is_asked_to_have_signed(tmp_path: Path) -> None:
     for what in ("last", "claims-0123456789"):
         done = nip_run_here("verify", what, "--signer-key", "key.pub", cwd=tmp_path)
-        assert (done.returncode, "a signature stays in the registry" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, "--signer-key needs a release in a registry" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(
