@@ -13,7 +13,7 @@ from runner.server.accounts.accounts import ANYBODY
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.permissions import closed_to_others
-from runner.server.web.pages.run_cache import PAGE, _make
+from runner.server.web.pages.run_cache import PAGE, write_page
 from tests.support.serving import Served
 
 
@@ -64,8 +64,8 @@ def test_a_page_that_the_server_itself_could_not_make_is_not_kept(
     wanted = [Reference(Kind.RUN, "alice", "first", "1")]
     nowhere = Settings(folder=tmp_path, database=f"sqlite:///{tmp_path}/nowhere/registry.sqlite")
     with pytest.raises(RunError, match="cannot be written"):
-        _make(tmp_path, nowhere, wanted, ANYBODY, tmp_path)
+        write_page(tmp_path, nowhere, wanted, ANYBODY, tmp_path)
     settings = Settings(folder=tmp_path)
     Database(settings.database_url).close()
-    assert _make(tmp_path, settings, wanted, ANYBODY, tmp_path) is not None
+    assert write_page(tmp_path, settings, wanted, ANYBODY, tmp_path) is not None
     assert not (tmp_path / PAGE).exists()

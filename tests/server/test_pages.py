@@ -327,19 +327,19 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
     """As where a run is hidden, or the database is busy, just when its page is made."""
     bundle = run_copy(site, "later")
     reference = bundle.release.reference
-    pages = RunPages(site.served.settings, soon=0.01)
+    pages = RunPages(site.served.settings, retry_seconds=0.01)
 
     async def asked() -> CachedPage:
-        return await pages.made([reference], [bundle.sha256], ANYBODY, 60, asker="somebody")
+        return await pages.get([reference], [bundle.sha256], ANYBODY, 60, asker="somebody")
 
     before = asyncio.run(asked())
-    assert "no run/alice/later@1" in before.said["wrong"]
+    assert "no run/alice/later@1" in str(before.content.wrong)
     assert not before.lasts
     put(site.server, [bundle])
     time.sleep(0.02)
     after = asyncio.run(asked())
     assert after.lasts
-    assert "wrong" not in after.said
+    assert after.content.wrong is None
 
 
 @pytest.mark.full

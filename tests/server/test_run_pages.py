@@ -13,7 +13,7 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.service import Service
 from runner.server.settings import Settings
-from runner.server.web.pages.run_cache import OF_ONE, WAITING, Busy, CachedPage, RunPages, forget_old
+from runner.server.web.pages.run_cache import MAX_OF_ONE_ASKER, MAX_WAITING, Busy, CachedPage, RunPages, forget_old
 
 
 def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path) -> None:
@@ -25,15 +25,15 @@ def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path
     async def asked(asker: str, *names: str, wait: float = 0.001) -> CachedPage:
         # No process has begun within a millisecond, on any machine.
         runs = [Reference(Kind.RUN, "acme", name, "1") for name in names]
-        return await pages.made(runs, list(names), ANYBODY, wait, asker=asker)
+        return await pages.get(runs, list(names), ANYBODY, wait, asker=asker)
 
     async def all_of_it() -> tuple[
         list[BaseException | CachedPage], BaseException | CachedPage, BaseException | CachedPage, CachedPage
     ]:
-        greedy = [asked("greedy", f"a{number}", f"b{number}") for number in range(WAITING)]
+        greedy = [asked("greedy", f"a{number}", f"b{number}") for number in range(MAX_WAITING)]
         first = await asyncio.gather(*greedy, return_exceptions=True)
-        waiting = sum(len(lane.making) for lane in pages.lanes.values())
-        assert waiting <= OF_ONE
+        waiting = sum(len(lane.tasks) for lane in pages.lanes.values())
+        assert waiting <= MAX_OF_ONE_ASKER
         (again,) = await asyncio.gather(asked("greedy", "c", "d"), return_exceptions=True)
         (other,) = await asyncio.gather(asked("other", "e", "f", wait=60), return_exceptions=True)
         return first, again, other, await asked("greedy", "a-run", wait=60)
@@ -41,7 +41,7 @@ def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path
     first, again, other, run = asyncio.run(all_of_it())
     assert all(isinstance(one, Busy) for one in [*first, again])
     assert isinstance(other, CachedPage)
-    assert "a-run" in run.said["wrong"]
+    assert "a-run" in str(run.content.wrong)
     server.database.close()
 
 

@@ -45,11 +45,11 @@ def _respond(request: Request, reference: Reference, at: str, number: str, size:
     run = find_run(request, reference)
     if run is None:
         return missing_page(request, "There is no such run here.")
-    cached = site_of(request).runs.there([run.facts["sha256"]])
+    cached = site_of(request).runs.find([run.facts["sha256"]])
     if cached is None:  # the run's own page has it made
         return RedirectResponse(at, 303, {"cache-control": "no-store"})
     first = (int(number) - 1) * size if re.fullmatch(r"[1-9][0-9]{0,7}", number) else -1
-    about = next(iter(cached.said.get("about", {}).get("runs", ())), None)
+    about = next(iter(cached.content.about["runs"]), None)
     if about is None or not 0 <= first < about["count"]:
         return missing_page(request, "There is no such game here.")
     label = str(reference).partition("/")[2]

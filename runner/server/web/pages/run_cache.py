@@ -1,10 +1,10 @@
-"""Pages of published runs and of two side by side, each made once, when it is first asked for, in a process of its own.
+"""A cache of the pages of published runs and of pairs of runs; each page is made once, in a process of its own.
 
-What is read is a stranger's, so that time and memory are bounded; a release never changes, so that what was made of its
-bytes stays. What could not be made for another reason is told for a while, and then tried anew.
+Releases come from strangers, so the time and memory of that process are bounded. A release never changes, so a page
+that follows from its bytes stays cached. A page that fails for another reason is tried again after a while.
 
-Of two runs there are as many pages as pairs, which anybody may ask for: they are made and kept beside those of one run,
-and take no place of theirs. In each lane one who asks has few places.
+Anybody may ask for any pair of runs, so pairs have a lane of their own and take no place of single runs. In each lane
+an asker has few places.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from runner.base.errors import NotPublished
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create, make_folders, read_bounded, remove_folder
 from runner.documents.releases.reference import Reference
+from runner.pages.report.served import NOTHING
 from runner.registry.skipped_releases import in_words
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
@@ -41,147 +42,169 @@ from runner.version import __version__
 LOG = logging.getLogger("nip_run.server")
 
 PAGE = "page.json"
+MAX_PAGE_BYTES = 64 << 20
 TOO_MUCH = "it takes more time, memory or room than this server gives to a page"
 NOT_NOW = "this server cannot make its page now; its log says why"
 PARAMETERS = "parameters.yaml"
-MOST_PARAMETERS = 1 << 18
+MAX_PARAMETERS_BYTES = 1 << 18
 LANES = ("one", "two")
 """Folders of the pages of one run, and of two."""
-MOST_KEPT = 2_000
-"""Pages of a lane; of more the oldest are removed, and made again when they are asked for."""
+MAX_PAGES = 2_000
+"""Pages of a lane; the least recently read ones above that are removed, and made again when they are asked for."""
 BOUNDS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
-"""Of the making of one page."""
-WAITING, OF_ONE = 16, 2
-"""Pages of a lane that may wait to be made, and of those that one asker may have; more are asked to come later."""
-AGAIN_SECONDS, SOON_SECONDS = 600.0, 5.0
-"""After a page that took too much; and after one that could not be made for another reason than its bytes."""
-_MOST_FAILED = 1_000
+"""Limits of the process that makes one page."""
+MAX_WAITING, MAX_OF_ONE_ASKER = 16, 2
+"""Pages of a lane that may wait to be made, and those of one asker; for more, the caller must ask again later."""
+RETRY_TOO_MUCH_SECONDS, RETRY_SECONDS = 600.0, 5.0
+"""When a page is tried again that took too much, and one that failed for a reason other than its bytes."""
+_MAX_FAILED = 1_000
 
 
 class Busy(Exception):
-    """Too many pages are being made; the same question in a while is answered."""
+    """Raised when too many pages are being made; the caller should ask again later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageContent:
+    """The content of a cached page, as `page.json` has it."""
+
+    sections: Sequence[tuple[str, str]] = ()
+    """Each section's route and HTML."""
+    about: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    """What the script of the page reads first."""
+    parameters: str = ""
+    wrong: str | None = None
+    """Why there is no page."""
+    pieces: Sequence[str] = ()
+    """Names of the files with the page's data."""
 
 
 @dataclass(frozen=True)
 class CachedPage:
-    """What was made of releases: sections for a page, and pieces of data beside them."""
+    """A page that was made from releases, with pieces of data in files beside it."""
 
     folder: Path
-    said: dict[str, Any]
+    content: PageContent
     lasts: bool = True
-    """Whether it follows from the bytes of releases, so that it is the same whenever it is asked for."""
+    """Whether it follows from the bytes of the releases alone, so that it never changes."""
 
     def piece(self, name: str) -> Path | None:
-        """The file of a piece by its name."""
-        return self.folder / f"{name}.json.gz" if name in self.said["pieces"] else None
+        """Return the file of a piece by its name."""
+        return self.folder / f"{name}.json.gz" if name in self.content.pieces else None
 
 
 @dataclass
 class Lane:
-    """Pages of one sort, which are made one at a time."""
+    """Pages of one kind, which are made one at a time."""
 
-    one: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    making: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
-    """By their keys, with who asked for them first."""
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    tasks: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
+    """Pages in progress by key, with the first asker of each."""
 
     def has_place(self, asker: str) -> bool:
-        return len(self.making) < WAITING and sum(one == asker for one, _ in self.making.values()) < OF_ONE
+        own = sum(other == asker for other, _ in self.tasks.values())
+        return len(self.tasks) < MAX_WAITING and own < MAX_OF_ONE_ASKER
 
 
 class RunPages:
-    """Makes pages, and keeps them."""
+    """Makes pages of runs and caches them."""
 
-    def __init__(self, settings: Settings, soon: float = SOON_SECONDS) -> None:
-        self._settings, self._soon = settings, soon
+    def __init__(self, settings: Settings, retry_seconds: float = RETRY_SECONDS) -> None:
+        self._settings, self._retry_seconds = settings, retry_seconds
         self._folder = settings.folder / "pages"
-        for left in self._folder.glob("*/.*"):  # by a server that was killed
-            remove_folder(left)
+        for unfinished in self._folder.glob("*/.*"):  # of a server that was killed
+            remove_folder(unfinished)
         self.lanes = {name: Lane() for name in LANES}
         self._failed: OrderedDict[str, tuple[float, CachedPage]] = OrderedDict()
 
-    def _place(self, sha256s: Sequence[str]) -> Path:
-        """Where what is made of releases with these hashes is kept."""
-        return self._folder / LANES[len(sha256s) - 1] / tagged_hash("page", [__version__, *sha256s])
+    def _page_folder(self, hashes: Sequence[str]) -> Path:
+        return self._folder / LANES[len(hashes) - 1] / tagged_hash("page", [__version__, *hashes])
 
-    def there(self, sha256s: Sequence[str]) -> CachedPage | None:
-        """What was made before."""
-        folder = self._place(sha256s)
+    def find(self, hashes: Sequence[str]) -> CachedPage | None:
+        """Return the cached page of the releases with these hashes, or the message that stands for a failed one."""
+        folder = self._page_folder(hashes)
         with suppress(OSError, ValueError):
-            made = CachedPage(folder, orjson.loads(read_bounded(folder / PAGE, 64 << 20)))
-            os.utime(folder)  # what is read stays longest
-            return made
+            page = _load_page(folder)
+            os.utime(folder)  # the least recently read pages are removed first
+            return page
         until, failed = self._failed.get(folder.name, (0.0, None))
         return failed if time.monotonic() < until else None
 
-    async def made(
-        self, references: Sequence[Reference], sha256s: Sequence[str], viewer: Viewer, wait: float, *, asker: str
+    async def get(
+        self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, asker: str
     ) -> CachedPage:
-        """What is made of releases, made now where it is not there.
+        """Return the page of releases; make it if it is not cached.
 
         Raises:
-            Busy: it is still being made, or there are too many before it, or too many of this asker.
+            Busy: it is still being made, or too many pages wait before it, or too many of this asker.
         """
-        found = await asyncio.to_thread(self.there, sha256s)
-        if found is not None:
-            return found
-        place = self._place(sha256s)
-        lane, key = self.lanes[place.parent.name], place.name
-        if key not in lane.making:
+        cached = await asyncio.to_thread(self.find, hashes)
+        if cached is not None:
+            return cached
+        folder = self._page_folder(hashes)
+        lane, key = self.lanes[folder.parent.name], folder.name
+        if key not in lane.tasks:
             if not lane.has_place(asker):
                 raise Busy
-            task = asyncio.create_task(self._make(lane, place, references, viewer))
-            lane.making[key] = asker, task
-            task.add_done_callback(lambda _: lane.making.pop(key, None))
+            task = asyncio.create_task(self._make_in_turn(lane, folder, references, viewer))
+            lane.tasks[key] = asker, task
+            task.add_done_callback(lambda _: lane.tasks.pop(key, None))
         try:
-            return await asyncio.wait_for(asyncio.shield(lane.making[key][1]), wait)
+            return await asyncio.wait_for(asyncio.shield(lane.tasks[key][1]), wait)
         except TimeoutError as error:
             raise Busy from error
 
-    async def _make(self, lane: Lane, place: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
-        async with lane.one:
-            return await asyncio.to_thread(self._made_apart, place, references, viewer)
+    async def _make_in_turn(
+        self, lane: Lane, folder: Path, references: Sequence[Reference], viewer: Viewer
+    ) -> CachedPage:
+        async with lane.turn:
+            return await asyncio.to_thread(self._make, folder, references, viewer)
 
-    def _made_apart(self, place: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
-        make_folders(place.parent)
-        beside = place.parent / f".{secrets.token_hex(8)}"
-        make_folders(beside)
+    def _make(self, folder: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
+        unfinished = folder.parent / f".{secrets.token_hex(8)}"
+        make_folders(unfinished)
         try:
             ending = apart(
-                BOUNDS, self._settings.incoming, _make, self._settings, references, viewer, beside.absolute()
+                BOUNDS, self._settings.incoming, write_page, self._settings, references, viewer, unfinished.absolute()
             )
             if ending.how is not How.ANSWERED:
                 LOG.warning("a page: %s %s", ending.how.value, ending.why)
-                why, seconds = (NOT_NOW, self._soon) if ending.how is How.DIED else (TOO_MUCH, AGAIN_SECONDS)
-                return self._not_made(place, why, seconds)
+                is_too_much = ending.how is not How.DIED
+                return self._fail(folder, TOO_MUCH if is_too_much else NOT_NOW, is_too_much=is_too_much)
             if ending.answer is not None:
-                return self._not_made(place, str(ending.answer), self._soon)
-            if _bytes(beside) > self._settings.pages_bytes:
-                return self._not_made(place, TOO_MUCH, AGAIN_SECONDS)
+                return self._fail(folder, str(ending.answer))
+            if _bytes(unfinished) > self._settings.pages_bytes:
+                return self._fail(folder, TOO_MUCH, is_too_much=True)
             with suppress(OSError):  # another process of this server was quicker
-                beside.rename(place)
+                unfinished.rename(folder)
         finally:
-            remove_folder(beside)
+            remove_folder(unfinished)
         forget_old(self._folder, self._settings.pages_bytes)
-        return CachedPage(place, orjson.loads(read_bounded(place / PAGE, 64 << 20)))
+        return _load_page(folder)
 
-    def _not_made(self, place: Path, why: str, seconds: float) -> CachedPage:
-        """What is told in place of a page, for so many seconds."""
-        made = CachedPage(place, {"wrong": why, "pieces": []}, lasts=False)
-        self._failed[place.name] = time.monotonic() + seconds, made
-        while len(self._failed) > _MOST_FAILED:
+    def _fail(self, folder: Path, message: str, *, is_too_much: bool = False) -> CachedPage:
+        """Return a message in place of a page, and remember it until the page may be tried again."""
+        page = CachedPage(folder, PageContent(wrong=message), lasts=False)
+        seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else self._retry_seconds
+        self._failed[folder.name] = time.monotonic() + seconds, page
+        while len(self._failed) > _MAX_FAILED:
             self._failed.popitem(last=False)
-        return made
+        return page
+
+
+def _load_page(folder: Path) -> CachedPage:
+    return CachedPage(folder, PageContent(**orjson.loads(read_bounded(folder / PAGE, MAX_PAGE_BYTES))))
 
 
 def _bytes(folder: Path) -> int:
-    """What a page and its pieces take."""
+    """Return the size of a page with its pieces."""
     with suppress(OSError):
         return sum(path.stat().st_size for path in folder.iterdir())
     return 0
 
 
 def forget_old(folder: Path, most: int) -> None:
-    """Remove what was not read for longest, until each lane has no more than `most` bytes; and what is of no lane."""
+    """Remove the least recently read pages above `most` bytes in each lane, and folders that are no lane."""
     for path in folder.iterdir():
         if path.name not in LANES:
             with suppress(OSError):
@@ -189,23 +212,25 @@ def forget_old(folder: Path, most: int) -> None:
     for lane in (folder / name for name in LANES):
         if not lane.is_dir():
             continue
-        there = {path: _read_at(path) for path in lane.iterdir() if path.name[:1] != "."}
+        pages = [path for path in lane.iterdir() if path.name[:1] != "."]
         total = 0
-        for number, path in enumerate(sorted(there, key=lambda one: there[one], reverse=True)):
+        for number, path in enumerate(sorted(pages, key=_last_read, reverse=True)):
             total += _bytes(path)
-            if total > most or number >= MOST_KEPT:
+            if total > most or number >= MAX_PAGES:
                 with suppress(OSError):
                     remove_folder(path)
 
 
-def _read_at(path: Path) -> float:
+def _last_read(path: Path) -> float:
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0
 
 
-def _make(place: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path) -> str | None:
-    """Write a page and its pieces into a folder, in a process of its own. Or say what is not there now.
+def write_page(
+    place: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path
+) -> str | None:
+    """Write a page and its pieces into a folder, in a process of its own; or return why the releases are not there now.
 
     Raises:
         RunError, SQLAlchemyError, OSError: the server's database, blobs or disk are at fault.
@@ -220,21 +245,23 @@ def _make(place: Path, settings: Settings, references: Sequence[Reference], view
     tree = ServerTree(Database(settings.database_url), blobs_of(settings), viewer, where=settings.address)
     os.chdir(place)
     try:
-        said = _said(Registry(tree, settings.limits), references, keep)
+        content = _build_content(Registry(tree, settings.limits), references, keep, pieces)
+        data = orjson.dumps(content)
     except SQLAlchemyError:
         raise
     except Exception as error:
         if is_the_servers(error):
             raise
-        if _is_not_there(error):
+        if _is_not_published(error):
             return in_words(error, place)
-        said = {"wrong": in_words(error, place)}
-    _write(into, {**said, "pieces": pieces})
+        data = orjson.dumps(PageContent(wrong=in_words(error, place), pieces=pieces))
+    with create(into / PAGE) as file:
+        file.write(data)
     return None
 
 
-def _is_not_there(error: BaseException | None) -> bool:
-    """Whether an error follows from what the server shows, which may be hidden and shown again, and not from bytes."""
+def _is_not_published(error: BaseException | None) -> bool:
+    """Return whether an error follows from what the server shows, which may change, and not from a release's bytes."""
     while error is not None:
         if isinstance(error, NotPublished):
             return True
@@ -242,9 +269,8 @@ def _is_not_there(error: BaseException | None) -> bool:
     return False
 
 
-def _said(registry: Registry, references: Sequence[Reference], keep: Any) -> dict[str, Any]:
+def _build_content(registry: Registry, references: Sequence[Reference], keep: Any, pieces: list[str]) -> PageContent:
     from runner.pages.report.comparison import compare_page, page_reader
-    from runner.pages.report.games import FORMAT
     from runner.pages.report.run_site import runs_site
     from runner.pages.site import Site
     from runner.registry.fetched_release import get
@@ -256,31 +282,20 @@ def _said(registry: Registry, references: Sequence[Reference], keep: Any) -> dic
         name = reference.name if len(references) == 1 else f"{place + 1}-{reference.name}"
         get(registry, reference, Path(name))
         folders.append(RunFolder.got(Path(name) / DATA))
-    if len(folders) == 1:
+    if len({folder.run_id for folder in folders}) == len(folders):  # a pair has the games of both
         site = runs_site(folders, keep, has_commands=False)
-        more: dict[str, Any] = {"parameters": _parameters(folders[0].path.parent)}
-    elif len({folder.run_id for folder in folders}) > 1:  # with the games of both, to which the page leads
-        site, more = runs_site(folders, keep, has_commands=False), {}
     else:  # the very same run, published twice
-        found = compare_page(folders[0], folders[1], "c0", keep, page_reader())
-        site, more = Site("", [], [found.section], {"format": FORMAT, "runs": [], "live": False, "notes": None}), {}
-    sections = sorted(site.sections, key=lambda one: not one.route.startswith("compare"))
-    return {"sections": [[one.route, one.html] for one in sections], "about": {**site.about, "served": True}, **more}
+        comparison = compare_page(folders[0], folders[1], "c0", keep, page_reader())
+        site = Site("", [], [comparison.section], {**NOTHING})
+    sections = sorted(site.sections, key=lambda section: not section.route.startswith("compare"))
+    return PageContent(
+        sections=[(section.route, section.html) for section in sections], about={**site.about, "served": True},
+        parameters=_read_parameters(folders[0].path.parent) if len(folders) == 1 else "", pieces=pieces,
+    )  # fmt: skip
 
 
-def _parameters(folder: Path) -> str:
-    """What a run was played with, as its release has it."""
+def _read_parameters(folder: Path) -> str:
+    """Return the parameters of a run, as its release has them."""
     with suppress(OSError):
-        return read_bounded(folder / PARAMETERS, MOST_PARAMETERS).decode("utf-8", "replace")
+        return read_bounded(folder / PARAMETERS, MAX_PARAMETERS_BYTES).decode("utf-8", "replace")
     return ""
-
-
-def _write(folder: Path, said: dict[str, Any]) -> None:
-    try:
-        data = orjson.dumps(said)
-    except TypeError as error:
-        data = orjson.dumps({"wrong": f"its page cannot be written: {error}", "pieces": []})
-    beside = folder / "page.new"
-    with create(beside) as file:
-        file.write(data)
-    beside.rename(folder / PAGE)

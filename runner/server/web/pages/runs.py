@@ -17,7 +17,7 @@ from runner.base.errors import ReleaseError
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Reference
-from runner.pages.report.served import NOTHING, ServedPage
+from runner.pages.report.served import ServedPage
 from runner.registry.lineage.listed_facts import listed_facts
 from runner.registry.transports.listing import small_file
 from runner.server.accounts.accounts import ANYBODY, Viewer
@@ -167,7 +167,7 @@ async def _cached_page(
     else:
         viewer, asker = session.viewer, f"account {session.viewer.account}"
     try:
-        return await site_of(request).runs.made(references, hashes, viewer, WAIT_SECONDS, asker=asker)
+        return await site_of(request).runs.get(references, hashes, viewer, WAIT_SECONDS, asker=asker)
     except Busy:
         message = "This page is being made; it asks again by itself."
         raise EarlyResponse(waiting_page(request, message, RELOAD_SECONDS)) from None
@@ -220,23 +220,23 @@ def run_page(
     if len(family) < 2:  # it stands alone
         family = []
     key, is_training = facts["sha256"][:12], facts.get("what") == "training"
-    has_games = any(run["count"] for run in cached.said.get("about", {}).get("runs", ()))
+    has_games = any(run["count"] for run in cached.content.about["runs"])
     versions = [] if board is None else board.releases_of("run", facts["owner"], facts["name"])
-    reproductions, parameters = facts.get("reproductions", ()), cached.said.get("parameters", "")
+    reproductions, parameters = facts.get("reproductions", ()), cached.content.parameters
     sections = {"lineage": family, "parameters": parameters, "reproductions": reproductions}
     parts = [("#get", "Get and reproduce"), *((f"#{name}", name.capitalize()) for name in sections if sections[name])]
     parts += [("#versions", "Versions")] if len(versions) > 1 else []
     parts += [(compared, "Compare with the first of its board")] if (compared := _comparison(row, task)) else []
     view = RunPageView(
         owner=facts["owner"], private=board is None, yanked=facts["yanked"], description=facts["description"],
-        wrong=cached.said.get("wrong"), parts=parts,
+        wrong=cached.content.wrong, parts=parts,
         rank=f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
         page=None if row is None else row["page"],
         tier=facts.get("tier_words"), tier_meaning=TIERS.get(facts.get("tier") or "", ""),
         owner_runs=facts.get("owner_runs"), facts=_facts(facts, row),
         links=[] if board is None else _by_role(board.links_from(reference)),
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
-        inner=Markup("").join(Markup(html) for _, html in cached.said.get("sections", ())),  # noqa: S704 - ours, escaped
+        inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - ours, escaped
         games=f"{at}/games" if has_games else None,
         lineage=draw_lineage(family, key) if family else None,
         curve=None if is_training else draw_learning_curve(family, key),  # a training's own page has that curve
@@ -248,8 +248,8 @@ def run_page(
         ],
         versions=[ReleaseLine.from_facts(version) for version in versions],
     )  # fmt: skip
-    about = {**cached.said.get("about", NOTHING), "data": f"{at}/data/"}
-    route = next(iter(cached.said.get("sections", ())), ["run", ""])[0]
+    about = {**cached.content.about, "data": f"{at}/data/"}
+    route = next(iter(cached.content.sections), ["run", ""])[0]
     links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
     links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
     who, word = (session.viewer.account, session.word) if session else (None, "")
@@ -296,7 +296,7 @@ def run_piece(request: Request, reference: Annotated[Reference, Depends(run_refe
 
 
 def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache: str = PUBLIC) -> Response:
-    cached = site_of(request).runs.there(hashes) if hashes else None
+    cached = site_of(request).runs.find(hashes) if hashes else None
     path = cached and cached.piece(piece)
     return piece_file(path, cache) if path else fault(404, "missing", "there is no such piece; load the page again")
 
@@ -335,11 +335,11 @@ async def compare(request: Request, board: Board) -> Response:
     if not hashes or pair[0] == pair[1]:
         return missing_page(request, "There are no such two runs here.")
     cached = await _cached_page(request, pair, hashes)
-    sections = [(route, Markup(html)) for route, html in cached.said.get("sections", ())]  # noqa: S704 - ours, escaped
+    sections = [(route, Markup(html)) for route, html in cached.content.sections]  # noqa: S704 - ours, escaped
     if not sections:
-        message = f"They cannot be compared: {cached.said.get('wrong', 'nothing was found')}"
+        message = f"They cannot be compared: {cached.content.wrong}"
         sections = [("compare", ListingView(lead=[message]).render())]
-    about = {**cached.said.get("about", NOTHING), "data": f"{request.url.path}/data/"}
+    about = {**cached.content.about, "data": f"{request.url.path}/data/"}
     links = [(href_of(str(reference)), label_of(str(reference))) for reference in pair]
     page = ServedPage("Two runs compared", sections, about, links)
     return page_answer(request, page, cache=PUBLIC if cached.lasts else "no-store")
