@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request, Security
@@ -40,30 +41,22 @@ def asking(request: Request) -> Viewer:
     return viewer
 
 
-def known(viewer: Annotated[Viewer, Depends(asking)], _: _Wanted) -> Viewer:
-    """Who asks, with any token."""
-    if viewer.account_id is None:
-        raise HTTPException(401, "a token is needed")
-    return viewer
+def require_token(scope: Scope, missing: str, refused: str) -> Callable[..., Viewer]:
+    """Return a dependency that is the viewer whose token has at least this scope; the texts are its error messages."""
+
+    def viewer_with_token(viewer: Annotated[Viewer, Depends(asking)], _: _Wanted) -> Viewer:
+        if viewer.account_id is None:
+            raise HTTPException(401, missing)
+        if not viewer.scope.allows(scope):
+            raise HTTPException(403, refused)
+        return viewer
+
+    return viewer_with_token
 
 
-def publishing(viewer: Annotated[Viewer, Depends(asking)], _: _Wanted) -> Viewer:
-    """Who asks, with a token that may publish."""
-    if viewer.account_id is None:
-        raise HTTPException(401, "a token is needed to publish")
-    if not viewer.scope.allows(Scope.PUBLISH):
-        raise HTTPException(403, "this token may read, and not publish")
-    return viewer
-
-
-def keeping(viewer: Annotated[Viewer, Depends(asking)], _: _Wanted) -> Viewer:
-    """Who asks, with a token of who keeps the server."""
-    if viewer.account_id is None:
-        raise HTTPException(401, "a token is needed that may administer")
-    if not viewer.scope.allows(Scope.ADMIN):
-        raise HTTPException(403, "this token may not administer")
-    return viewer
-
+known = require_token(Scope.READ, "a token is needed", "")
+publishing = require_token(Scope.PUBLISH, "a token is needed to publish", "this token may read, and not publish")
+keeping = require_token(Scope.ADMIN, "a token is needed that may administer", "this token may not administer")
 
 Asking = Annotated[Viewer, Depends(asking)]
 Known = Annotated[Viewer, Depends(known)]

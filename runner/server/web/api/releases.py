@@ -8,7 +8,7 @@ from typing import IO, Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
 from runner.base.errors import NotPublished
@@ -57,6 +57,14 @@ class FileListResponse(ResponseBody):
     """What to give as `after` for those that follow; null: these are the last."""
 
 
+class ListingQuery(BaseModel):
+    """Which part of a list is asked for."""
+
+    prefix: Annotated[str, Field(max_length=800)] = ""
+    after: Annotated[str, Field(max_length=800)] = ""
+    limit: Annotated[int, Field(ge=1, le=PAGE)] = PAGE
+
+
 @router.get("")
 def about(request: Request, viewer: Asking) -> ServerResponse:
     """What this server is, and what it takes."""
@@ -69,16 +77,10 @@ def about(request: Request, viewer: Asking) -> ServerResponse:
 
 
 @router.get("/tree")
-def tree(
-    request: Request,
-    viewer: Asking,
-    prefix: Annotated[str, Query(max_length=800)] = "",
-    after: Annotated[str, Query(max_length=800)] = "",
-    limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
-) -> FileListResponse:
+def tree(request: Request, viewer: Asking, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
     """List files whose path begins with `prefix`, those that the token may see."""
-    found = _tree(request, viewer).page(prefix, after, limit)
-    following = found[-1].path if len(found) == limit else None
+    found = _tree(request, viewer).page(query.prefix, query.after, query.limit)
+    following = found[-1].path if len(found) == query.limit else None
     return FileListResponse(files=[ListedFile(path=one.path, size=one.size or 0) for one in found], next=following)
 
 
@@ -106,16 +108,10 @@ class ReleaseListResponse(ResponseBody):
 
 
 @router.get("/releases")
-def releases(
-    request: Request,
-    viewer: Asking,
-    prefix: Annotated[str, Query(max_length=800)] = "",
-    after: Annotated[str, Query(max_length=800)] = "",
-    limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
-) -> ReleaseListResponse:
+def releases(request: Request, viewer: Asking, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
     """List the releases whose folder, with a slash behind it, begins with `prefix`, the first published first."""
-    found = _tree(request, viewer).index_page(prefix, "" if after == "0" else after, limit)
-    following = found[-1].folder if len(found) == limit else None
+    found = _tree(request, viewer).index_page(query.prefix, "" if query.after == "0" else query.after, query.limit)
+    following = found[-1].folder if len(found) == query.limit else None
     tiers = _tiers(request, [one.folder for one in found])
     said = [
         ReleaseResponse(
