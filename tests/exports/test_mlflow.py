@@ -209,7 +209,7 @@ def test_a_curve_of_many_games_has_few_points() -> None:
         (("--tracking-uri", "http://127.0.0.1:5000/#/experiments/1"), "without the ? and # of a page"),
         (("--tracking-uri", "http://127.0.0.1:99999"), "is not the address of a tracking server"),
         (("--tracking-uri", "http://"), "is not the address of a tracking server"),
-        (("--tracking-uri", "http://[::1"), "is no address"),
+        (("--tracking-uri", "http://[::1"), "is not the address of a tracking server"),
         (("--tracking-uri", "http://127.0.0.1:9", "--agent", "prover"), "--agent"),
         (("--tracking-uri", "http://127.0.0.1:9"), "pip install 'nip-run[mlflow]'"),
     ],

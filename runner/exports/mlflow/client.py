@@ -47,8 +47,9 @@ def tracking_uri(given: str | None) -> str:
         )
     try:
         parts = urlsplit(uri)
+        is_address = uri == "databricks" or bool(parts.hostname and parts.port != 0)
     except ValueError as error:
-        raise UsageError(f"{redacted(uri)} is no address: {error}") from error
+        raise UsageError(f"{redacted(uri)} is not the address of a tracking server: {error}") from error
     if parts.scheme not in ("http", "https", "databricks") and uri != "databricks":
         raise UsageError(
             f"{redacted(uri)} is no tracking server; it begins with http:// or https://. A folder or a database is "
@@ -59,10 +60,6 @@ def tracking_uri(given: str | None) -> str:
             "the tracking URI has a password in it; leave that out, and set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
-    try:
-        is_address = uri == "databricks" or bool(parts.hostname and parts.port != 0)
-    except ValueError:  # a port that is no number of one
-        is_address = False
     if not is_address or parts.query or parts.fragment:
         raise UsageError(
             f"{redacted(uri)} is not the address of a tracking server; that is its beginning alone, such as "

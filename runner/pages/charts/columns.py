@@ -13,7 +13,7 @@ from runner.pages.charts.scales import Tick, extent
 from runner.pages.charts.styles import PAGE, Look
 
 MOST_COLUMNS = 40
-"""With more values, a column holds several of them."""
+"""Columns of a chart; with more values, each holds several of them."""
 
 
 def columns(
@@ -31,23 +31,23 @@ def columns(
         return empty(look, title, key=key)
     first, last = min(have), max(have)
     each = -(-(last - first + 1) // MOST_COLUMNS)
-    held = [
+    groups = [
         (start, sum(n for at, n in have.items() if start <= at < start + each))
         for start in range(first, last + 1, each)
     ]
     drawing = Drawing(look, title)
-    names = [(start, str(start) if each == 1 else f"{start}–{start + each - 1}") for start, _ in held]
+    names = [(start, str(start) if each == 1 else f"{start}–{start + each - 1}") for start, _ in groups]
     ticks = tuple(Tick(start + (each - 1) / 2, name) for start, name in names)
-    high = extent([n for _, n in held], low=0.0)
+    high = extent([n for _, n in groups], low=0.0)
     axis = Axis(x, first - 0.6, names[-1][0] + each - 0.4, ticks)
     across, up = framed(drawing, axis, Axis(y, *high), look.width * 0.35)
     most = look.size * 3
-    for (start, n), (_, name) in zip(held, names, strict=True):
+    for (start, n), (_, name) in zip(groups, names, strict=True):
         left, right = across.at(start - 0.4), across.at(start + each - 0.6)
         middle, wide = (left + right) / 2, min(right - left, most)
         drawing.rect(
             middle - wide / 2, up.at(n), wide, up.start - up.at(n), "bar", series=0, title=f"{name}: {counted(n)}"
         )
     return drawing.svg(
-        f"{y} by {x}: " + listed(f"{name}: {counted(n)}" for (_, n), (_, name) in zip(held, names, strict=True)), key
+        f"{y} by {x}: " + listed(f"{name}: {counted(n)}" for (_, n), (_, name) in zip(groups, names, strict=True)), key
     )

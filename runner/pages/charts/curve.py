@@ -100,12 +100,12 @@ def _line(drawing: Drawing, name: str, stretch: Stretch, scales: tuple[Scale, Sc
     if len(points) > _MOST_MARKS:
         return
     for (x, y), (at, point) in zip(points, stretch, strict=True):
-        drawing.mark(x, y, number, f"{name}, {at:g}: {point.told()}{f', {point.note}' if point.note else ''}")
+        drawing.mark(x, y, number, f"{name}, {at:g}: {point.text()}{f', {point.note}' if point.note else ''}")
 
 
 def _told(series: Sequence[Series], x: str, y: str) -> str:
     facts = (
-        f"{one.name} at {x} {at:g}: {point.told()}"
+        f"{one.name} at {x} {at:g}: {point.text()}"
         for one in series
         for at, point in one.points
         if known(at) is not None

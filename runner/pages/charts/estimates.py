@@ -31,7 +31,8 @@ class ChartEstimate:
         low, high = known(self.low), known(self.high)
         return None if known(self.value) is None or (low is None and high is None) else (low, high)
 
-    def told(self, decimals: int = 3) -> str:
+    def text(self, decimals: int = 3) -> str:
+        """Format the value with its interval."""
         return told_between(self.value, self.low, self.high, decimals)
 
 

@@ -36,18 +36,18 @@ class Offer:
         cost, value = known(self.cost), known(self.reached.value)
         return None if cost is None or value is None else (cost, value)
 
-    def told(self) -> str:
-        return f"{self.name}: {self.reached.told()} for {money(self.cost)}"
+    def describe(self) -> str:
+        return f"{self.name}: {self.reached.text()} for {money(self.cost)}"
 
 
 def frontier_of(offers: Sequence[Offer]) -> list[Offer]:
     """Return the systems that no other beats at the same or a lower cost, the cheapest first."""
     found: list[Offer] = []
     best = float("-inf")
-    points = ((point, one) for one in offers if (point := one.point) is not None)
-    for (_, value), one in sorted(points, key=lambda pair: (pair[0][0], -pair[0][1])):
+    points = ((point, offer) for offer in offers if (point := offer.point) is not None)
+    for (_, value), offer in sorted(points, key=lambda pair: (pair[0][0], -pair[0][1])):
         if value > best:
-            found.append(one)
+            found.append(offer)
             best = value
     return found
 
@@ -62,29 +62,33 @@ def frontier(
     key: str = "",
 ) -> Markup:
     """Draw points with the intervals of what they reach; systems without a cost or a value are named below."""
-    drawn = [one for one in offers if one.point is not None]
-    left_out = [visible(one.name) for one in offers if one.point is None]
+    drawn = [offer for offer in offers if offer.point is not None]
+    omitted = [visible(offer.name) for offer in offers if offer.point is None]
     if not drawn:
         return empty(look, title, "No system has both a cost and a value.", key)
     best = frontier_of(offers)
     drawing = Drawing(look, title)
-    ends = extent(values_of([one.reached for one in drawn]))
-    across, up = framed(drawing, amounts(x, [one.cost for one in drawn]), Axis(y, *ends), look.width * 0.55)
-    places = {id(one): (across.at(point[0]), up.at(point[1])) for one in drawn if (point := one.point) is not None}
-    steps = _steps([places[id(one)] for one in best], across.end)
+    ends = extent(values_of([offer.reached for offer in drawn]))
+    across, up = framed(drawing, amounts(x, [offer.cost for offer in drawn]), Axis(y, *ends), look.width * 0.55)
+    places = {
+        id(offer): (across.at(point[0]), up.at(point[1])) for offer in drawn if (point := offer.point) is not None
+    }
+    steps = _steps([places[id(offer)] for offer in best], across.end)
     drawing.polyline(steps, "reference")
-    for one in drawn:
-        at, value = places[id(one)]
-        if one.reached.ends is not None:
-            low, high = up.places(one.reached.ends)
+    for offer in drawn:
+        at, value = places[id(offer)]
+        if offer.reached.ends is not None:
+            low, high = up.places(offer.reached.ends)
             drawing.whisker(at, low, at, high, series=0, caps=(False, False), stroke_opacity=0.45)
-        drawing.mark(at, value, 0, one.told(), role="mark" if one in best else "hollow")
+        drawing.mark(at, value, 0, offer.describe(), role="mark" if offer in best else "hollow")
     named = drawn if len(drawn) <= MOST_NAMES else best
-    _draw_names(drawing, [(one.name, places[id(one)]) for one in named], list(places.values()), (across, up), steps)
+    _draw_names(
+        drawing, [(offer.name, places[id(offer)]) for offer in named], list(places.values()), (across, up), steps
+    )
     drawing.note("filled, and along the line: no other is as cheap and better")
-    if left_out:
-        drawing.note(f"without a cost or a value: {', '.join(left_out[:8])}" + " …" * (len(left_out) > 8))
-    facts = [one.told() for one in (*best, *(one for one in drawn if one not in best))]
+    if omitted:
+        drawing.note(f"without a cost or a value: {', '.join(omitted[:8])}" + " …" * (len(omitted) > 8))
+    facts = [offer.describe() for offer in (*best, *(offer for offer in drawn if offer not in best))]
     return drawing.svg(f"{y} against {x}, the frontier first: {listed(facts)}", key)
 
 
@@ -124,5 +128,5 @@ def _draw_names(
                 break
 
 
-def _overlap(one: _Box, other: _Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(box: _Box, second: _Box) -> bool:
+    return box[0] < second[2] and second[0] < box[2] and box[1] < second[3] and second[1] < box[3]

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-from runner.base.text import decimal, with_interval
+from runner.base.text import decimal, dollars, with_interval
 
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _WIDTHS = {
@@ -111,11 +111,8 @@ def counted(value: Any) -> str:
 
 
 def money(value: Any) -> str:
-    """Dollars, with as many figures as a small sum needs."""
-    number = known(value)
-    if number is None:
-        return MISSING
-    return f"${number:,.2f}" if number >= 1 or number == 0 else f"${number:.2g}" if number >= 1e-4 else "<$0.0001"
+    """Format dollars, with as many figures as a small sum needs."""
+    return dollars(known(value))
 
 
 def short(number: float, decimals: int) -> str:

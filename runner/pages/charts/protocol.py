@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -28,38 +27,27 @@ def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, 
     return picture.svg(rounds, key)
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """Where agents stand."""
-
-    first: float
-    each: float
-    names: tuple[str, ...]
-
-    def at(self, agent: str) -> float:
-        return self.first + (self.names.index(agent) + 0.5) * self.each
-
-    def series(self, agent: str) -> int:
-        return self.names.index(agent)
-
-
 class _Picture:
     def __init__(self, protocol: Protocol, title: str, look: Look) -> None:
         self._protocol, names = protocol, protocol.agent_names
         left = look.size * 3.4
         each = max((look.width - left) / len(names), look.size * 5.5)
-        self._columns = _Columns(left, each, names)
+        self._left, self._each, self._names = left, each, names
         self._drawing = Drawing(look, title, left + each * len(names))
         self._head()
 
+    def _x(self, agent: str) -> float:
+        """Return the middle of an agent's column."""
+        return self._left + (self._names.index(agent) + 0.5) * self._each
+
     def _head(self) -> None:
-        drawing, columns, size = self._drawing, self._columns, self._drawing.size
+        drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 1.4
-        for name in columns.names:
-            series = columns.series(name)
-            most = columns.each - size * 0.5
+        for name in self._names:
+            series = self._names.index(name)
+            most = self._each - size * 0.5
             drawing.text(
-                columns.at(name), drawing.y, name, "own-text", anchor="middle", most=most, bold=True, series=series
+                self._x(name), drawing.y, name, "own-text", anchor="middle", most=most, bold=True, series=series
             )
         drawing.text(0, drawing.y, "round", "soft")
         drawing.y += size * 0.6
@@ -72,7 +60,7 @@ class _Picture:
         self._lifelines(top, high)
         drawing.text(size * 0.5, top + size * 1.75, str(number))
         if not played.speech:
-            drawing.text(self._columns.first, top + size * 1.75, "nobody speaks", "soft")
+            drawing.text(self._left, top + size * 1.75, "nobody speaks", "soft")
         shown = set()
         for row, speech in enumerate(played.speech):
             y = top + size * (1.75 + 2.3 * row)
@@ -83,33 +71,32 @@ class _Picture:
             self.words("one of them speaks, drawn by lot")
 
     def _lifelines(self, top: float, high: float) -> None:
-        for name in self._columns.names:
-            x = self._columns.at(name)
+        for name in self._names:
+            x = self._x(name)
             self._drawing.line(x, top, x, top + high, "grid")
 
     def _speech(self, speech: Speech, y: float, may_decide: bool) -> None:
         """A line from who speaks to all who hear it, with the channel's name over it."""
-        drawing, columns, size = self._drawing, self._columns, self._drawing.size
-        series, own = columns.series(speech.agent), columns.at(speech.agent)
-        hearers = [columns.at(name) for name in speech.heard_by]
-        style = (
-            {"stroke_dasharray": dashes(drawing.look, _PRIVATE)}
-            if self._is_private(speech.channel)
-            else {"stroke_dasharray": "none"}
-        )
+        drawing, size = self._drawing, self._drawing.size
+        series, own = self._names.index(speech.agent), self._x(speech.agent)
+        hearers = [self._x(name) for name in speech.heard_by]
+        pattern = dashes(drawing.look, _PRIVATE) if self._is_private(speech.channel) else "none"
         for end in {min(hearers, default=own), max(hearers, default=own)} - {own}:
-            drawing.line(own, y, end, y, "line", series=series, **style)
+            drawing.line(own, y, end, y, "line", series=series, stroke_dasharray=pattern)
         for x in hearers:
             back = size * 0.5 if x < own else -size * 0.5
             tip = [(x + back, y - size * 0.32), (x, y), (x + back, y + size * 0.32)]
             drawing.polygon(tip, "mark", series)
         about = f"{speech.agent} speaks in {speech.channel}; {_heard(speech)}{'; it may decide' if may_decide else ''}"
         if may_decide:
-            r = size * 0.55
-            drawing.polygon([(own, y - r), (own + r, y), (own, y + r), (own - r, y)], "hollow", series, about)
+            self._draw_decision(own, y, series, about)
         else:
             drawing.add("circle", "mark", series, about, cx=own, cy=y, r=size * 0.32)
         self._named(speech, own, hearers, y)
+
+    def _draw_decision(self, x: float, y: float, series: int, title: str | None = None) -> None:
+        r = self._drawing.size * 0.55
+        self._drawing.polygon([(x, y - r), (x + r, y), (x, y + r), (x - r, y)], "hollow", series, title)
 
     def _named(self, speech: Speech, own: float, hearers: Sequence[float], y: float) -> None:
         """The channel's name where there are several, or nobody hears it."""
@@ -119,17 +106,17 @@ class _Picture:
             return
         places = [own, *hearers] if hearers else [own]
         left, right = min(places), max(places)
-        wide = min(width_of(visible(words), size), drawing.width - self._columns.first)
+        wide = min(width_of(visible(words), size), drawing.width - self._left)
         begin = (left + right) / 2 - wide / 2
         if not hearers:
             begin = own + size if own + size + wide <= drawing.width else own - size - wide
             drawing.text(max(begin, 0.0), y + size * 0.35, words, "soft", most=wide)
             return
-        begin = max(min(begin, drawing.width - wide - size * 0.3), self._columns.first)
+        begin = max(min(begin, drawing.width - wide - size * 0.3), self._left)
         drawing.text(begin, y - size * 0.55, words, "soft", most=wide)
 
     def _is_private(self, channel: str) -> bool:
-        return len(self._protocol.file.channels[channel].members) < len(self._columns.names)
+        return len(self._protocol.file.channels[channel].members) < len(self._names)
 
     def words(self, words: str) -> None:
         drawing, size = self._drawing, self._drawing.size
@@ -150,18 +137,7 @@ class _Picture:
             drawing.text(wide + size * 0.6, drawing.y, words, most=drawing.width - wide - size * 0.6)
         if any(one.may_decide for one in rounds):
             drawing.y += size * 1.4
-            middle, r = drawing.y - size * 0.35, size * 0.55
-            series = self._columns.series(self._protocol.verifier_name)
-            drawing.polygon(
-                [
-                    (size * 1.3, middle - r),
-                    (size * 1.3 + r, middle),
-                    (size * 1.3, middle + r),
-                    (size * 1.3 - r, middle),
-                ],
-                "hollow",
-                series,
-            )
+            self._draw_decision(size * 1.3, drawing.y - size * 0.35, self._names.index(self._protocol.verifier_name))
             drawing.text(
                 size * 3.2, drawing.y, f"{self._protocol.verifier_name} may decide", most=drawing.width - size * 3.2
             )

@@ -32,19 +32,21 @@ def forest(
     if not estimates:
         return empty(look, title, key=key)
     drawing = Drawing(look, title)
-    values = [one.told() for one in estimates]
+    values = [estimate.text() for estimate in estimates]
     scale, rows = _draw_labels(drawing, estimates, values, domain or extent([*values_of(estimates), reference]))
     _draw_axis(drawing, scale, rows)
     half = _half(drawing)
     line = known(reference)
-    for one, middle in zip(estimates, rows, strict=True):
+    for estimate, middle in zip(estimates, rows, strict=True):
         if line is not None:
             at = scale.at(line)
             drawing.line(at, middle - half, at, middle + half, "reference")
-        _draw_point(drawing, one, scale, middle)
+        _draw_point(drawing, estimate, scale, middle)
     has_name = reference_name and reference is not None
     drawing.note(" · ".join([*([axis] if axis else []), *([f"dashed: {reference_name}"] if has_name else [])]))
-    return drawing.svg(f"{axis or 'values'}: " + listed(f"{one.name} {one.told()}" for one in estimates), key)
+    return drawing.svg(
+        f"{axis or 'values'}: " + listed(f"{estimate.name} {estimate.text()}" for estimate in estimates), key
+    )
 
 
 def bars(
@@ -54,40 +56,43 @@ def bars(
     look: Look = PAGE,
     baseline: ChartEstimate | None = None,
     domain: tuple[float, float] | None = None,
-    told: Callable[[Any], str] | None = None,
+    format_value: Callable[[Any], str] | None = None,
     axis: str = "",
     key: str = "",
 ) -> Markup:
     """Draw a bar from 0 and its interval for each estimate, and `baseline` with its interval through all of them.
 
-    `told` formats values without an interval; `domain` is the same as in `forest`.
+    `format_value` formats values without an interval; `domain` is the same as in `forest`.
     """
     if not estimates:
         return empty(look, title, key=key)
     drawing = Drawing(look, title)
     every = [*estimates, *([] if baseline is None else [baseline])]
-    values = [told(one.value) if told and one.ends is None else one.told() for one in estimates]
+    values = [
+        format_value(estimate.value) if format_value and estimate.ends is None else estimate.text()
+        for estimate in estimates
+    ]
     scale, rows = _draw_labels(drawing, estimates, values, domain or extent(values_of(every), low=0.0))
     high = drawing.size * 0.8
-    for one, middle in zip(estimates, rows, strict=True):
+    for estimate, middle in zip(estimates, rows, strict=True):
         drawing.rect(scale.start, middle - high / 2, scale.end - scale.start, high, "track")
-        if (value := known(one.value)) is not None:
+        if (value := known(estimate.value)) is not None:
             zero, end = scale.at(0.0), scale.at(value)
             drawing.rect(min(zero, end), middle - high / 2, abs(end - zero), high, "bar", series=0)
     if baseline is not None:
         _draw_baseline(drawing, baseline, scale, rows)
-    for one, middle in zip(estimates, rows, strict=True):
-        if one.ends is not None:
-            caps = (one.ends[0] is not None, one.ends[1] is not None)
-            first, last = scale.places(one.ends)
+    for estimate, middle in zip(estimates, rows, strict=True):
+        if estimate.ends is not None:
+            caps = (estimate.ends[0] is not None, estimate.ends[1] is not None)
+            first, last = scale.places(estimate.ends)
             drawing.whisker(first, middle, last, middle, "over", caps=caps)
-    words = [axis] if axis else []
+    notes = [axis] if axis else []
     if baseline is not None:
-        words.append(f"dashed: {baseline.name} {baseline.told()}")
+        notes.append(f"dashed: {baseline.name} {baseline.text()}")
     drawing.y += drawing.size * 0.3
-    drawing.note(" · ".join(words))
-    named = (f"{one.name} {value}" for one, value in zip(estimates, values, strict=True))
-    return drawing.svg(listed([*words, *named]), key)
+    drawing.note(" · ".join(notes))
+    facts = (f"{estimate.name} {value}" for estimate, value in zip(estimates, values, strict=True))
+    return drawing.svg(listed([*notes, *facts]), key)
 
 
 def _half(drawing: Drawing) -> float:
@@ -104,36 +109,40 @@ def _draw_labels(
     """
     size, narrow = drawing.size, drawing.look.is_narrow
     widest = max(width_of(value, size) for value in values)
-    names = max(width_of(visible(one.name), size) for one in estimates)
+    names = max(width_of(visible(estimate.name), size) for estimate in estimates)
     left = size * 0.6 if narrow else min(names, drawing.width * 0.34) + size * 1.6
     scale = Scale(*ends, left, drawing.width - size * 0.6 if narrow else drawing.width - widest - size * 1.6)
     rows = []
-    for one, value in zip(estimates, values, strict=True):
+    for estimate, value in zip(estimates, values, strict=True):
         drawing.y += size * (1.3 if narrow else 1.7)
         base = drawing.y - (0 if narrow else size * 0.5)
         room = drawing.width - width_of(value, size) - size if narrow else left - size * 1.2
-        drawing.text(0, base, one.name, most=room, title=f"{one.name}: {one.note}" if one.note else None)
+        drawing.text(
+            0, base, estimate.name, most=room, title=f"{estimate.name}: {estimate.note}" if estimate.note else None
+        )
         drawing.text(drawing.width, base, value, anchor="end")
         drawing.y += size * 1.7 if narrow else 0
         rows.append(drawing.y - size * (0.8 if narrow else 0.85))
     return scale, rows
 
 
-def _draw_point(drawing: Drawing, one: ChartEstimate, scale: Scale, y: float) -> None:
+def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: float) -> None:
     """Draw a point with its whisker; an end that is open or beyond the axis has an arrow."""
-    value, size = known(one.value), drawing.size
+    value, size = known(estimate.value), drawing.size
     if value is None:
         drawing.line(scale.start, y, scale.end, y, "grid")
         return
-    if one.ends is not None:
-        first, last = scale.places(one.ends)
-        caps = tuple(end is not None and scale.low <= end <= scale.high for end in one.ends)
+    if estimate.ends is not None:
+        first, last = scale.places(estimate.ends)
+        caps = tuple(end is not None and scale.low <= end <= scale.high for end in estimate.ends)
         drawing.whisker(first, y, last, y, series=0, caps=caps)
         for place, is_closed, inward in zip((first, last), caps, (size * 0.4, -size * 0.4), strict=True):
             if not is_closed:
                 tip = [(place + inward, y - size * 0.3), (place, y), (place + inward, y + size * 0.3)]
                 drawing.polyline(tip, "whisker", 0)
-    drawing.mark(scale.at(value), y, 0, f"{one.name}: {one.told()}{f', {one.note}' if one.note else ''}")
+    drawing.mark(
+        scale.at(value), y, 0, f"{estimate.name}: {estimate.text()}{f', {estimate.note}' if estimate.note else ''}"
+    )
 
 
 def _draw_baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows: Sequence[float]) -> None:

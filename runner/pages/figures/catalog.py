@@ -201,7 +201,7 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
     encoding = Encoding("bars", "games", "outcome", x_name="games")
     return Figure(
         "outcomes", f"How games ended, {system.name}", rows, encoding,
-        lambda look, title: bars(shown, title=title, look=look, told=counted, axis="games"),
+        lambda look, title: bars(shown, title=title, look=look, format_value=counted, axis="games"),
     )  # fmt: skip
 
 

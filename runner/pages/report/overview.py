@@ -40,7 +40,7 @@ class SweepView:
     forest: Markup | None
     points: Sequence[tuple[SweepRow, SweepValue]]
     advice: str | None
-    """What to do about runs that are not on the board."""
+    """The next step if runs are not on the board."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class OverviewView:
     sweep: SweepView | None
 
 
-def overview(made: Sequence[RunPage]) -> Section:
+def overview(pages: Sequence[RunPage]) -> Section:
     """The section that comes first where there are several runs.
 
     Raises:
         LeaderboardError: the runs are of one sweep, and the board of their results is damaged.
     """
-    rows = [RunRow(one.manifest, one.games, _accuracy(one)) for one in made]
+    rows = [RunRow(one.manifest, one.games, _accuracy(one)) for one in pages]
     estimates = [ChartEstimate.of(row.manifest.run_id, row.accuracy) for row in rows if row.accuracy is not None]
     picture = forest(estimates, title="Accuracy of each run", domain=(0.0, 1.0), key="runs") if estimates else None
-    return Section(ROUTE, rendered("runs.html", OverviewView(rows, picture, _sweep(made))))
+    return Section(ROUTE, rendered("runs.html", OverviewView(rows, picture, _sweep(pages))))
 
 
 def _accuracy(one: RunPage) -> Mapping[str, Any] | None:
@@ -77,9 +77,9 @@ def _accuracy(one: RunPage) -> Mapping[str, Any] | None:
 # A sweep
 
 
-def _sweep(made: Sequence[RunPage]) -> SweepView | None:
+def _sweep(pages: Sequence[RunPage]) -> SweepView | None:
     """The points of a sweep, seeds of one point as one row; None where the runs are of none, or of several folders."""
-    runs = [one for one in made if one.manifest.point]
+    runs = [one for one in pages if one.manifest.point]
     folders = {Results.of(one.folder).path.resolve() for one in runs}
     if len(runs) < 2 or len(folders) > 1 or any(one.folder.name is not None for one in runs):
         return None

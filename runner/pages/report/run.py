@@ -56,7 +56,7 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """What the pages of runs of every kind show."""
+    """The content that pages of benchmark runs and of training runs share."""
 
     run_id: str
     is_titled: bool

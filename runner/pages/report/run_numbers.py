@@ -101,10 +101,10 @@ def metric_tables(metrics: Mapping[str, Any]) -> MetricTables:
     """Return the metrics that have games to count."""
     rows = [row for row in told_metrics(metrics) if row["n"]]
     rows.sort(key=lambda row: is_aside(row["metric"]))
-    named = [MetricRow(shown_name(row["metric"], row.get("plays")), row) for row in rows]
-    main = [one for one in named if one.row["agent"] is None and not is_aside(one.row["metric"])]
-    others = [one for one in named if one not in main]
-    return MetricTables(main, others, [*reasons(metrics), *extra_lines(metrics)], str(metrics.get("interval", "")))
+    metric_rows = [MetricRow(shown_name(row["metric"], row.get("plays")), row) for row in rows]
+    main = [metric for metric in metric_rows if metric.row["agent"] is None and not is_aside(metric.row["metric"])]
+    more = [metric for metric in metric_rows if metric not in main]
+    return MetricTables(main, more, [*reasons(metrics), *extra_lines(metrics)], str(metrics.get("interval", "")))
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class RoundsRow:
 
 @dataclass(frozen=True)
 class GameTables:
-    """What the games of a run came to."""
+    """Verdicts, outcomes, rounds and the use of tokens of the games of a run."""
 
     games: int
     confusion: Sequence[LabelRow]
