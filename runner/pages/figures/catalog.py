@@ -153,18 +153,13 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
             f"{comma_join(without)}: no probability of a verdict is known, and a reliability curve is made of them; "
             "play with `verdict: {confidence: stated}`, or `logprob` where the server gives log-probabilities"
         )
-    several = len(systems) > 1
-    judges = [
-        ReliabilityBins(f"{system.name}, {kind}" if several else kind, bins)
-        for system, found in curves
-        for kind, bins in found.items()
-    ]
-    rows = [
-        {**system.facts(), "judge": f"{system.name}, {kind}" if several else kind, "kind": kind, **row}
-        for system, found in curves
-        for kind, bins in found.items()
-        for row in bins
-    ]
+    judges: list[ReliabilityBins] = []
+    rows: list[dict[str, Any]] = []
+    for system, found in curves:
+        for kind, bins in found.items():
+            judge = f"{system.name}, {kind}" if len(systems) > 1 else kind
+            judges.append(ReliabilityBins(judge, bins))
+            rows += [{**system.facts(), "judge": judge, "kind": kind, **row} for row in bins]
     encoding = Encoding(
         "lines", "confidence", "right", "ci_low", "ci_high", "judge", "P(accept)", "share of right solutions"
     )
@@ -175,7 +170,7 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
 
 
 def _rounds(folders: Sequence[RunFolder], _: str) -> Figure:
-    [system] = _one(systems_of(folders), "rounds")
+    system = _single(systems_of(folders), "rounds")
     counts: dict[int, int] = {}
     for folder in system.folders:
         table = FinishedRun.opened(folder).rollouts().filter(f"outcome = '{Outcome.DECIDED}'")
@@ -193,9 +188,9 @@ def _rounds(folders: Sequence[RunFolder], _: str) -> Figure:
 
 
 def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
-    [system] = _one(systems_of(folders), "outcomes")
-    told = [folder.read_metrics()["outcomes"] for folder in system.folders]
-    sums = {outcome.value: sum(one.get(outcome.value, 0) for one in told) for outcome in Outcome}
+    system = _single(systems_of(folders), "outcomes")
+    outcomes = [folder.read_metrics()["outcomes"] for folder in system.folders]
+    sums = {outcome.value: sum(games.get(outcome.value, 0) for games in outcomes) for outcome in Outcome}
     rows = [{**system.facts(), "outcome": name, "games": games} for name, games in sums.items()]
     shown = [ChartEstimate(name, games) for name, games in sums.items()]
     encoding = Encoding("bars", "games", "outcome", x_name="games")
@@ -221,12 +216,17 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     )  # fmt: skip
 
 
-def _one(systems: Sequence[FigureSystem], name: str) -> Sequence[FigureSystem]:
+def _single(systems: Sequence[FigureSystem], name: str) -> FigureSystem:
+    """Return the only system.
+
+    Raises:
+        UsageError: there are several.
+    """
     if len(systems) > 1:
         raise UsageError(
             f"{name} is of one system, and these are {len(systems)}: {comma_join(one.name for one in systems)}"
         )
-    return systems
+    return systems[0]
 
 
 FIGURES: Mapping[str, FigureKind] = {

@@ -69,30 +69,19 @@ def state(
 
     Without `tells_source`, where a page is that release's own, not which release it was got from.
     """
-    return [
-        *_read(manifest, games),
-        *(_got(folder) if tells_source else ()),
-        *_made(manifest, metrics),
-        *_state(folder, plan, manifest, games.told, missing),
-    ]
-
-
-def _got(folder: RunFolder) -> Iterator[str]:
+    lines = list(_read(manifest, games))
     root = folder.path.parent
-    if folder.path.name == DATA and is_got(root):
-        yield f"Got from a registry, as {opened(root).release.reference}."
-
-
-def _made(manifest: Manifest, metrics: Mapping[str, Any] | None) -> Iterator[str]:
-    """What a run is that is not simply played: a judging, or stopped once it was decided."""
+    if tells_source and folder.path.name == DATA and is_got(root):
+        lines.append(f"Got from a registry, as {opened(root).release.reference}.")
     if (judged := manifest.rejudge_of) is not None:
-        yield f"A judging: the debates are those of {judged.run_id}; nobody but the judge was asked."
+        lines.append(f"A judging: the debates are those of {judged.run_id}; nobody but the judge was asked.")
     if until := (metrics or {}).get("until"):
-        yield f"Until it is decided: {until['note']}."
+        lines.append(f"Until it is decided: {until['note']}.")
+    return [*lines, *_state(folder, plan, manifest, games.told, missing)]
 
 
 def _read(manifest: Manifest, games: Gathered) -> Iterator[str]:
-    """How much was read of the games."""
+    """Yield how much was read of the games."""
     if games.problem is not None:
         yield f"Its games cannot be read: {games.problem}"
     elif games.is_part:
