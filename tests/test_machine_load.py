@@ -38,7 +38,7 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/runs/workers/test_silence.py": (3, "looks are counted, not seconds"),
     "tests/spec/test_spec_fuzz.py": (1, CPU_TIME),
     "tests/server/test_answers.py": (1, NEVER_OVER),
-    "tests/server/test_apart.py": (1, NEVER_OVER),
+    "tests/server/test_isolated_task.py": (1, NEVER_OVER),
     "tests/server/test_bodies.py": (1, NEVER_OVER),
     "tests/server/test_connections.py": (2, "connections arrive in turn; what is asserted is waited for"),
     "tests/server/test_pages.py": (2, "at least so long; and a kill at any moment"),

@@ -1,7 +1,7 @@
-"""Work on what strangers sent, in a process of its own with bounded time and memory; its answer is JSON.
+"""Run work on strangers' data in a process of its own, with bounded time and memory; the result is JSON.
 
-The one place of the server that begins a process. `apart` has a piece of work done and says how that ended;
-`run_apart` is `apart` for whoever only wants the answer; `begun` is a process that goes on, and is told what to do.
+This is the only place where the server starts a process. `run_isolated` runs a piece of work and returns how it ended;
+`run_bounded_check` returns its result or raises; `start_process` starts a process that goes on and receives commands.
 """
 
 from __future__ import annotations
@@ -92,16 +92,16 @@ class Ending:
     """Of a process that died: `ended with -9`."""
 
 
-def apart(bounds: TaskLimits, within: Path, work: Callable[..., Any], *args: Any, most: int = MOST) -> Ending:
-    """How `work(folder, *args)` ends; the folder, in `within`, is its own and its temporary one, and gone afterwards.
+def run_isolated(bounds: TaskLimits, within: Path, work: Callable[..., Any], *args: Any, most: int = MOST) -> Ending:
+    """Run `work(folder, *args)` and return how it ended; the folder, in `within`, is its own and is removed afterwards.
 
     Raises:
-        OSError: no process can be begun.
+        OSError: no process can be started.
     """
     place = within.absolute() / f"{_PREFIX}{secrets.token_hex(8)}"
     make_folders(place)
     try:
-        process = begun(bounds, _answer, place, work, args)
+        process = start_process(bounds, _answer, place, work, args)
         process.join(bounds.seconds)
         if process.is_alive():
             process.kill()
@@ -123,26 +123,26 @@ def _ending(code: int | None, result: Path, most: int) -> Ending:
     return Ending(How.TOO_MUCH) if code == _NO_MEMORY else Ending(How.DIED, why=f"ended with {code}")
 
 
-class ApartError(RunError):
-    """The server could not do it, for no reason of what was asked; it may, later."""
+class IsolatedTaskError(RunError):
+    """Raised when the server itself could not do the work; it may work later."""
 
 
-def run_apart(settings: Settings, work: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
-    """What `work(settings, folder, *args)` answers, within the bounds of a check.
+def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
+    """Return the result of `work(settings, folder, *args)`, within the limits of a check.
 
     Raises:
         ReleaseError: it cannot be done, or takes more time or memory than the server gives.
-        ApartError: the process could not be begun, or ended otherwise, as where the disk is full or the server ends.
+        IsolatedTaskError: the process could not start, or ended early, as when the disk is full or the server ends.
     """
     try:
-        ending = apart(TaskLimits.of(settings), settings.incoming, _said, settings, work, args)
+        ending = run_isolated(TaskLimits.of(settings), settings.incoming, _said, settings, work, args)
     except OSError as error:
-        raise ApartError(f"the server cannot do it now: {error.strerror or error}") from error
+        raise IsolatedTaskError(f"the server cannot do it now: {error.strerror or error}") from error
     if ending.how is How.ANSWERED and "error" not in ending.answer:
         found: dict[str, Any] = ending.answer["answer"]
         return found
     if ending.how is How.DIED:
-        raise ApartError(f"the server could not do it: what was to do it {ending.why}")
+        raise IsolatedTaskError(f"the server could not do it: what was to do it {ending.why}")
     why = {
         How.TOO_LONG: "it takes longer than this server gives it",
         How.TOO_MUCH: f"it takes more memory than this server gives it, which is {settings.check_bytes >> 20:,} MiB",
@@ -150,29 +150,29 @@ def run_apart(settings: Settings, work: Callable[..., dict[str, Any]], *args: An
     raise ReleaseError(why.get(ending.how) or ending.answer["error"])
 
 
-def begun(bounds: TaskLimits, target: Callable[..., Any], *args: Any) -> BaseProcess:
-    """A process within bounds, which does `target(*args)`, and ends with the server.
+def start_process(bounds: TaskLimits, target: Callable[..., Any], *args: Any) -> BaseProcess:
+    """Start a process within limits that runs `target(*args)` and ends with the server.
 
     Raises:
-        OSError: none can be begun.
+        OSError: no process can be started.
     """
     process = context().Process(target=_bounded, args=(bounds, target, args), daemon=True)
     try:
         process.start()
     except EOFError as error:  # what begins them has ended
-        raise OSError(f"no process can be begun: {error}") from error
+        raise OSError(f"no process can be started: {error}") from error
     return process
 
 
 def context() -> ForkServerContext:
-    """Processes that begin with all that a check imports, and with nothing that a server has open."""
+    """Return the context of processes that start with all imports of a check and none of the server's files."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload([*PRELOADED])
     return made
 
 
 def clear(settings: Settings) -> None:
-    """Remove what a server that was killed left of such work."""
+    """Remove the folders of work that a killed server left."""
     for left in settings.incoming.glob(f"{_PREFIX}*"):
         remove_folder(left)
 
@@ -199,8 +199,8 @@ def _bounded(bounds: TaskLimits, target: Callable[..., Any], args: tuple[Any, ..
         raise
 
 
-def is_the_servers(error: BaseException | None) -> bool:
-    """Whether a full or broken disk, too many open files, or a store of blobs that fails, is behind an error."""
+def is_server_fault(error: BaseException | None) -> bool:
+    """Return whether an error follows from a full or broken disk, too many open files, or a failing blob store."""
     while error is not None:
         if isinstance(error, BlobsError):
             return True
@@ -232,6 +232,6 @@ def _said(place: Path, settings: Settings, work: Callable[..., dict[str, Any]], 
     try:
         return {"answer": work(settings, place, *args)}
     except NipRunError as error:
-        if is_the_servers(error):
+        if is_server_fault(error):
             raise
         return {"error": in_words(error)}

@@ -29,7 +29,7 @@ from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
 from runner.server.store.permissions import closed_to_others
 from runner.server.store.schema import checks, files, releases, uploads
-from runner.server.uploads.checking import CheckError, checked_apart
+from runner.server.uploads.checking import CheckError, check_isolated
 from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
 from runner.server.uploads.pieces import UploadPieces
 from runner.server.uploads.publishing import check_row
@@ -95,7 +95,7 @@ def _rebuilt(
     try:
         folder = _folder(settings, blobs, row, reference)
         viewer = Viewer(row.publisher_id, row.owner, frozenset((row.owner,)), Scope.PUBLISH)
-        verdict = checked_apart(settings, viewer, _AS_UPLOAD, Declaration([folder]))
+        verdict = check_isolated(settings, viewer, _AS_UPLOAD, Declaration([folder]))
     except (ReleaseError, NewerFormatError, CheckError) as error:
         yield f"{reference}: {error}"
         return

@@ -20,7 +20,7 @@ from runner.base.storage.atomic_files import read_json
 from runner.base.storage.safe_files import make_folders, remove_folder
 from runner.server.boards.paths import BoardPaths
 from runner.server.boards.snapshot import BoardSnapshot
-from runner.server.isolated_task import TaskLimits, begun, context
+from runner.server.isolated_task import TaskLimits, context, start_process
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
@@ -136,7 +136,7 @@ class Boards:
 
     def _begun(self) -> tuple[BaseProcess, Connection]:
         here, there = context().Pipe()
-        process = begun(BOUNDS, work, self._settings, there)
+        process = start_process(BOUNDS, work, self._settings, there)
         there.close()
         return process, here
 

@@ -23,7 +23,7 @@ from runner.server.boards.paths import BoardPaths
 from runner.server.boards.public_registry import PublicRegistry, Remembering
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import vouched
-from runner.server.isolated_task import is_the_servers
+from runner.server.isolated_task import is_server_fault
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
@@ -115,7 +115,7 @@ class BoardWorker:
 
 
 def _is_the_servers(error: Exception) -> bool:
-    return isinstance(error, SQLAlchemyError) or is_the_servers(error) or lacks_memory(error)
+    return isinstance(error, SQLAlchemyError) or is_server_fault(error) or lacks_memory(error)
 
 
 def culprits(found: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:

@@ -28,7 +28,7 @@ from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import competition_rows
 from runner.server.competitions.scores import scored
-from runner.server.isolated_task import run_apart
+from runner.server.isolated_task import run_bounded_check
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
@@ -100,7 +100,7 @@ def make(
         release = _release(connection, viewer, reference)
         if not owns(connection, viewer, reference.owner):
             raise PermissionError(f"only an owner of {reference.owner} makes competitions of its datasets")
-    rows = run_apart(settings, _read_rows, str(reference), wanted.group_by)
+    rows = run_bounded_check(settings, _read_rows, str(reference), wanted.group_by)
     held = _held_out(wanted, rows["groups"], lot or SystemRandom())
     with database.writing() as connection:
         _check_name(connection, reference.owner, wanted.name)
@@ -267,7 +267,7 @@ def score(settings: Settings, database: Database, submission: int) -> None:
     """Score one that waits, and note what came of it; once, however often it is asked for.
 
     Raises:
-        ApartError: the server could not, and it waits as before.
+        IsolatedTaskError: the server could not, and it waits as before.
     """
     while not _scored(settings, database, submission):
         pass  # its labels were replaced in the meantime
@@ -283,7 +283,7 @@ def _scored(settings: Settings, database: Database, submission: int) -> bool:
     if before is None or before.state != WAITING:
         return True
     try:
-        found = run_apart(settings, scored, submission)
+        found = run_bounded_check(settings, scored, submission)
     except ReleaseError as error:
         found = {"refused": str(error)}
     refused = found.get("refused", "")

@@ -27,7 +27,7 @@ from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, rea
 from runner.registry.verification.verify import wrong_in_release
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import rows_of_run
-from runner.server.isolated_task import How, TaskLimits, apart, is_the_servers
+from runner.server.isolated_task import How, TaskLimits, is_server_fault, run_isolated
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
@@ -101,7 +101,7 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
         except SQLAlchemyError:
             raise  # it is the server's own
         except Exception as error:
-            if is_the_servers(error) or lacks_memory(error):
+            if is_server_fault(error) or lacks_memory(error):
                 raise
             problems.append(f"{folder.path}: {in_words(error)}")
         if len(problems) >= MOST_PROBLEMS:
@@ -180,7 +180,7 @@ class CheckError(RunError):
     """The server could not check it, for no reason of the upload's own."""
 
 
-def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> UploadVerdict:
+def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> UploadVerdict:
     """`check`, in a process that is ended where it takes too long or too much.
 
     Raises:
@@ -188,7 +188,7 @@ def checked_apart(settings: Settings, viewer: Viewer, upload: str, declaration: 
     """
     within = UploadPieces(settings.incoming).folder(upload)  # what a killed server leaves is removed with the upload
     try:
-        ending = apart(
+        ending = run_isolated(
             TaskLimits.of(settings), within, _check, settings, viewer, upload, declaration.to_bytes(), most=MOST_SAID
         )
     except OSError as error:

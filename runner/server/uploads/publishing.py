@@ -27,7 +27,7 @@ from runner.server.settings import Settings
 from runner.server.store.blobs import Blobs
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, is_release, releases
-from runner.server.uploads.checking import KEPT, RECOMPUTED, UploadVerdict, checked_apart
+from runner.server.uploads.checking import KEPT, RECOMPUTED, UploadVerdict, check_isolated
 from runner.server.uploads.declaration import DeclaredFolder
 from runner.server.uploads.queue import Queue, QueuedUpload
 from runner.server.uploads.uploads import CHECKING, OPEN, REFUSED, SEEN, TAKEN, Upload, Uploads, is_there
@@ -113,7 +113,9 @@ class Publishing:
         if self._lacks(found):
             self.uploads.set_state(found.id, OPEN, ["files of it are gone; send it again"], time.time(), only=CHECKING)
             return
-        verdict = self._wrong_owner(viewer, found) or checked_apart(self._settings, viewer, found.id, found.declaration)
+        verdict = self._wrong_owner(viewer, found) or check_isolated(
+            self._settings, viewer, found.id, found.declaration
+        )
         if not verdict.is_good:
             # What was sent goes first: the same may be declared again as soon as it is refused.
             self.uploads.pieces.clear(found.id)

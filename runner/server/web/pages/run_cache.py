@@ -32,7 +32,7 @@ from runner.pages.report.served import NOTHING
 from runner.registry.skipped_releases import in_words
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
-from runner.server.isolated_task import How, TaskLimits, apart, is_the_servers
+from runner.server.isolated_task import How, TaskLimits, is_server_fault, run_isolated
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
@@ -164,7 +164,7 @@ class RunPages:
         unfinished = folder.parent / f".{secrets.token_hex(8)}"
         make_folders(unfinished)
         try:
-            ending = apart(
+            ending = run_isolated(
                 BOUNDS, self._settings.incoming, write_page, self._settings, references, viewer, unfinished.absolute()
             )
             if ending.how is not How.ANSWERED:
@@ -250,7 +250,7 @@ def write_page(
     except SQLAlchemyError:
         raise
     except Exception as error:
-        if is_the_servers(error):
+        if is_server_fault(error):
             raise
         if _is_not_published(error):
             return in_words(error, place)

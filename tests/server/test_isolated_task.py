@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import ReleaseError, RunError, UsageError
-from runner.server.isolated_task import ApartError, Ending, How, TaskLimits, apart, run_apart
+from runner.server.isolated_task import Ending, How, IsolatedTaskError, TaskLimits, run_bounded_check, run_isolated
 from runner.server.settings import Settings
 
 MEMORY = 4 << 30
@@ -97,7 +97,7 @@ def without_room(_: Settings, place: Path) -> dict[str, Any]:
 
 def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=os.nice(0) + 3)
-    ending = apart(bounds, tmp_path, found, "acme")
+    ending = run_isolated(bounds, tmp_path, found, "acme")
     assert ending.how is How.ANSWERED
     assert ending.answer == {
         "word": "acme", "temporary": True, "nice": min(19, 2 * os.nice(0) + 3),
@@ -117,18 +117,18 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
     ],
 )
 def test_work_that_does_not_answer_says_how_it_ended(tmp_path: Path, work: Any, seconds: float, ending: Ending) -> None:
-    assert apart(TaskLimits(memory=MEMORY, seconds=seconds), tmp_path, work) == ending
+    assert run_isolated(TaskLimits(memory=MEMORY, seconds=seconds), tmp_path, work) == ending
     assert not [*tmp_path.iterdir()]
 
 
 def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=LITTLE, seconds=60)
-    assert apart(bounds, tmp_path, filled) == Ending(How.TOO_MUCH)
-    assert apart(bounds, tmp_path, asked).how is How.ANSWERED
+    assert run_isolated(bounds, tmp_path, filled) == Ending(How.TOO_MUCH)
+    assert run_isolated(bounds, tmp_path, asked).how is How.ANSWERED
 
 
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
-    ending = apart(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long, most=1_000)
+    ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long, most=1_000)
     assert (ending.how, ending.why.startswith("left an answer that cannot be read")) == (How.DIED, True)
 
 
@@ -137,16 +137,16 @@ def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
 )
 def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path, work: Any, said: str) -> None:
     with pytest.raises(ReleaseError, match=said):
-        run_apart(Settings(folder=tmp_path, check_bytes=MEMORY), work)
+        run_bounded_check(Settings(folder=tmp_path, check_bytes=MEMORY), work)
 
 
 @pytest.mark.parametrize("work", [killed_for, without_room])
 def test_what_the_server_could_not_do_is_no_word_on_what_was_asked(tmp_path: Path, work: Any) -> None:
-    with pytest.raises(ApartError, match="the server could not do it"):
-        run_apart(Settings(folder=tmp_path), work)
+    with pytest.raises(IsolatedTaskError, match="the server could not do it"):
+        run_bounded_check(Settings(folder=tmp_path), work)
 
 
 def test_a_folder_that_takes_nothing_begins_no_work(tmp_path: Path) -> None:
     (tmp_path / "incoming").write_text("no folder")
-    with pytest.raises(ApartError, match="the server cannot do it now"):
-        run_apart(Settings(folder=tmp_path), killed_for)
+    with pytest.raises(IsolatedTaskError, match="the server cannot do it now"):
+        run_bounded_check(Settings(folder=tmp_path), killed_for)
