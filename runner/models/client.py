@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from runner.models.admission import Admission, OwnAdmission
@@ -87,46 +87,19 @@ def connect(
         for there in settings.each_server
     }
     stop_listening = _listen(breakers, live, events)
-    opened = list((providers or {}).values())
-
-    def open_provider(group: str, settings: ModelSettings, server: str | None) -> Complete:
-        replayed, learn = (replays or {}).get(group), admitted.learns(group, server)
-        provider = CONNECTORS[settings.provider](ToConnect(group, settings, shared, learn, replayed, labels or {}))
-        opened.append(provider)
-        return provider.complete
-
-    def attempt(by_group: Mapping[str, Complete], server: str | None) -> Complete:
-        """Make one attempt of a call, at one of several servers or the only one."""
-
-        async def ask(request: Request) -> Completion:
-            events.sending(request)
-            return await by_group[request.group](request)
-
-        return admitted.around(ask, server)
-
-    def open_pool(group: str, settings: ModelSettings) -> ServerPool:
-        pooled = []
-        for settings_there in settings.each_server:
-            server = server_of(settings_there)
-            complete = raising_refusals(open_provider(group, settings_there, server))
-            health = ServerHealth(
-                server, group, policy.breaker.failures, policy.transient,
-                tell=partial(events.server_down, f"{server} ({group})"), unlike=partial(events.unlike, group, server),
-            )  # fmt: skip
-            pooled.append(PooledServer(breakers[server], health, attempt({group: complete}, server)))
-        placement = Placement(list(map(server_of, settings.each_server)))
-        return ServerPool(pooled, placement, policy.transient, events, sleep=sleep)
+    opener = _ProviderOpener(policy, events, shared, admitted, breakers, replays or {}, labels or {}, sleep)
+    opener.opened += (providers or {}).values()
 
     by_group = {group: provider.complete for group, provider in (providers or {}).items()}
     pools: dict[str, ServerPool] = {}
     for group, settings in groups.items():
         if group in live and len(settings.addresses) > 1:
-            pools[group] = open_pool(group, settings)
+            pools[group] = opener.open_pool(group, settings)
         elif group not in by_group:
-            by_group[group] = open_provider(group, settings, None)
+            by_group[group] = opener.open_provider(group, settings, None)
 
     breaker_of = {group: breakers[server_of(settings)] for group, settings in live.items()}
-    once = attempt(by_group, None)
+    once = opener.attempt(by_group, None)
     retried = with_retries(
         once,
         policy.transient,
@@ -156,7 +129,55 @@ def connect(
         for pool in pools.values():
             pool.ended(rollout)
 
-    return Connection(judged.complete, (close, *(provider.close for provider in opened)), judged.check, ended)
+    return Connection(judged.complete, (close, *(provider.close for provider in opener.opened)), judged.check, ended)
+
+
+@dataclass
+class _ProviderOpener:
+    """Opens providers, and puts around each the layers of one attempt of a call."""
+
+    policy: Retry
+    events: CallEvents
+    servers: Servers
+    admission: Admission
+    breakers: Mapping[str, Breaker]
+    replays: Mapping[str, ReplayedRun]
+    labels: Mapping[str, int]
+    sleep: Sleep
+    opened: list[Provider] = field(default_factory=list)
+    """The providers that somebody has to close."""
+
+    def open_provider(self, group: str, settings: ModelSettings, server: str | None) -> Complete:
+        learn = self.admission.learns(group, server)
+        parts = ToConnect(group, settings, self.servers, learn, self.replays.get(group), self.labels)
+        provider = CONNECTORS[settings.provider](parts)
+        self.opened.append(provider)
+        return provider.complete
+
+    def attempt(self, by_group: Mapping[str, Complete], server: str | None) -> Complete:
+        """Return what makes one attempt of a call, at one of several servers or the only one."""
+        events = self.events
+
+        async def ask(request: Request) -> Completion:
+            events.sending(request)
+            return await by_group[request.group](request)
+
+        return self.admission.around(ask, server)
+
+    def open_pool(self, group: str, settings: ModelSettings) -> ServerPool:
+        """Open a provider for each server of a group."""
+        pooled = []
+        for settings_there in settings.each_server:
+            server = server_of(settings_there)
+            complete = raising_refusals(self.open_provider(group, settings_there, server))
+            health = ServerHealth(
+                server, group, self.policy.breaker.failures, self.policy.transient,
+                tell=partial(self.events.server_down, f"{server} ({group})"),
+                unlike=partial(self.events.unlike, group, server),
+            )  # fmt: skip
+            pooled.append(PooledServer(self.breakers[server], health, self.attempt({group: complete}, server)))
+        placement = Placement(list(map(server_of, settings.each_server)))
+        return ServerPool(pooled, placement, self.policy.transient, self.events, sleep=self.sleep)
 
 
 def _listen(
