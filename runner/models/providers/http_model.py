@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -62,7 +63,7 @@ def _milliseconds_since(started: float) -> float:
     return round((time.perf_counter() - started) * 1000, 1)
 
 
-class HttpModel:
+class HttpModel(ABC):
     """Calls one model group on one server. Subclasses add the client, the path and the request body.
 
     `learn` gets the headers of every answer, errors included. A `client` that is given is shared, and is closed by
@@ -74,9 +75,9 @@ class HttpModel:
     """Everything that the client and its transport raise for a call."""
 
     @staticmethod
+    @abstractmethod
     def make_client(settings: ModelSettings, group: str, connections: int, places: BodySlots | None) -> Any:
         """Make the official client of a model group."""
-        raise NotImplementedError
 
     def __init__(
         self,
@@ -103,9 +104,9 @@ class HttpModel:
         self._has_answered = self._is_probed = False
         self._web_pages = 0
 
+    @abstractmethod
     def _body(self, request: Request, n: int | None) -> bytes:
         """Return the exact bytes of a request's body."""
-        raise NotImplementedError
 
     def _options(self, request: Request) -> dict[str, Any]:
         """Return what the client would otherwise make for each call, with deep copies of its defaults."""
