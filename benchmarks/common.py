@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -10,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,33 +23,43 @@ sys.path.insert(0, str(ROOT))
 
 @dataclass(frozen=True)
 class Measured:
-    """One finished child process: seconds, megabytes, and what it said on stdout."""
+    """One finished child process: seconds, megabytes, exit code, and its output."""
 
     wall: float
     cpu: float
     peak_mb: float
+    code: int
     out: str
+    err: str
 
 
-def measured(command: Sequence[str], cwd: Path = ROOT) -> Measured:
-    """Run a command to its end and measure the whole process.
+_LAUNCH = """
+import json, os, sys, time
+begin = time.perf_counter()
+pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+wall = time.perf_counter() - begin
+with open(sys.argv[1], "w") as file:
+    json.dump([wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)], file)
+"""
+"""Starts the measured process from a small one, because a process inherits the peak memory of its parent."""
+
+
+def measured(command: Sequence[str], cwd: Path = ROOT, *, check: bool = True) -> Measured:
+    """Run a command, whose first word is the path of a program, and measure the whole process.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the command failed, and `check` is true.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    begun = time.perf_counter()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - begun
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        err.seek(0)
-        said, complaint = out.read().decode(), err.read().decode()
-    if process.returncode:
-        raise RuntimeError(f"exit code {process.returncode} from {shlex.join(command)}\n{complaint}")
-    return Measured(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, said)
+    with temporary_folder() as folder, (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(folder / "usage"), *command]
+        subprocess.run(launch, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=True)
+        wall, cpu, peak_mb, code = json.loads((folder / "usage").read_text())
+        texts = [(folder / name).read_text("utf-8", "replace") for name in ("out", "err")]
+    if check and code:
+        raise RuntimeError(f"exit code {code} from {shlex.join(command)}\n{texts[1]}")
+    return Measured(wall, cpu, peak_mb, code, *texts)
 
 
 def child(script: str, *arguments: object) -> dict[str, Any]:
@@ -83,3 +93,11 @@ def footer(script: str) -> None:
     load = os.getloadavg()[0]
     print(f"\nrepeat with: {shlex.join(['python', f'benchmarks/{Path(script).name}', *sys.argv[1:]])}")
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, load {load:.1f}")
+
+
+def sample_arguments(description: str | None, times: int) -> argparse.Namespace:
+    """Parse `--times` and `--seed`, the arguments of simulations."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--times", type=int, default=times, metavar="N", help=f"default: {times}")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()

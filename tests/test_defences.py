@@ -1,4 +1,4 @@
-"""The table of defences in `benchmarks/proofs/defences/` fits the code; the proof itself tries each, for minutes."""
+"""The tables in `tests/defences` fit the code; `.ci/tools/defences.py` switches each defence off, for minutes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.paths import ROOT
 
-FILES = sorted((ROOT / "benchmarks" / "proofs" / "defences").glob("*.toml"))
+FILES = sorted((ROOT / "tests" / "defences").glob("*.toml"))
 
 
 def rows() -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ A datapoint is a group of its own where `dataset.group_by` says nothing. Rollout
 count, sum and sum of squares for each metric and group is kept; of what is made of verdicts and confidences together,
 such as d' and AUROC, a few bytes a rollout (`judged`). Sources:
 Miller 2024 (arXiv 2411.00640) for the clustered error; Wilson 1927 at the effective sample size, corrected by
-Student's t, for proportions. `benchmarks/proofs/coverage.py` measures how often the intervals cover the truth.
+Student's t, for proportions. `benchmarks/coverage.py` measures how often the intervals cover the truth.
 """
 
 from __future__ import annotations

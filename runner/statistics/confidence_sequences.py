@@ -7,7 +7,7 @@ beforehand (a universal portfolio), falls as theta grows, and by Ville's inequal
 chance of at most alpha / 2; so does the bet from above, on 1 - x. What is left are the theta that neither rejects.
 
 Sources: Waudby-Smith and Ramdas 2024 (arXiv 2010.09686) for betting and its capital; Orabona and Jun 2024
-(arXiv 2110.14099) for the mixture. `benchmarks/proofs/stopping.py` measures how often it errs.
+(arXiv 2110.14099) for the mixture. `benchmarks/stopping.py` measures how often it errs.
 
 The mean is that of the population from which groups come in an exchangeable order, not of a finite list of them.
 """

@@ -6,7 +6,7 @@ few groups carry the spread it is the score interval of Tango 1998 for as many p
 are added if nothing bounds a difference: without them it fails there. Unpaired, it is made of the two systems' own
 intervals (Newcombe 1998), and the test is Welch's. The smallest detectable effect is that of Miller 2024 (arXiv
 2411.00640, section 5) where nothing bounds a difference; see `detectable` for the others.
-`benchmarks/proofs/comparisons.py` measures how often intervals hold the truth.
+`benchmarks/comparisons.py` measures how often intervals hold the truth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rules that decide whether an interval is reported, as simulated coverage shows.
 
 An interval is left out if it covers the truth in fewer than 90 % of simulated benchmarks, or if its coverage has not
-been measured. What decides is the number of clusters behind it; `benchmarks/proofs/coverage_metrics.py` measures the
+been measured. What decides is the number of clusters behind it; `benchmarks/coverage_metrics.py` measures the
 coverage, and `benchmarks/coverage.md` has the result.
 """
 

@@ -6,7 +6,7 @@ of Miller 2024 (arXiv 2411.00640, sections 2.3, 3 and 5).
 
 The number of groups is that of the sign-flip test: without a difference, its spread is the root of the mean square of
 the differences, which the difference itself is part of (as for McNemar's test, Connor 1987), with the correction for
-continuity (Fleiss) where few groups differ. `benchmarks/proofs/planning.py` measures the power.
+continuity (Fleiss) where few groups differ. `benchmarks/planning.py` measures the power.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A finished run in the formats of other tools; `benchmarks/proofs/exports.py` asks the tools themselves."""
+"""A finished run in the formats of other tools; `.ci/tools/exports.py` asks the tools themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in the plain values that MLflow gets; `benchmarks/proofs/mlflow_server.py` asks a server what it holds."""
+"""A run in the plain values that MLflow gets; `.ci/tools/mlflow_server.py` asks a server what it holds."""
 
 from __future__ import annotations
 

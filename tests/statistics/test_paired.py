@@ -255,7 +255,7 @@ def test_choosing_the_leader_is_paid_for() -> None:
 
 @pytest.mark.full
 def test_the_test_and_the_interval_keep_what_they_promise() -> None:
-    """Small; `benchmarks/proofs/comparisons.py` is the full size."""
+    """Small; `benchmarks/comparisons.py` is the full size."""
     rng = np.random.default_rng(7)
     rejected = covered = 0
     for _ in range(400):

@@ -87,7 +87,7 @@ def test_what_the_guarantee_does_not_cover_is_refused(value: float, weight: floa
 
 
 def test_looked_at_after_every_game_it_errs_at_most_5_percent() -> None:
-    """The small form of `benchmarks/proofs/stopping.py`."""
+    """The small form of `benchmarks/stopping.py`."""
     rng = random.Random(3)
     wrong = 0
     for _ in range(60):

@@ -94,7 +94,7 @@ def test_fewer_groups_than_the_test_can_reject_with_show_nothing() -> None:
 
 @pytest.mark.parametrize(("chance", "difference"), [(0.5, 0.15), (0.7, 0.2), (0.6, 0.3), (0.4, 0.5), (0.05, 0.9)])
 def test_the_real_test_has_the_planned_power(chance: float, difference: float) -> None:
-    """`benchmarks/proofs/planning.py` has it in full size."""
+    """`benchmarks/planning.py` has it in full size."""
     better, worse = (chance + difference) * (1 - chance), chance * (1 - chance - difference)
     groups = groups_needed(difference, better + worse - difference**2)
     rng = np.random.default_rng([7, groups])

@@ -59,3 +59,14 @@ def journal_records(run: Path) -> list[dict[str, Any]]:
     """Every whole record of a run's journal, read by another reader than the program's."""
     lines = (run / "journal.jsonl").read_bytes().split(b"\n")
     return [json.loads(line[9:]) for line in lines[:-1]]
+
+
+def calls_of(run: Path) -> list[tuple[Any, ...]]:
+    """The samples of the calls in a run's journal, in their order."""
+    if not (run / "journal.jsonl").is_file():
+        return []
+    return [tuple(record["sample"]) for record in journal_records(run) if record["kind"] == "call"]
+
+
+def status_of(run: Path) -> str:
+    return str(json.loads((run / "manifest.json").read_text())["status"])

@@ -1,6 +1,6 @@
 """A dataset's description in Croissant 1.1 (JSON-LD of schema.org), which dataset searches and loaders read.
 
-`benchmarks/proofs/croissant.py` has it checked, and rows loaded by it, by the format's own package.
+`.ci/tools/croissant.py` has it checked, and rows loaded by it, by the format's own package.
 """
 
 from __future__ import annotations

@@ -41,7 +41,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with (Path(tempfile.gettempdir()) / "nip-run-tests-ray.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # a cluster at a time is what a small machine has room for
         done = subprocess.run(
-            ray_nodes.in_namespace(inside), cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+            ray_nodes.in_namespace(inside),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=3 * HANG_SECONDS,
+            check=False,
         )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "1 passed" in done.stdout, done.stdout

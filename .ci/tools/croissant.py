@@ -1,0 +1,90 @@
+"""The description of a dataset's rows, checked and read by the format's own package: `mlcroissant`.
+
+    python .ci/tools/croissant.py [PYTHON_WITH_MLCROISSANT]
+
+Without a Python that has the package, an environment with it is made. Plays a small run, and describes odd columns and
+each form of file; the package must find nothing wrong, and load the rows that were played.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import unquote
+
+from runner.api import load_spec, run
+from runner.documents.releases.bundle import opened
+from runner.registry.bundles.runs import draft_of
+from runner.registry.components.croissant import column_kinds, croissant_of
+from runner.registry.draft import Naming
+from runner.results.leaderboard.results_folder import Results
+
+_READ = """
+import json, sys
+import mlcroissant
+dataset = mlcroissant.Dataset(jsonld=sys.argv[1])
+def plain(value):
+    if isinstance(value, bytes):
+        return value.decode()
+    return [plain(one) for one in value] if hasattr(value, "__len__") and not isinstance(value, str) else value
+rows = [
+    {name.split("/", 1)[1]: plain(value) for name, value in row.items()} for row in dataset.records("datapoints")
+]
+found = {"errors": sorted(dataset.metadata.issues.errors), "rows": rows}
+print(json.dumps(found, default=lambda value: value.item()))
+"""
+
+ODD = [
+    {"id": "a-1", "label": 1, "two words %": 3.5, "é": "ß", "yes": True, "list": ["1"]},
+    {"id": "b-2", "label": 0, "two words %": 2.0, "é": "\n,\"'", "yes": False, "list": []},
+]
+
+
+def _python(work: Path) -> str:
+    if len(sys.argv) > 1:
+        return sys.argv[1]
+    venv.create(work / "venv", with_pip=True)
+    python = str(work / "venv" / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "-q", "mlcroissant>=1.1"], check=True)
+    return python
+
+
+def _check(python: str, folder: Path, expected: list[dict[str, object]]) -> None:
+    done = subprocess.run(
+        [python, "-c", _READ, "croissant.json"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["errors"] == [], found["errors"]
+    rows = [{unquote(name): value for name, value in row.items()} for row in found["rows"]]
+    assert rows == expected, (rows[:1], expected[:1])
+    print(f"{folder.name}: {len(rows)} rows, nothing wrong")
+
+
+def main() -> None:
+    with TemporaryDirectory() as place:
+        work = Path(place)
+        python = _python(work)
+        folder = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 20}), work / "results").folder
+        made = draft_of(folder, Results(work / "results"), Naming("acme", licence="CC-BY-4.0"))
+        for path in ("croissant.json", "data/inputs/dataset.jsonl"):
+            (work / "run" / path).parent.mkdir(parents=True, exist_ok=True)
+            with opened(made.contents[path]) as file:
+                (work / "run" / path).write_bytes(file.read())
+        played = [json.loads(line) for line in (folder.path / "inputs" / "dataset.jsonl").read_text().splitlines()]
+        _check(python, work / "run", played)
+        (work / "odd").mkdir()
+        rows = work / "odd" / "dataset.jsonl"
+        rows.write_text("".join(json.dumps(row) + "\n" for row in ODD))
+        (work / "odd" / "croissant.json").write_bytes(
+            croissant_of("odd", "", None, {"dataset.jsonl": rows}, column_kinds(ODD))
+        )
+        _check(python, work / "odd", ODD)
+
+
+if __name__ == "__main__":
+    main()

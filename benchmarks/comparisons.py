@@ -1,0 +1,275 @@
+"""Comparing two judges: how often the test rejects, how often the interval holds the truth, what it takes to see.
+
+    python benchmarks/comparisons.py [--times N] [--seed S]
+
+N pairs of judges in each situation, on groups of datapoints. A datapoint has a chance of its own to be judged rightly:
+on the scale of log odds it varies by a normal deviate, of which the two judges share a part (`shared` is the
+correlation). Datapoints of one group share it too, but for half as large a deviate of their own. Each judge is asked
+`repeats` times, in some situations the first of them once alone. Planted effects are found with 200 groups; what is
+assumed of the judges stands in their rows, since what can be seen depends on how far they agree.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from common import sample_arguments
+
+from runner.statistics.differences import paired_difference
+from runner.statistics.paired_groups import Pairs, least_share
+from runner.statistics.sign_flip import ALPHA, holm, ranges_in_order, sign_flip
+from tests.support.claims import Claims
+
+LOW, HIGH, LOW_WHERE_RARE = 0.925, 0.975, 0.92
+MOST = 0.06
+LEAST_FROM = 50
+"""From so many groups that differ on, the test rejects at least 4 % at no difference."""
+LEAST = 0.04
+FOUND = 0.8
+ENOUGH = 5.0
+"""Of K p (1 - p), for the judge who is less often uncertain; K is the groups, which are what is independent."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Two judges and what they judge."""
+
+    groups: int
+    members: int
+    repeats: tuple[int, int]
+    accuracy: tuple[float, float]
+    deviation: float
+    shared: float
+
+    def __str__(self) -> str:
+        one, two = self.accuracy
+        asked = (
+            f"{self.repeats[0]}" if self.repeats[0] == self.repeats[1] else f"{self.repeats[0]} and {self.repeats[1]}"
+        )
+        return (
+            f"{self.groups:4} groups of {self.members}, repeats {asked:7}, accuracy {one:.2f} and {two:.2f}, "
+            f"deviation {self.deviation}, shared {self.shared}"
+        )
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether so little is uncertain that intervals may be too long, and not too short."""
+        return self.groups * min(p * (1 - p) for p in self.accuracy) < ENOUGH
+
+    def pairs(self, rng: np.random.Generator, n: int) -> Iterator[Pairs]:
+        """So many comparisons of the two judges: the second less the first."""
+        shape = (n, self.groups, 1)
+        common, own = rng.normal(0, 1, shape), rng.normal(0, 1, (2, *shape))
+        apart = rng.normal(0, 0.5, (n, self.groups, self.members)) if self.members > 1 else 0.0
+        shared, alone = np.sqrt(self.shared), np.sqrt(1 - self.shared)
+        spread = self.deviation * (1.25 if self.members > 1 else 1.0) ** 0.5
+        fewest, means, spare = min(self.repeats), [], np.zeros((n, self.groups))
+        for judge, (accuracy, repeats) in enumerate(zip(self.accuracy, self.repeats, strict=True)):
+            ease = shared * common + alone * own[judge] + apart
+            chances = expit(centre(accuracy, spread) + self.deviation * ease)
+            mean = rng.binomial(repeats, np.broadcast_to(chances, (n, self.groups, self.members))) / repeats
+            means.append(mean)
+            if repeats > fewest:  # the variance of its verdicts, as `spare_variance` has it
+                own_variance = mean * (1 - mean) * repeats / (repeats - 1)
+                spare += (own_variance * (1 / fewest - 1 / repeats)).sum(axis=2)
+        sizes, least = [float(self.members)] * self.groups, [least_share(*self.repeats)] * self.groups
+        step = 1 / (self.members * fewest)
+        for sums, more in zip((means[1] - means[0]).sum(axis=2).tolist(), spare.tolist(), strict=True):
+            yield Pairs(sums, sizes, more, least, step)
+
+
+def expit(x: np.ndarray) -> np.ndarray:
+    result: np.ndarray = 1 / (1 + np.exp(-x))
+    return result
+
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
+
+
+def centre(accuracy: float, spread: float) -> float:
+    """The log odds around which chances vary, whose mean is this accuracy: by bisection, the mean by quadrature."""
+    low, high = -30.0, 30.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        mean = float((_WEIGHTS * expit(middle + spread * _NODES)).sum() / _WEIGHTS.sum())
+        low, high = (middle, high) if mean < accuracy else (low, middle)
+    return (low + high) / 2
+
+
+@dataclass(frozen=True)
+class Found:
+    """Shares of the comparisons of a situation."""
+
+    rejected: float
+    covered: float
+    differing: float
+    width: float
+    detectable: float
+
+
+def found(situation: Situation, n: int, rng: np.random.Generator) -> Found:
+    """Test many comparisons of one situation by the project's own functions."""
+    truth = situation.accuracy[1] - situation.accuracy[0]
+    rejected = covered = differing = 0
+    width = detectable = 0.0
+    for pairs in situation.pairs(rng, n):
+        test, interval = pairs.test(), pairs.difference(1.0)
+        assert interval.low is not None
+        assert interval.high is not None
+        assert interval.detectable is not None
+        rejected += test.p <= ALPHA
+        covered += interval.low <= truth <= interval.high
+        differing += test.differing
+        width += interval.high - interval.low
+        detectable += interval.detectable
+    return Found(rejected / n, covered / n, differing / n, width / n, detectable / n)
+
+
+def equal() -> Iterator[Situation]:
+    """Judges of one accuracy."""
+    asked = ((1, (1, 1)), (1, (5, 5)), (5, (1, 1)), (2, (3, 3)), (1, (1, 5)), (1, (1, 20)))
+    judges = ((0.5, 2.5, 0.9), (0.7, 1.0, 0.5), (0.9, 2.5, 0.9), (0.9, 0.5, 0.5), (0.98, 1.0, 0.5))
+    for groups, (members, repeats), (p, deviation, shared) in product((20, 50, 200), asked, judges):
+        yield Situation(groups, members, repeats, (p, p), deviation, shared)
+
+
+def unequal() -> Iterator[Situation]:
+    """Judges of several accuracies, one of them rare to be wrong."""
+    asked = ((1, (1, 1)), (1, (5, 5)), (5, (1, 1)), (1, (10, 10)))
+    pairs = ((0.6, 0.7), (0.8, 0.9), (0.9, 0.96), (0.97, 0.99))
+    for groups, (members, repeats), accuracy in product((20, 200), asked, pairs):
+        yield Situation(groups, members, repeats, accuracy, 2.0, 0.8)
+
+
+PLANTED = (
+    Situation(200, 1, (1, 1), (0.70, 0.80), 2.5, 0.9),
+    Situation(200, 1, (1, 1), (0.80, 0.90), 2.0, 0.8),
+    Situation(200, 1, (3, 3), (0.70, 0.80), 2.0, 0.8),
+    Situation(200, 1, (5, 5), (0.60, 0.70), 2.0, 0.8),
+    Situation(100, 2, (3, 3), (0.70, 0.80), 2.0, 0.8),
+)
+ONE_IS_ALWAYS_RIGHT = tuple((groups, by / groups) for groups in (6, 20, 60, 200) for by in (0.5, 1.0, 2.0, 3.5, 5.0))
+"""Groups, and how often the other judge is wrong in one of them."""
+DIFFERENT = (50, 57, 66, 73, 93, 120, 200)
+"""Groups that all differ by exactly 1, as those of a judge who accepts all and one who rejects all."""
+SEEN = (
+    Situation(60, 1, (1, 1), (0.9999, 0.9999), 0.1, 0.5),
+    Situation(60, 1, (1, 1), (0.99, 0.99), 1.0, 0.5),
+    Situation(200, 1, (1, 1), (0.98, 0.98), 1.0, 0.5),
+    Situation(200, 1, (3, 3), (0.98, 0.98), 1.0, 0.5),
+    Situation(40, 1, (1, 1), (0.90, 0.90), 2.0, 0.8),
+    Situation(20, 1, (5, 5), (0.80, 0.80), 2.0, 0.8),
+    Situation(50, 5, (1, 1), (0.90, 0.90), 2.0, 0.8),
+    Situation(200, 1, (1, 1), (0.70, 0.70), 2.5, 0.9),
+    Situation(200, 1, (5, 5), (0.70, 0.70), 2.0, 0.8),
+    Situation(100, 1, (1, 5), (0.80, 0.80), 2.0, 0.8),
+    Situation(60, 1, (1, 20), (0.95, 0.95), 1.0, 0.5),
+)
+"""Judges of one accuracy, of whom it is said what would have been seen: the median of that is then planted."""
+SEEN_LEAST, SEEN_MOST = 0.70, 0.95
+ALIKE = ((5, 100), (10, 100), (40, 100), (10, 30))
+"""Systems of one accuracy, and the groups that they are ranked by."""
+UNRELATED = Situation(200, 1, (1, 1), (0.60, 0.70), 0.0, 0.0)
+"""Judges who share nothing: the least that can be seen, told and not claimed."""
+
+
+def seen(situation: Situation, n: int, rng: np.random.Generator) -> tuple[float, float]:
+    """The effect that is said to be detectable where there is none, and how often it is found where it is planted."""
+    said = [pairs.difference(1.0).detectable for pairs in situation.pairs(rng, n // 4 + 1)]
+    effect = float(np.median([one for one in said if one is not None]))
+    accuracy = situation.accuracy[0]
+    planted = replace(situation, accuracy=(accuracy, accuracy - effect))
+    return effect, sum(pairs.test().p <= ALPHA for pairs in planted.pairs(rng, n)) / n
+
+
+def told_apart(systems: int, groups: int, n: int, rng: np.random.Generator) -> tuple[float, float]:
+    """How often some of systems that are alike are told apart; and were the leader's tests alone corrected for."""
+    apart = alone = 0
+    for _ in range(n):
+        ease = rng.normal(0, 1, (groups, 1)) + rng.normal(0, 1, (groups, systems))
+        right = (rng.random((groups, systems)) < expit(0.8 + ease)).astype(float)
+        order = sorted(range(systems), key=lambda one: -right[:, one].sum())
+
+        def p_values(leader: int, others: Sequence[int], right: np.ndarray = right) -> list[float]:
+            return [sign_flip((right[:, leader] - right[:, one]).tolist()).p for one in others]
+
+        apart += ranges_in_order(order, p_values)[order[-1]] != (1, systems)
+        alone += min(holm(p_values(order[0], order[1:]))) <= ALPHA
+    return apart / n, alone / n
+
+
+def covered_at_the_edge(groups: int, chance: float, n: int, rng: np.random.Generator) -> float:
+    """How often the interval holds the truth where one judge is always right, and the other is wrong by this chance."""
+    held = 0
+    for wrong in rng.binomial(groups, chance, n).tolist():
+        found = paired_difference([-1.0] * wrong + [0.0] * (groups - wrong), [1.0] * groups, 1.0, 1.0)
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= -chance <= found.high
+    return held / n
+
+
+def rejected_where_all_differ(groups: int) -> float:
+    """Of all ways in which so many groups can differ by exactly 1, the share that the test rejects."""
+    return sum(
+        math.comb(groups, k) / 2.0**groups
+        for k in range(groups + 1)
+        if sign_flip([1.0] * k + [-1.0] * (groups - k)).p <= ALPHA
+    )
+
+
+def main() -> int:
+    args = sample_arguments(__doc__, 4000)
+    claims = Claims()
+    print(f"\n{'':86}rejected  covered  differ  width")
+    for number, situation in enumerate((*equal(), *unequal())):
+        shares = found(situation, args.times, np.random.default_rng([args.seed, number]))
+        line = f"{situation!s:86}{shares.rejected:8.1%}{shares.covered:9.1%}{shares.differing:8.1f}{shares.width:7.3f}"
+        holds = True
+        if situation.accuracy[0] == situation.accuracy[1]:
+            least = LEAST if shares.differing >= LEAST_FROM else 0.0
+            holds = least <= shares.rejected <= MOST
+        is_covered = shares.covered >= LOW_WHERE_RARE if situation.is_rare else LOW <= shares.covered <= HIGH
+        claims(holds and is_covered, line)
+    for number, (groups, chance) in enumerate(ONE_IS_ALWAYS_RIGHT):
+        held = covered_at_the_edge(groups, chance, args.times, np.random.default_rng([args.seed, 3000 + number]))
+        claims(
+            held >= LOW_WHERE_RARE, f"{groups:4} groups, one always right, the other wrong in {chance:.3f}: {held:.1%}"
+        )
+    for groups in DIFFERENT:
+        share = rejected_where_all_differ(groups)
+        claims(share <= MOST, f"{groups:4} groups that all differ by 1: {share:.1%} rejected (exactly, of all ways)")
+    for number, situation in enumerate(PLANTED):
+        shares = found(situation, args.times, np.random.default_rng([args.seed, 1000 + number]))
+        claims(
+            shares.rejected >= FOUND,
+            f"{situation}: 10 points found in {shares.rejected:.1%}; said to be detectable: {shares.detectable:.3f}",
+        )
+    for number, situation in enumerate(SEEN):
+        effect, power = seen(situation, args.times, np.random.default_rng([args.seed, 4000 + number]))
+        claims(
+            SEEN_LEAST <= power <= SEEN_MOST,
+            f"{situation}: {effect:.3f} is said to be detectable, and is found in {power:.1%}",
+        )
+    for number, (systems, groups) in enumerate(ALIKE):
+        times_ranked = max(args.times // 8, 1)
+        any_apart, without = told_apart(
+            systems, groups, times_ranked, np.random.default_rng([args.seed, 5000 + number])
+        )
+        claims(
+            any_apart <= MOST,
+            f"{systems:3} systems alike on {groups} groups: some are told apart in {any_apart:.1%} of tables; "
+            f"corrected for the leader's tests alone, in {without:.1%}",
+        )
+    shares = found(UNRELATED, args.times, np.random.default_rng([args.seed, 2000]))
+    print(f"      {UNRELATED}: 10 points found in {shares.rejected:.1%}; said: {shares.detectable:.3f}")
+    return claims.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

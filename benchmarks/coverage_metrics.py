@@ -1,0 +1,349 @@
+"""Every interval of metrics.json, measured: how often it holds the truth, in simulated runs.
+
+    python benchmarks/coverage_metrics.py [--times N] [--seed S] [--write]
+
+Three parts. Judges with a planted chance to accept right and wrong solutions, which differs between datapoints (beta,
+with a correlation within datapoints) or leans by program (groups of two versions), played R times on K datapoints.
+Judges with planted probabilities: evidence of a planted strength, from which the true P(right) follows, told as it is,
+too sure, or leaning, whole or rounded to tenths. Counts that are no shares, such as the calls that a message took, of
+a planted distribution. The truth is the same number on 400,000 datapoints. A number that is
+NULL in a simulated run counts as withheld, and coverage is over the rest. `--write` puts the tables into
+`benchmarks/coverage.md`. `accuracy` stands first and has limits of its own; the others cover at least 90 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from common import ROOT
+
+from runner.results.estimates import Estimate, estimate, estimates_of, forecast_estimates
+from runner.results.metric_table import METRICS, RANKING_METRIC, Source
+from runner.statistics.calibration import Forecasts
+from runner.statistics.clustered_means import share
+from runner.statistics.intervals import load_intervals
+from runner.statistics.reporting_rules import NOTHING
+from runner.statistics.simple_means import Mean, two_ends
+from runner.statistics.verdicts import Verdicts
+from tests.support.claims import Claims
+
+MANY = 400_000
+LEAST = 0.90
+ROUNDING = 1e-12
+ENOUGH = 0.2
+"""Where fewer of the simulated runs have an interval, its coverage is said and not judged."""
+
+
+@cache
+def beta_quantiles(mean: float, correlation: float) -> np.ndarray:
+    """A thousand equally likely chances with this mean and this correlation within datapoints."""
+    from scipy.special import betaincinv
+
+    size = 1 / correlation - 1
+    found: np.ndarray = betaincinv(mean * size, (1 - mean) * size, np.linspace(0.0005, 0.9995, 1000))
+    return found
+
+
+NOTES = (
+    "H and F: the chances that a right and a wrong solution are accepted; ICC: the correlation within a datapoint.\n",
+    "Some things to know. Labels are half and half, so that the accuracy of a judge that is right of one label more",
+    "often than of the other (H + F is not 1) varies less than that of independent draws, and its interval may hold",
+    "more often than 97.5 %. Intervals of `brier` and `log_score` are not told below 100 groups: of a judge too sure",
+    "of strong evidence they held the truth 75.2 and 70.7 % of the time at 20 datapoints, 89.8 and 85.2 % at 50.",
+    "Means that are no shares (`calls_per_message` stands for them all) have an interval where ten groups differ from",
+    "the commonest value: without that rule those of counts held the truth in 32 to 93 % of runs at 20 datapoints.",
+    "`reward` and `decision` have that of their share where they are one of two values, else that of a mean.\n",
+)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A judge on K datapoints, half of them right, each played R times."""
+
+    datapoints: int
+    repeats: int
+    hits: float
+    false_alarms: float
+    correlation: float
+    design: str = "alone"
+    """alone; pairs: a right and a wrong version are one group, with one leaning; stances; exchanged; seats."""
+    undecided: float = 0.0
+
+    def __str__(self) -> str:
+        return (f"K {self.datapoints}, R {self.repeats}, H {self.hits:g}, F {self.false_alarms:g}, "
+                f"ICC {self.correlation:g}, {self.design}")  # fmt: skip
+
+    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
+        """All numbers of one run."""
+        return list(self._numbers(self.played(rng, datapoints)))
+
+    def played(self, rng: np.random.Generator, datapoints: int) -> Verdicts:
+        ways = {"stances": 2, "exchanged": 2, "seats": 2}.get(self.design, 1)
+        points = np.repeat(np.arange(datapoints), self.repeats * ways)
+        labels = points % 2
+        clusters = points // 2 if self.design == "pairs" else points
+        units = (
+            rng.random(datapoints // 2)[np.arange(datapoints) // 2]
+            if self.design == "pairs"
+            else rng.random(datapoints)
+        )
+        chance = np.empty(datapoints)
+        for label, mean in enumerate((self.false_alarms, self.hits)):
+            mine = np.arange(datapoints) % 2 == label
+            chance[mine] = self._chances(mean, units[mine])
+        way = np.tile(np.arange(ways), len(points) // ways)
+        moved = chance[points] if ways == 1 else np.clip(chance[points] + np.where(way == 1, 0.1, -0.1), 0, 1)
+        decisions = (rng.random(len(points)) < moved).astype(np.int64)
+        decisions[rng.random(len(points)) < self.undecided] = 2
+        return Verdicts(
+            labels, decisions, points, clusters, int(clusters.max()) + 1, self.design == "pairs",
+            *(way if self.design == design else None for design in ("stances", "seats", "exchanged")),
+        )  # fmt: skip
+
+    def _chances(self, mean: float, units: np.ndarray) -> np.ndarray:
+        if not self.correlation:
+            return np.full(len(units), mean)
+        chances: np.ndarray = beta_quantiles(mean, self.correlation)[(units * 1000).astype(int)]
+        return chances
+
+    def _numbers(self, verdicts: Verdicts) -> Iterator[Estimate]:
+        accuracy = verdicts.of(verdicts.right)
+        assert accuracy is not None
+        yield estimate(METRICS[RANKING_METRIC], accuracy)
+        yield from self._plain(verdicts)
+        ways = [one for one in (verdicts.stances, verdicts.swapped, verdicts.exchanged) if one is not None]
+        if ways:
+            # The first player rejects as written, and accepts where its stance or its seat is another.
+            yield from estimates_of(Source.BLOCKS, verdicts, None if verdicts.exchanged is None else ways[0])
+            yield from estimates_of(Source.PLAYERS, verdicts, ways[0])
+            if verdicts.swapped is not None:
+                yield from estimates_of(Source.SEATS, verdicts, np.zeros(len(verdicts.labels), dtype=np.int64))
+        else:
+            yield from estimates_of(Source.VERDICTS, verdicts)
+
+    def _plain(self, verdicts: Verdicts) -> Iterator[Estimate]:
+        """The shares that are counted as games go by, as `results.metrics` does it."""
+        if self.design not in ("alone", "pairs"):
+            return
+        right, decided, accepted = verdicts.right, verdicts.decisions != 2, verdicts.decisions == 1
+        of_right = verdicts.labels == 1
+        every = np.ones(len(right), bool)
+        chosen = {
+            "accuracy_excluding_failures": (right, decided), "accuracy_0": (right, ~of_right),
+            "accuracy_1": (right, of_right), "precision": (of_right, accepted),
+            "recall": (accepted, of_right & decided), "decided": (decided, every),
+            "reward": (2.0 * right - 1, every), "decision": (verdicts.decisions, every),
+        }  # fmt: skip
+        for name, (values, where) in chosen.items():
+            yield plain_number(name, values[where].astype(float), verdicts.clusters[where], grouped=verdicts.grouped)
+
+
+def plain_number(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped: bool = False) -> Estimate:
+    """A mean with the interval of its kind."""
+    sums, counts = np.bincount(clusters, weights=values), np.bincount(clusters)
+    means = sums[counts > 0] / counts[counts > 0]
+    found = share(values, clusters, len(counts))
+    if found is None:
+        return Estimate(None, name, None, None, None, None, 0, 0, NOTHING)
+    mean = Mean(METRICS[name].rule, found.value, found.stderr, found.n, found.clusters, grouped)
+    ends = two_ends(values.tolist(), {"reward": (-1.0, 1.0), "decision": (0.0, 1.0)}.get(name, (0.0, 0.0)))
+    if METRICS[name].is_proportion:
+        interval, reason = mean.of_share()
+    elif ends is not None:
+        interval, reason = mean.between(ends)
+    else:
+        interval, reason = mean.by_student(means.tolist())
+    low, high = interval or (None, None)
+    return Estimate(None, name, found.value, found.stderr, low, high, found.n, found.clusters, reason)
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Counts of datapoints: a share of them has more than the least, and by how much."""
+
+    datapoints: int
+    share: float
+    kind: str
+    """one: by one; several: by a geometric number; seldom many: of five one by ten, else by one."""
+
+    def __str__(self) -> str:
+        return f"K {self.datapoints}, {self.share:g} have more, {self.kind}"
+
+    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
+        more = {
+            "one": lambda: np.ones(datapoints),
+            "several": lambda: rng.geometric(0.5, datapoints),
+            "seldom many": lambda: rng.choice([1, 1, 1, 1, 10], datapoints),
+        }[self.kind]()
+        values = np.where(rng.random(datapoints) < self.share, more, 0) + 1.0
+        return [plain_number("calls_per_message", values, np.arange(datapoints))]
+
+
+def counters() -> Iterator[Counter]:
+    for datapoints in (20, 50, 100, 200, 500):
+        for share_ in (0.02, 0.1, 0.5):
+            for kind in ("one", "several", "seldom many"):
+                yield Counter(datapoints, share_, kind)
+
+
+@dataclass(frozen=True)
+class Forecaster:
+    """A judge that says probabilities: `strength` of its evidence, how it tells it."""
+
+    datapoints: int
+    repeats: int
+    strength: float
+    told: str
+    """calibrated, sure (its log odds doubled), leaning (to accept, by one) or vague (its log odds halved)."""
+    rounded: bool
+
+    def __str__(self) -> str:
+        how = "rounded to tenths" if self.rounded else "whole"
+        return f"K {self.datapoints}, R {self.repeats}, evidence {self.strength:g}, {self.told}, {how}"
+
+    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
+        points = np.repeat(np.arange(datapoints), self.repeats)
+        labels = points % 2
+        shared = rng.normal(0, 1, datapoints)[points]
+        noise = np.sqrt(0.5) * (shared + rng.normal(0, 1, len(points)))
+        odds = self.strength * (self.strength * (labels - 0.5) + noise)
+        odds = {"calibrated": odds, "sure": 2 * odds, "leaning": odds + 1, "vague": odds / 2}[self.told]
+        p = 1 / (1 + np.exp(-odds))
+        p = np.round(p, 1) if self.rounded else p
+        return list(forecast_estimates(Forecasts(p, labels, points, datapoints), "stated"))
+
+
+Situation = Judge | Forecaster | Counter
+
+
+def judges() -> Iterator[Judge]:
+    for datapoints in (10, 20, 50, 100, 200, 500):
+        yield Judge(datapoints, 1, 0.7, 0.3, 0)
+        yield Judge(datapoints, 5, 0.8, 0.4, 0.3)
+        yield Judge(datapoints, 3, 0.95, 0.1, 0.3)
+    for datapoints in (20, 50, 200):
+        yield Judge(datapoints, 1, 0.98, 0.3, 0)
+        yield Judge(datapoints, 5, 0.7, 0.5, 0.6, undecided=0.1)
+        for design in ("pairs", "stances", "exchanged", "seats"):
+            yield Judge(datapoints, 2, 0.8, 0.3, 0.4, design)
+            yield Judge(datapoints, 1, 0.9, 0.15, 0.2, design)
+    yield Judge(500, 5, 0.99, 0.02, 0.3)
+
+
+def forecasters() -> Iterator[Forecaster]:
+    for datapoints in (10, 20, 50, 100, 200, 500):
+        for told in ("calibrated", "sure"):
+            yield Forecaster(datapoints, 1, 1.5, told, rounded=False)
+            yield Forecaster(datapoints, 3, 2.0, told, rounded=True)
+    for datapoints in (20, 50, 200):
+        yield Forecaster(datapoints, 1, 0.5, "vague", rounded=False)
+        yield Forecaster(datapoints, 1, 0.5, "sure", rounded=False)
+        yield Forecaster(datapoints, 2, 1.0, "leaning", rounded=True)
+        yield Forecaster(datapoints, 2, 3.5, "sure", rounded=False)
+
+
+@dataclass
+class Counted:
+    """Of one number in one situation."""
+
+    truth: float
+    told: int = 0
+    held: int = 0
+
+    def add(self, row: Estimate) -> None:
+        low, high = row.ci_low, row.ci_high
+        if low is not None or high is not None or row.reason is None:
+            self.told += 1
+            above = low is None or low - ROUNDING <= self.truth
+            self.held += above and (high is None or self.truth <= high + ROUNDING)
+
+    @property
+    def coverage(self) -> float | None:
+        return self.held / self.told if self.told else None
+
+
+def measured(situation: Situation, times: int, seed: list[int], many: int = MANY) -> dict[str, Counted]:
+    """Every number's coverage in one situation; the truth is that of `many` datapoints."""
+    rng = np.random.default_rng(seed)
+    counted = {row.metric: Counted(row.value) for row in situation.numbers(rng, many) if row.value is not None}
+    for _ in range(times):
+        for row in situation.numbers(rng, situation.datapoints):
+            counted[row.metric].add(row)
+    return counted
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=1000, metavar="N", help="runs in each situation (1000)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="put the tables into benchmarks/coverage.md")
+    parser.add_argument("--only", default="", metavar="WORDS", help="situations whose name has these words")
+    args = parser.parse_args()
+    if args.write and args.only:
+        parser.error("--write takes all situations")
+    load_intervals()
+    claims, rows = Claims(), []
+    for part, situations in enumerate((judges(), forecasters(), counters())):
+        for at, situation in enumerate(situations):
+            if args.only not in str(situation):
+                continue
+            found = measured(situation, args.times, [args.seed, part, at])
+            rows.append((situation, found))
+            for claim, holds in judged(situation, found, args.times):
+                claims(holds, claim)
+    table = "\n".join(markdown(rows, args.times))
+    print(f"\n{table}")
+    if args.write:
+        (ROOT / "benchmarks" / "coverage.md").write_text(table)
+    return claims.exit_code()
+
+
+def judged(situation: Situation, found: dict[str, Counted], times: int) -> Iterator[tuple[str, bool]]:
+    """A claim for each number that has intervals."""
+    slack = 2 * (0.05 * 0.95 / times) ** 0.5 if times < 1000 else 0.0
+    for metric, counted in found.items():
+        if counted.coverage is None or counted.told < ENOUGH * times:
+            continue
+        least, most = LEAST, 1.0
+        if metric == "accuracy" and isinstance(situation, Judge):
+            clusters = situation.datapoints / (2 if situation.design == "pairs" else 1)
+            alike = abs(situation.hits + situation.false_alarms - 1) < 1e-9  # else labels, half and half, are no chance
+            enough = clusters * counted.truth * (1 - counted.truth) >= 5
+            least, most = (0.925, 0.975) if enough and alike else (0.92, 1.0)
+        holds = least - slack <= counted.coverage <= most + slack
+        yield f"{situation}: {metric} {counted.coverage:.1%}", holds
+
+
+def markdown(rows: list[tuple[Situation, dict[str, Counted]]], times: int) -> Iterator[str]:
+    """A table a kind of situation: coverage in percent, with the share of runs withheld where there are some."""
+    yield "# Coverage of the intervals\n"
+    yield "Share of 95 % intervals that hold the truth, in percent; in brackets, of how many runs no interval is told."
+    yield f"{times:,} simulated runs a row: `python benchmarks/coverage_metrics.py --write`."
+    yield from NOTES
+    by_names: dict[tuple[str, ...], list[Any]] = defaultdict(list)
+    for situation, found in rows:
+        by_names[tuple(found)].append((situation, found))
+    for names, group in by_names.items():
+        short = [name.removesuffix("_stated") for name in names]
+        yield f"| situation | {' | '.join(short)} |"
+        yield f"| --- |{' --- |' * len(names)}"
+        for situation, found in group:
+            yield f"| {situation} | {' | '.join(cell(found[name], times) for name in names)} |"
+        yield ""
+
+
+def cell(counted: Counted, times: int) -> str:
+    withheld = 1 - counted.told / times
+    shown = "none" if counted.coverage is None else f"{100 * counted.coverage:.1f}"
+    return shown if withheld < 0.005 or counted.coverage is None else f"{shown} ({100 * withheld:.0f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""Answers as long as a reasoning trace, gigabytes of them, and one that is as long as may be: memory does not grow.
+
+    python benchmarks/long_answers.py [--gb GB ...] [--most-mb MB]
+
+Each step is a process of its own, whose peak memory is printed: the play, whose first answer comes late; the tables
+made again from the journal, as after a kill; the board made again; exports; what is shown and asked. Sizes are of what
+was said; the disk must have room for nine times the largest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import Measured, measured, temporary_folder
+
+from tests.support.claims import Claims
+from tests.support.processes import command
+from tests.support.runs import only_run
+from tests.support.servers.chat_client import serving
+from tests.support.servers.client import Loopback
+from tests.support.specs import spec_file
+
+LENGTH = 60_000
+"""Characters of an answer."""
+LONGEST = (32 << 20) - (1 << 16)
+"""Of one that is as long as may be: its envelope and the verdict come to it."""
+ANSWERS = 2
+"""Of one game: the case, and the verdict."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gb", type=float, nargs="+", default=[0.1, 1.0, 5.0], help="default: 0.1 1 5")
+    parser.add_argument("--most-mb", type=float, default=700.0, help="the peak that no step may be above; default: 700")
+    args = parser.parse_args()
+    claims = Claims()
+    for size in args.gb:
+        games = round(size * 1e9 / ANSWERS / LENGTH)
+        with temporary_folder() as here, serving(length=LENGTH, first_latency=3.0) as server:
+            _Size(claims, here, server, f"{size:g} GB", args.most_mb).proved(games, concurrency=16)
+    with temporary_folder() as here, serving(length=LONGEST) as server:
+        _Size(claims, here, server, "answers of 32 MiB", args.most_mb).proved(1, concurrency=1)
+    return claims.exit_code()
+
+
+@dataclass(frozen=True)
+class _Size:
+    """The steps of one size."""
+
+    claims: Claims
+    here: Path
+    server: Loopback
+    name: str
+    most_mb: float
+
+    def proved(self, games: int, *, concurrency: int) -> None:
+        agents = {name: {"max_response_words": 1} for name in ("prover", "verifier")}
+        spec_file(
+            self.here, self.server.base_url, size=games, protocol={"use": "adp", "max_message_rounds": None},
+            prompts="prompts/code_validation/adp", rollouts={"concurrency": concurrency}, fine_tune=None,
+            models={"m": {"timeout": 120}}, agents=agents,
+        )  # fmt: skip
+        self._step("play", "spec.yaml", "-q")
+        run, asked = only_run(self.here / "results"), self.server.requests
+        tables = sum(path.stat().st_size for path in run.glob("*.parquet"))
+        print(f"      {games} games, {asked} answers, {tables / 1e9:.2f} GB of tables")
+        rows = self._counts()
+        self.claims(rows == (games, games * ANSWERS, asked), f"{self.name}: rollouts, calls and requests: {rows}")
+        self._unsealed(run)
+        self._step("show what is in the journal", "show", run.name)
+        self._step("seal what is in the journal", "spec.yaml", "-q")
+        self.claims(
+            self._counts() == rows and self.server.requests == asked, f"{self.name}: and nothing was asked again"
+        )
+        (self.here / "results" / "leaderboard.duckdb").unlink()
+        self._step("rebuild the board", "leaderboard", "--rebuild")
+        self._step("runs", "runs")
+        self._step("show", "show", run.name)
+        self._step("show all rollouts", "show", run.name, "--all")
+        self._step("show a game", "show", run.name, "p0")
+        self._step("show a prompt", "show", run.name, "p0", "--prompt", "verifier")
+        for name in ("openai", "trl", "verl"):
+            self._step(f"export {name}", "export", run.name, "--format", name, "--out", "exported")
+            shutil.rmtree(self.here / "exported")
+        question = "SELECT count(*) AS calls, min(length(raw_message)) AS shortest FROM completions"
+        (found,) = json.loads(self._step("sql", "sql", question, "--json").out)
+        self.claims(found["calls"] == asked and found["shortest"] > LENGTH * 0.9, f"{self.name}: {found}")
+
+    def _unsealed(self, run: Path) -> None:
+        """As a run that was killed, or had no room, before its tables were made."""
+        for name in ("rollouts", "messages", "completions"):
+            (run / f"{name}.parquet").unlink()
+        (run / "metrics.json").unlink()
+        manifest = json.loads((run / "manifest.json").read_text())
+        (run / "manifest.json").write_text(json.dumps({**manifest, "status": "failed"}))
+
+    def _counts(self) -> tuple[int, ...]:
+        """Rollouts and calls by the manifest, and how many calls were asked."""
+        done = measured(command("runs", "--json"), self.here)
+        (run,) = json.loads(done.out)
+        return run["rollouts"], run["completions"], self.server.requests
+
+    def _step(self, what: str, *words: str) -> Measured:
+        done = measured(command(*words), self.here)
+        claim = f"{self.name}: {what}: peak {done.peak_mb:.0f} MB in {done.seconds:.1f} s"
+        self.claims(done.code == 0 and done.peak_mb <= self.most_mb, claim + _why(done))
+        return done
+
+
+def _why(done: Measured) -> str:
+    return f"; exit {done.code}: {done.err.strip()[-300:]}" if done.code else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

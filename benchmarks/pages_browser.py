@@ -1,0 +1,242 @@
+"""Pages of large runs in headless Chromium: how soon they can be used, and what they take, is what is claimed.
+
+10,000 games in one file: the list can be used in 2 s, one game is there in 0.3 s. 100,000 games in a folder behind a
+plain server of files: 3 s. A list can be used when its first rows are shown, a filter and a search have worked on what
+is read, and all rows are read. Seconds count from the navigation to the page, of three times the least, since machines
+have much else to do; all three are printed. The page's JavaScript heap, after its garbage is collected, stays under
+HEAP_MB while the list is scrolled from end to end, 50 games are opened and all that was said is searched; nothing is
+said on the console and nothing asked of anybody else. Runs are played with the provider `dummy`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import measured, temporary_folder
+
+from tests.support.browser import Watched, chromium, static_host
+from tests.support.claims import Claims
+
+DATAPOINTS = 1_000
+OPENED = 50
+HEAP_MB = 150
+TIMES = 3
+USABLE_SECONDS = {False: 2.0, True: 3.0}
+"""Of one file, and of a folder behind a server."""
+PATIENCE = 60_000
+"""Milliseconds that are waited for what is far too late to hold."""
+
+USABLE = """async () => {
+    const turn = () => new Promise((go) => setTimeout(go, 4));
+    const counted = () => document.querySelector("p.count")?.textContent ?? "";
+    const row = () => document.querySelector("table.games tbody tr:not([aria-hidden])");
+    while (!row()) await turn();
+    const first = performance.now();
+    const all = counted();
+    const wrong = [...document.querySelectorAll("button[aria-pressed]")].find((one) => one.textContent === "Wrong");
+    wrong.click();
+    while (wrong.getAttribute("aria-pressed") !== "true") await turn();
+    const filtered = counted();
+    wrong.click();
+    while (wrong.getAttribute("aria-pressed") !== "false") await turn();
+    const search = document.getElementById("search");
+    search.value = "p77";
+    search.dispatchEvent(new Event("input"));
+    while (!location.hash.includes("p77")) await turn();
+    while (counted() === all) await turn();
+    const found = counted();
+    search.value = "";
+    search.dispatchEvent(new Event("input"));
+    const used = performance.now();
+    while (location.hash.includes("p77") || counted().includes("still") || counted() === found) await turn();
+    return { first, used, all: performance.now(), counted: [all, filtered, found, counted()] };
+}"""
+
+SCROLLED = """async () => {
+    const view = document.querySelector("div.scrolled");
+    for (let part = 0; part <= 200; part++) {
+        view.scrollTop = (view.scrollHeight * part) / 200;
+        await new Promise(requestAnimationFrame);
+    }
+    const rows = document.querySelectorAll("table.games tbody tr").length;
+    view.scrollTop = 0;
+    return rows;
+}"""
+
+OPEN = """async (href) => {
+    const turn = () => new Promise((go) => setTimeout(go, 2));
+    const begun = performance.now();
+    location.hash = href;
+    const head = () => document.querySelector("header.game:not([data-seen])");
+    while (!head()?.querySelector("h2")) await turn();
+    head().dataset.seen = "";
+    await new Promise((go) => requestAnimationFrame(() => setTimeout(go)));
+    return performance.now() - begun;
+}"""
+
+SAID = """async () => {
+    const begun = performance.now();
+    const search = document.getElementById("search");
+    search.value = "zebra-that-nobody-said";
+    [...document.querySelectorAll("button")].find((one) => one.textContent === "Search what was said").click();
+    const counted = () => document.querySelector("p.count").textContent;
+    while (!counted().includes("what was said")) await new Promise((go) => setTimeout(go, 10));
+    return [performance.now() - begun, counted()];
+}"""
+
+
+def made(place: Path, games: int) -> Path:
+    """A run of so many games and its pages: one file, or, of many, a folder."""
+    page = place / ("report.html" if games <= 20_000 else "site/index.html")
+    if page.is_file():
+        return page
+    place.mkdir(parents=True, exist_ok=True)
+    rows = (
+        {
+            "id": f"p{at}", "label": at % 2, "level": ["easy", "hard"][at % 3 % 2],
+            "question": f"Return x + {at}, and mind the limits of what is given. " * 3,
+            "solution": f"def f(x):\n    return x + {at}\n",
+        }
+        for at in range(DATAPOINTS)
+    )  # fmt: skip
+    (place / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    spec = {
+        "name": "large", "dataset": {"path": "data.jsonl"}, "protocol": {"use": "nip", "max_message_rounds": 2},
+        "prompts": "prompts/code_validation/nip", "models": {"m": {"provider": "dummy"}},
+        "agents": {"prover": {"model": "m"}, "verifier": {"model": "m"}},
+        "rollouts": {"per_datapoint": games // DATAPOINTS, "concurrency": 64},
+    }  # fmt: skip
+    (place / "spec.yaml").write_text(json.dumps(spec), "utf-8")
+    told(place, "run", "spec.yaml", "-q")
+    to = ["-o", "report.html"] if page.parent == place else ["--dir", "site"]
+    one = told(place, "report", "last", *to)
+    print(f"      {games:,} games: made in {one.seconds:.1f} s with {one.peak_mb:.0f} MB")
+    return page
+
+
+def told(place: Path, *words: str) -> Any:
+    """A command that must do what it is told."""
+    done = measured([sys.executable, "-m", "runner", *words], place)
+    if done.code:
+        raise RuntimeError(f"{words}: {done.err}")
+    return done
+
+
+def heap_mb(page: Any) -> float:
+    """The JavaScript heap, without what nobody refers to."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    session.send("Performance.enable")
+    metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    session.detach()
+    return float(metrics["JSHeapUsedSize"]) / 1e6
+
+
+def looked_at(browser: Any, claims: Claims, address: str, run_id: str, games: int) -> None:
+    """Open a run's list as often as is said, then scroll it, open games and search."""
+    found, problems, limit = [], [], USABLE_SECONDS[address.startswith("http")]
+    for turn in range(TIMES):
+        watched = Watched(browser)
+        watched.context.set_default_timeout(PATIENCE)
+        page = watched.open(address, f"run/{run_id}/games")
+        found.append(page.evaluate(USABLE))
+        if turn == TIMES - 1:
+            used_and_held(page, claims, games, run_id)
+        problems += watched.close()
+    best = min(found, key=lambda one: one["all"])
+    times = ", ".join(f"{one['all'] / 1000:.2f}" for one in found)
+    at = f"load {os.getloadavg()[0]:.1f}"
+    said = f"first rows after {best['first'] / 1000:.2f} s, filtered and searched by {best['used'] / 1000:.2f} s"
+    claims(
+        best["all"] <= 1000 * limit,
+        f"{games:,} games: {said}, all read by {best['all'] / 1000:.2f} s (of {times}; {at}): at most {limit:g} s",
+    )
+    first, wrong, searched, last = best["counted"]
+    claims(
+        len({first, wrong, searched}) == 3 and last == f"{games:,} of {games:,} games",
+        f"{games:,} games: a filter and a search do it: {first!r}, {wrong!r}, {searched!r}, {last!r}",
+    )
+    claims(not problems, f"{games:,} games: no word on the console, no request beyond the page {problems[:3] or ''}")
+
+
+def used_and_held(page: Any, claims: Claims, games: int, run_id: str) -> None:
+    """Scroll, open games, search; each time see what memory is held."""
+    held = {"read": heap_mb(page)}
+    rows = page.evaluate(SCROLLED)
+    held["scrolled"] = heap_mb(page)
+    hrefs = links(page)
+    took = sorted(page.evaluate(OPEN, href) for href in hrefs)
+    held[f"{len(took)} games opened"] = heap_mb(page)
+    middle, worst = took[len(took) // 2], took[-1]
+    claims(
+        middle <= 300 and len(took) == OPENED,
+        f"{games:,} games: one is there in {middle:.0f} ms (middle of {len(took)}, slowest {worst:.0f}): at most 300",
+    )
+    page.evaluate("href => { location.hash = href; }", f"#/run/{run_id}/games")
+    page.locator("p.count").wait_for()
+    took_ms, said = page.evaluate(SAID)
+    held["searched"] = heap_mb(page)
+    claims("0 of" in said, f"{games:,} games: all that was said is searched in {took_ms / 1000:.1f} s: {said!r}")
+    claims(rows < 200, f"{games:,} games: {rows} rows of the table are elements")
+    figures = ", ".join(f"{name} {size:.0f}" for name, size in held.items())
+    claims(max(held.values()) < HEAP_MB, f"{games:,} games: JavaScript heap in MB: {figures}: under {HEAP_MB}")
+
+
+def links(page: Any) -> Sequence[str]:
+    """Addresses of games from all over the list."""
+    walk = """async (wanted) => {
+        const view = document.querySelector("div.scrolled"), found = new Set();
+        for (let part = 0; found.size < wanted; part++) {
+            view.scrollTop = ((view.scrollHeight - view.clientHeight) * part) / (wanted - 1);
+            await new Promise((go) => requestAnimationFrame(() => setTimeout(go, 20)));
+            found.add(document.querySelector("table.games tbody tr:nth-last-child(2) a").hash);
+            if (part > 4 * wanted) break;
+        }
+        return [...found];
+    }"""
+    found: Sequence[str] = page.evaluate(walk, OPENED)
+    return found
+
+
+def run_of(place: Path) -> str:
+    (run,) = (place / "results" / "runs").iterdir()
+    return run.name
+
+
+def with_folder(given: Path | None, act: Callable[[Path], int]) -> int:
+    if given is not None:
+        return act(given)
+    with temporary_folder() as made_here:
+        return act(made_here)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where runs and pages stand, or are to stay")
+    parser.add_argument("--games", type=int, nargs=2, default=[10_000, 100_000], metavar=("FILE", "FOLDER"))
+    args = parser.parse_args()
+
+    def act(place: Path) -> int:
+        claims = Claims()
+        (small, few), (large, many) = [(place / f"n{count}", count) for count in args.games]
+        with chromium() as browser:
+            page = made(small, few).resolve()
+            looked_at(browser, claims, page.as_uri(), run_of(small), few)
+            page = made(large, many)
+            time.sleep(1)
+            with static_host(page.parent) as address:
+                looked_at(browser, claims, address, run_of(large), many)
+        return claims.exit_code()
+
+    return with_folder(args.folder, act)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

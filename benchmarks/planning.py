@@ -1,0 +1,87 @@
+"""As many groups as `nip-run plan` says show the difference to the test of `nip-run compare` four times in five.
+
+    python benchmarks/planning.py [--times N] [--seed S]
+
+Two systems on the same datapoints, whose difference and its variance are known: binary scores of independent systems at
+several accuracies, and repeats whose datapoints are easy or hard. K is what the plan says, and N pairs of runs of K
+groups are tested at 5 %. Of few groups the test says less than 5 % at no difference, and the plan has some to spare:
+what is claimed is at least 78 %, and at most 84 % where the test uses its level up, from 60 groups that differ on.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from common import sample_arguments
+
+from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, MID_P_GROUPS, sign_flip
+from runner.statistics.variance_components import groups_needed
+from tests.support.claims import Claims
+
+BINARY = [
+    (0.5, 0.05), (0.5, 0.1), (0.85, 0.1), (0.6, 0.15), (0.7, 0.15), (0.5, 0.2), (0.7, 0.2), (0.6, 0.3), (0.4, 0.4),
+    (0.4, 0.5), (0.1, 0.6), (0.05, 0.9), (0.0, 0.3), (0.0, 0.5),
+]  # fmt: skip
+"""The accuracy of the worse system, and by how much the other is better."""
+REPEATED = [(2, 0.1), (3, 0.15), (3, 0.3), (5, 0.1)]
+"""How often each datapoint is played, and the difference."""
+
+
+def main() -> int:
+    args = sample_arguments(__doc__, 2000)
+    claims = Claims()
+    for chance, difference in BINARY:
+        better, worse = (chance + difference) * (1 - chance), chance * (1 - chance - difference)
+        groups = groups_needed(difference, better + worse - difference**2)
+        rng = np.random.default_rng([args.seed, groups])
+        found = _found_binary(better, worse, groups, args.times, rng)
+        differing = groups * (better + worse)
+        name = f"accuracy {chance:.0%} and {chance + difference:.0%}, played once"
+        _claim(claims, name, found, groups, differing)
+    for repeats, difference in REPEATED:
+        rng = np.random.default_rng([args.seed, repeats, int(100 * difference)])
+        groups = groups_needed(difference, _variance(repeats, difference), 1 / repeats)
+        runs = max(args.times // 4, 100)
+        tests = [_differences(groups, repeats, difference, rng) for _ in range(runs)]
+        found = float(np.mean([sign_flip(one).p <= ALPHA for one in tests]))
+        differing = float(np.mean([np.count_nonzero(one) for one in tests]))
+        _claim(claims, f"{difference:.0%} better, played {repeats} times", found, groups, differing)
+    fewest = [sign_flip([1.0] * n).p <= ALPHA for n in (FEWEST_GROUPS - 1, FEWEST_GROUPS)]
+    claims(fewest == [False, True], f"the test rejects with {FEWEST_GROUPS} groups that differ, and never with fewer")
+    return claims.exit_code()
+
+
+def _claim(claims: Claims, name: str, found: float, groups: int, differing: float) -> None:
+    holds = found >= 0.78 and (differing < MID_P_GROUPS + 10 or found <= 0.84)
+    claims(holds, f"{name}: found {found:.1%} of the time in {groups} groups, of which {differing:.0f} differ")
+
+
+def _found_binary(better: float, worse: float, groups: int, runs: int, rng: np.random.Generator) -> float:
+    drawn = rng.multinomial(groups, [better, worse, max(1 - better - worse, 0.0)], runs)
+    counts, times_ = np.unique(drawn[:, :2], axis=0, return_counts=True)
+    rejected = [sign_flip([1.0] * int(b) + [-1.0] * int(w)).p <= ALPHA for b, w in counts]
+    return float(np.sum(times_[np.array(rejected)]) / runs)
+
+
+def _chances(groups: int, rng: np.random.Generator) -> np.ndarray:
+    """The worse system's chance to be right; the other's is higher by the difference, so that none is over 1."""
+    return 0.7 * rng.beta(1.0, 1.0, groups)
+
+
+def _variance(repeats: int, difference: float) -> float:
+    """Within datapoints alone: both systems find the same ones hard, and the difference is the same for all."""
+    p = np.linspace(0, 0.7, 10_001)
+    return float(np.mean(p * (1 - p) + (p + difference) * (1 - p - difference)) / repeats)
+
+
+def _differences(groups: int, repeats: int, difference: float, rng: np.random.Generator) -> list[float]:
+    chances = _chances(groups, rng)
+    found: list[float] = (
+        (rng.binomial(repeats, chances + difference) - rng.binomial(repeats, chances)) / repeats
+    ).tolist()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

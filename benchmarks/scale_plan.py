@@ -1,0 +1,195 @@
+"""How long `nip-run plan --workers` says that runs take, and how long they do: within a fifth, whatever bounds them.
+
+    python benchmarks/scale_plan.py [--only NAME...] [--scale S]
+
+Each run is planned, then played as a command of its own, from its start to its end. Those that servers answer are
+planned by a pilot of a few games, at a server of this machine in a process of its own. On a machine that does nothing
+else: what others take of it between the plan and the run is in the difference. `--scale` makes the runs longer.
+Those on Ray are planned and played in a network namespace that has nothing but a loopback (Linux), by a Ray that each
+command starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import temporary_folder
+
+from tests.support import ray_nodes
+from tests.support.claims import Claims
+from tests.support.processes import environment
+from tests.support.servers.chat_client import serving
+from tests.support.specs import spec_file
+
+WITHIN = 0.2
+ROUNDS = {"min_message_rounds": 5, "max_message_rounds": 5, "verifier_first": True}
+"""Every game has five calls, so that a pilot of a few knows how many there are."""
+
+
+def write_spec(here: Path, base_url: str | None, games: int, concurrency: int, **changes: Any) -> None:
+    changes.setdefault("fine_tune", None)
+    spec_file(here, base_url, size=games, rollouts={"concurrency": concurrency}, protocol=ROUNDS, **changes)
+
+
+def nip_run(here: Path, *words: str) -> str:
+    """A command to its end; its standard output."""
+    command = [sys.executable, "-m", "runner", *words]
+    done = subprocess.run(command, cwd=here, env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"exit code {done.returncode} from {' '.join(words)}\n{done.stderr}")
+    return done.stdout
+
+
+def compare(  # noqa: PLR0917 - each call is a line of a table
+    claims: Claims, name: str, here: Path, spec: Sequence[str], planned: Sequence[str], wanted: str,
+    play: Callable[[], None] | None = None,
+) -> None:  # fmt: skip
+    """Plan it, play it, and hold the two against each other."""
+    (said,) = json.loads(nip_run(here, "plan", "spec.yaml", *spec, *planned, "--json", "-q"))
+    told = said["time"]
+    begun = time.monotonic()
+    if play is None:
+        nip_run(here, "spec.yaml", *spec, "-q", "--run-id", "played")
+    else:
+        play()
+    took = time.monotonic() - begun
+    low, high = told["seconds"]
+    ratio = high / took
+    calls = json.loads((here / "results" / "runs" / "played" / "manifest.json").read_text())["completions"]
+    off = told["calls"][1] / calls
+    claims(
+        abs(ratio - 1) <= WITHIN and low == high and told["bottleneck"] == wanted,
+        f"{name}: {high:.1f} s planned, {took:.1f} s taken ({ratio:.2f}); bound by {told['bottleneck']}; "
+        f"{calls} calls, {off:.2f} of them planned; {'; '.join(told['measured'])}",
+    )
+
+
+def rate(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here, serving(latency=(0.05, 0.15), decide=0.0) as server:
+        write_spec(here, server.base_url, int(160 * scale), 64)
+        nip_run(here, "spec.yaml", "dataset.limit=30", "-q", "--run-id", "pilot")
+        spec = ["models.m.requests_per_minute=1200", "name=limited"]
+        compare(
+            claims, "1,200 requests a minute", here, spec, ["--workers", "1", "--like", "pilot"], "provider's limit"
+        )
+
+
+def latency(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here, serving(latency=(0.1, 0.3), decide=0.0) as server:
+        write_spec(here, server.base_url, int(900 * scale), 32)
+        nip_run(here, "spec.yaml", "dataset.limit=96", "-q", "--run-id", "pilot")
+        compare(claims, "32 at once in 0.2 s", here, ["name=slow"], ["--workers", "1", "--like", "pilot"], "servers")
+
+
+def core(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here:
+        write_spec(here, None, int(14_000 * scale), 128, fine_tune={})
+        compare(claims, "one process, dummy", here, [], ["--workers", "1"], "core")
+
+
+def client(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here, serving(latency=0.0, decide=0.0) as server:
+        write_spec(here, server.base_url, int(6_000 * scale), 128)
+        nip_run(here, "spec.yaml", "dataset.limit=200", "-q", "--run-id", "pilot")
+        spec = ["name=fast"]
+        compare(claims, "a server that answers at once", here, spec, ["--workers", "1", "--like", "pilot"], "core")
+
+
+def workers(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here:
+        write_spec(here, None, int(16_000 * scale), 128)
+        spec = ["execution.processes=2"]
+        compare(claims, "two workers, dummy", here, spec, ["--workers", "2"], "cores")
+
+
+def long_answers(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here:
+        write_spec(here, None, int(6_000 * scale), 64)
+        spec = ["models.m.answer_words=2000", "execution.processes=2"]
+        compare(claims, "two workers, answers of 12 KB", here, spec, ["--workers", "2"], "cores")
+
+
+def shards(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here:
+        write_spec(here, None, int(12_000 * scale), 128)
+        spec: list[str] = []
+
+        def play() -> None:
+            command = [sys.executable, "-m", "runner", "spec.yaml", *spec, "-q", "--run-id", "played", "--shard"]
+            both = [
+                subprocess.Popen([*command, f"{n}/2"], cwd=here, env=environment(), stdout=subprocess.DEVNULL)
+                for n in (1, 2)
+            ]
+            assert [one.wait() for one in both] == [0, 0]
+
+        compare(claims, "two shards and their merge", here, spec, ["--shards", "2"], "core", play)
+
+
+def live_workers(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here, serving(latency=(0.1, 0.3), decide=0.0) as server:
+        write_spec(here, server.base_url, int(900 * scale), 32)
+        nip_run(here, "spec.yaml", "dataset.limit=96", "-q", "--run-id", "pilot")
+        spec = ["name=slow", "execution.processes=2"]
+        name = "two workers, 32 at once in 0.2 s"
+        compare(claims, name, here, spec, ["--workers", "2", "--like", "pilot"], "servers")
+
+
+ON_RAY = ["execution.engine=ray", "execution.workers=2"]
+
+
+def ray(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here:
+        write_spec(here, None, int(20_000 * scale), 128)
+        compare(claims, "two workers on Ray, dummy", here, ON_RAY, ["--workers", "2"], "cores")
+
+
+def ray_live(claims: Claims, scale: float) -> None:
+    with temporary_folder() as here, serving(latency=(0.1, 0.3), decide=0.0) as server:
+        write_spec(here, server.base_url, int(900 * scale), 32)
+        nip_run(here, "spec.yaml", "dataset.limit=96", "-q", "--run-id", "pilot")
+        name = "two workers on Ray, 32 at once in 0.2 s"
+        compare(claims, name, here, ["name=slow", *ON_RAY], ["--workers", "2", "--like", "pilot"], "servers")
+
+
+def in_namespace(case: str, scale: float) -> int:
+    """Play a case where Ray may be started; how many of its claims failed."""
+    reason = ray_nodes.missing()
+    if reason is not None:
+        print(f"skipped: {case}: {reason}", flush=True)
+        return 1
+    command = [sys.executable, __file__, "--only", case, "--scale", str(scale)]
+    return int(subprocess.run(ray_nodes.in_namespace(command), check=False).returncode != 0)
+
+
+CASES = {
+    "rate": rate, "latency": latency, "core": core, "client": client, "workers": workers, "long": long_answers,
+    "shards": shards, "live-workers": live_workers, "ray": ray, "ray-live": ray_live,
+}  # fmt: skip
+IN_NAMESPACE = {"ray", "ray-live"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=tuple(CASES), default=tuple(CASES))
+    parser.add_argument("--scale", type=float, default=1.0, help="times as many games")
+    args = parser.parse_args()
+    claims = Claims()
+    if ray_nodes.is_inside():
+        ray_nodes.check_alone()
+    for name in args.only:
+        if name in IN_NAMESPACE and not ray_nodes.is_inside():
+            claims.failed += in_namespace(name, args.scale)
+        else:
+            CASES[name](claims, args.scale)
+    return claims.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

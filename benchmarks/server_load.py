@@ -1,0 +1,171 @@
+"""A server under load: 100 readers of boards and runs and 10 publishers for two minutes, over HTTP on this machine.
+
+python benchmarks/server_load.py [--seconds 120] [--readers 100] [--publishers 10] [--runs 200] [--think 1.0]
+
+Readers are threads of this process, each with a pause between two pages as a person has one; publishers are
+`nip-run`'s own client, each with releases of its own, one after another. Claimed: no answer is an error, the 95th
+percentile of a board's page is under half a second, everything that was acknowledged is on the board afterwards, and
+the server's memory in the last quarter is not above that of the second by more than a tenth and 32 MB. Exit code 1: a
+claim does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from runner.documents.releases.bundle import Bundle
+from runner.server.service import Service
+from runner.server.settings import Settings
+from tests.support.browsing import Browsing
+from tests.support.processes import environment
+from tests.support.served import many, run_bundle
+from tests.support.serving import Served, serving
+
+SLOWEST = 0.5
+GROWTH, SPARE = 1.1, 32 << 20
+_PUBLISHER = """
+import json, pickle, sys, time
+from runner.registry.transports.locations import connect
+from tests.support.served import copy_of
+number, seconds, address, path = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4]
+bundle, end, done = pickle.load(open(path, "rb")), time.monotonic() + seconds, []
+with connect(address) as registry:
+    while time.monotonic() < end:
+        name = f"p{number}-{len(done)}"
+        registry.publish([copy_of(bundle, owner="alice", name=name)], "load")
+        done.append(name)
+print(json.dumps(done))
+"""
+
+
+class Reader(threading.Thread):
+    """Opens a board, a run, the first page, again and again."""
+
+    def __init__(self, port: int, paths: list[str], end: float, think: float) -> None:
+        super().__init__(daemon=True)
+        self._port, self._paths, self._end, self._think = port, paths, end, think
+        self.took: list[tuple[str, float]] = []
+        self.wrong: list[str] = []
+
+    def run(self) -> None:
+        chance = random.Random(id(self))
+        time.sleep(chance.random() * self._think)
+        while time.monotonic() < self._end:
+            path = chance.choice(self._paths)
+            begun = time.monotonic()
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+                connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+                answer = connection.getresponse()
+                answer.read()
+                connection.close()
+                if answer.status >= 400:
+                    self.wrong.append(f"{answer.status} {path}")
+            except OSError as error:
+                self.wrong.append(f"{error} {path}")
+            self.took.append((path, time.monotonic() - begun))
+            time.sleep(self._think * (0.5 + chance.random()))
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def share(values: list[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
+
+
+def loaded(served: Served, bundle: Bundle, board: str, args: argparse.Namespace, folder: Path) -> list[str]:
+    """Load the server; what does not hold."""
+    import json
+    import pickle
+
+    contents = {
+        path: content if isinstance(content, bytes) else Path(content).read_bytes()
+        for path, content in bundle.contents.items()
+    }
+    (folder / "bundle.pickle").write_bytes(pickle.dumps(Bundle(bundle.release, contents)))
+    variables = {"NIP_RUN_REGISTRY": served.address, "NIP_RUN_TOKEN": served.tokens["alice"]}
+    end = time.monotonic() + args.seconds
+    publishers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _PUBLISHER, str(n), str(args.seconds), served.address, folder / "bundle.pickle"],
+            env=environment(**variables), cwd=Path(__file__).resolve().parents[1], stdout=subprocess.PIPE,
+        )
+        for n in range(args.publishers)
+    ]  # fmt: skip
+    second = f"{board}?part=2" if args.runs > 100 else board
+    paths = [board, board, board, second, "/", "/search?q=run-1", "/owner/group1", "/run/group1/run-1/1"]
+    readers = [Reader(served.port, paths, end, args.think) for _ in range(args.readers)]
+    for one in readers:
+        one.start()
+    memory = []
+    while time.monotonic() < end:
+        memory.append(resident(served.process.pid))
+        time.sleep(1)
+    for one in readers:
+        one.join(60)
+    published = [name for process in publishers for name in json.loads(process.communicate(timeout=300)[0] or b"[]")]
+    failed = [process.returncode for process in publishers if process.returncode]
+    took = [seconds for one in readers for path, seconds in one.took if path.startswith("/board/")]
+    wrong = [line for one in readers for line in one.wrong]
+    quarter = len(memory) // 4
+    before, after = max(memory[quarter : 2 * quarter]), max(memory[-quarter:])
+    p95, total = share(took, 0.95), sum(len(one.took) for one in readers)
+    median, most, load = share(took, 0.5), max(took), os.getloadavg()[0]
+    print(f"{total} pages in {args.seconds:.0f} s, of which {len(took)} boards: median {median * 1e3:.0f} ms,")
+    print(f"95 % {p95 * 1e3:.0f} ms, most {most * 1e3:.0f} ms; load {load:.1f} on {os.cpu_count()} cores")
+    print(f"{len(published)} releases published; memory {before >> 20} MB, then {after >> 20} MB")
+    browser = Browsing(served)
+    deadline, missing = time.monotonic() + 600, set(published)
+    while missing and time.monotonic() < deadline:
+        rows = browser.ask(f"{board}.csv").body.decode()
+        missing = {name for name in published if f"alice/{name}@1" not in rows}
+        time.sleep(1)
+    found = [f"{len(wrong)} answers were errors: {wrong[:3]}"] if wrong else []
+    found += [f"publishers ended with {failed}"] if failed else []
+    found += [f"a board took {p95:.2f} s at the 95th percentile"] if p95 > SLOWEST else []
+    found += [f"{len(missing)} acknowledged releases are not on the board: {sorted(missing)[:3]}"] if missing else []
+    return found + (["its memory grew"] if after > before * GROWTH + SPARE else [])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--readers", type=int, default=100)
+    parser.add_argument("--publishers", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--think", type=float, default=1.0)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nip-run-load-") as name:
+        folder = Path(name)
+        bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
+        with serving(folder / "server") as served:
+            server = Service.of(Settings(folder=folder / "server"))
+            many(server, bundles, args.runs)
+            server.database.close()
+            browser = Browsing(served)
+            end = time.monotonic() + 1800
+            while f"{args.runs} runs" not in browser.ask("/").body.decode() and time.monotonic() < end:
+                time.sleep(1)
+            home = browser.page("/")
+            board = next(part.split('"')[0] for part in home.split('href="') if part.startswith("/board/"))
+            browser.page("/run/group1/run-1/1")
+            failed = loaded(served, bundles[0], board, args, folder)
+    print("\n".join(failed) or "all claims hold")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

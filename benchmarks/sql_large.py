@@ -1,0 +1,147 @@
+"""Questions to a board of ten million rollouts: each first answer within a second, in memory that is bounded.
+
+`python benchmarks/sql_large.py [--rollouts N]`. The board and the runs' messages are made in a temporary folder
+(about 1 GB); each question is asked by a process of its own, whose start is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import ROOT
+
+from runner.base.storage.duckdb_connections import connect
+from runner.base.storage.format_versions import LEADERBOARD
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.database import BOARD_GROUP_ROWS, FILE
+from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.schema import definitions
+from tests.support.claims import Claims
+from tests.support.processes import environment
+
+RUNS = 1_000
+SECONDS = 1.0
+MEGABYTES = 700
+"""What DuckDB is given, and Python with its packages."""
+
+FIRST = (
+    "SELECT outcome, count(*) AS n FROM rollouts GROUP BY outcome",
+    "FROM rollouts LIMIT 5",
+    "SELECT run_id, avg(correct::INT) AS accuracy FROM rollouts GROUP BY run_id ORDER BY 2 DESC LIMIT 5",
+    "SELECT run_id, accuracy, rank FROM leaderboard LIMIT 5",
+    "PIVOT rollouts ON outcome USING count(*) GROUP BY run_id LIMIT 5",
+    "FROM rollouts WHERE run_id = 'run-777' LIMIT 5",
+    "DESCRIBE rollouts",
+    "FROM messages LIMIT 5",
+    "SELECT count(*) FROM messages",
+)
+
+
+def make(results: Path, rollouts: int, run: RunFolder) -> None:
+    """A board with that many rollouts in a thousand runs, and the messages of those runs in their folders."""
+    board = results / FILE
+    connection = connect(memory="1GB", threads=2, spill=results)
+    connection.execute(f"ATTACH '{board}' AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
+    connection.execute("USE board")
+    connection.execute(definitions())
+    connection.execute(f"CREATE TABLE format AS SELECT {LEADERBOARD} AS version")
+    connection.execute(
+        "INSERT INTO runs (run_id, name, kind, benchmark, protocol, status, rollouts, task) "
+        f"SELECT 'run-' || i, 'run', 'benchmark', 'big/v1', 'nip', 'done', {rollouts // RUNS}, 't' "
+        f"FROM range({RUNS}) t(i)"
+    )
+    connection.execute(
+        "INSERT INTO metrics SELECT 'run-' || i, NULL, 'accuracy', i / 1000, 0.1, 0.4, 0.6, 10000, 500 "
+        f"FROM range({RUNS}) t(i)"
+    )
+    connection.execute(
+        "INSERT INTO rollouts BY NAME SELECT 'run-' || (i // $each) AS run_id, substr(md5(i::VARCHAR), 1, 16) AS "
+        "rollout_id, 'p' || (i % 500) AS datapoint_id, (i // 500) % 20 AS repeat, hash(i) % 1000000 AS seed, i % 2 AS "
+        "y, (i // 7) % 2 AS decision, (i // 7) % 2 = i % 2 AS correct, if(i % 17 = 0, 'no_decision', 'decided') AS "
+        'outcome, 4 AS rounds, \'{"prover": 1.0, "verifier": 0.0}\' AS rewards FROM range($all) t(i)',
+        {"each": rollouts // RUNS, "all": rollouts},
+    )
+    connection.execute("CHECKPOINT")
+    connection.close()
+    messages = run.table("messages")
+    for number in range(RUNS):
+        folder = RunFolder(results / "runs" / f"run-{number}")
+        folder.path.mkdir()
+        shutil.copy(run.manifest_path, folder.manifest_path)
+        os.link(messages, folder.table("messages"))
+
+
+def ask(results: Path, *words: str, first_line: bool = False) -> tuple[float, float, str]:
+    """Seconds until the answer, or its first line, came; megabytes at the most; the answer.
+
+    Not more than the seconds of CPU that all its threads took: what else the machine does is not the question's.
+    """
+    command = [sys.executable, "-m", "runner", "sql", *words, "--results", str(results)]
+    begun = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    seconds = time.monotonic() - begun
+    size = 0
+    while more := process.stdout.read(1 << 20):
+        size += len(more)
+        if size < 1 << 20:
+            said += more
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    if not first_line:
+        seconds = min(time.monotonic() - begun, usage.ru_utime + usage.ru_stime)
+    return seconds, usage.ru_maxrss / 1024, said.decode()
+
+
+def prove(results: Path, rollouts: int, claims: Claims) -> None:
+    for question in FIRST:
+        seconds, peak, _ = min(ask(results, question) for _ in range(3))
+        claims(seconds < SECONDS, f"{seconds:.2f} s, {peak:.0f} MB: {question}")
+        claims(peak < MEGABYTES, f"at most {MEGABYTES} MB")
+    (counted,) = json.loads(ask(results, "SELECT count(*) AS n FROM rollouts", "--json")[2])
+    claims(counted == {"n": rollouts}, f"{rollouts:,} rollouts are there")
+    part = f"FROM rollouts LIMIT {rollouts // 5}"
+    seconds, peak, _ = ask(results, part, "--format", "csv", first_line=True)
+    claims(seconds < SECONDS, f"{rollouts // 5:,} rows as CSV: the first after {seconds:.2f} s")
+    claims(peak < MEGABYTES, f"and all of them in {peak:.0f} MB")
+    target = results / "all.parquet"
+    seconds, peak, _ = ask(results, "FROM rollouts", "-o", str(target))
+    claims(
+        peak < MEGABYTES,
+        f"{rollouts:,} rows as Parquet, {target.stat().st_size >> 20} MB, in {seconds:.1f} s and {peak:.0f} MB",
+    )
+    seconds, peak, _ = ask(results, "FROM rollouts ORDER BY hash(rollout_id) LIMIT 10")
+    claims(peak < MEGABYTES, f"sorted in {seconds:.1f} s and {peak:.0f} MB")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rollouts", type=int, default=10_000_000)
+    rollouts: int = parser.parse_args(arguments).rollouts
+    claims = Claims()
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results"
+        played = [sys.executable, "-m", "runner", "specs/quickstart.yaml", "-q", "--results", str(results)]
+        subprocess.run(played, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, check=True)
+        (results / FILE).unlink()
+        if (child := os.fork()) == 0:  # a process of its own, whose memory is not counted for those after it
+            make(results, rollouts, next(Results(results).runs()))
+            os._exit(0)
+        claims(os.waitpid(child, 0)[1] == 0, f"a board of {rollouts:,} rollouts in {RUNS:,} runs is made")
+        prove(results, rollouts, claims)
+    return claims.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

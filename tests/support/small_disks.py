@@ -1,0 +1,42 @@
+"""Small disks that fill up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def mounted(at: Path, kib: int = 16 << 10) -> Iterator[None]:
+    """Mount a small disk of its own, which takes the right to do so."""
+    at.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", at], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"mounting a tmpfs needs root: {done.stderr.strip()}"
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", at], check=False)
+        if os.path.ismount(at):
+            subprocess.run(["umount", "-l", at], check=False)
+
+
+@contextmanager
+def only_left(disk: Path, room: int) -> Iterator[None]:
+    """Fill the disk until only `room` bytes are left."""
+    filler = disk / "filler"
+    free = shutil.disk_usage(disk).free - room
+    try:
+        with filler.open("wb") as file, suppress(OSError):
+            for size in (1 << 20, 1 << 12):
+                while free >= size:
+                    free -= file.write(b"\0" * size)
+                    file.flush()
+        yield
+    finally:
+        filler.unlink()
