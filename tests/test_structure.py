@@ -14,7 +14,7 @@ import pytest
 from runner.cli.commands import COMMANDS
 from runner.cli.main import load_command
 from runner.models.provider_traits import PROVIDERS
-from tests.support.modules import FILES, tree
+from tests.support.modules import FILES, tree, walk
 from tests.support.processes import python
 
 ORDER = (
@@ -224,7 +224,7 @@ def imported(module: str) -> frozenset[str]:
 
 
 def _imported(module: str) -> Iterator[str]:
-    for node in ast.walk(tree(module)):
+    for node in walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -385,7 +385,7 @@ def test_only_models_import_a_provider() -> None:
 
 def compared_provider_names(code: ast.AST) -> Iterator[str]:
     """Yield each comparison with the name of a provider: capabilities are declared in `provider_traits`."""
-    for node in ast.walk(code):
+    for node in walk(code):
         compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
         compared += [node.value] if isinstance(node, ast.MatchValue) else []
         constants = (part for side in compared for part in ast.walk(side) if isinstance(part, ast.Constant))
@@ -411,7 +411,7 @@ def test_a_comparison_with_a_provider_name_is_found(code: str) -> None:
 
 def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
     def opens(code: ast.AST) -> bool:
-        called = [ast.unparse(node.func) for node in ast.walk(code) if isinstance(node, ast.Call)]
+        called = [ast.unparse(node.func) for node in walk(code) if isinstance(node, ast.Call)]
         return any(name.split(".")[0] == "duckdb" for name in called)
 
     using = [module for module in FILES if "duckdb" in imported(module)]
@@ -422,7 +422,7 @@ def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
 def test_every_public_class_has_a_name_of_its_own() -> None:
     modules: dict[str, list[str]] = {}
     for module in FILES:
-        for node in ast.walk(tree(module)):
+        for node in walk(tree(module)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 modules.setdefault(node.name, []).append(module)
     assert {name: users for name, users in modules.items() if len(users) > 1} == {}
@@ -438,7 +438,7 @@ def paths_of_results(code: ast.AST) -> Iterator[str]:
         kinds = {"Path"} if kind is None else {one.strip(" '\"") for one in ast.unparse(kind).split("|")}
         return "results" in name and not kinds.isdisjoint(("Path", "str", "Any", "object", "PathLike[str]"))
 
-    for node in ast.walk(code):
+    for node in walk(code):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
             yield from (node.name for one in given if is_path(one.arg, one.annotation))
@@ -478,7 +478,7 @@ def test_a_results_folder_that_is_taken_as_a_path_is_seen(code: str) -> None:
 
 def layout_of_results(code: ast.AST) -> bool:
     """Whether code finds a run in a results folder, or the results folder of a run, by itself."""
-    for node in ast.walk(code):
+    for node in walk(code):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             named = node.right.value if isinstance(node.right, ast.Constant) else getattr(node.right, "id", None)
             if named in ("runs", "RUNS"):

@@ -11,7 +11,7 @@ import pytest
 
 from runner.game.protocols.loader import protocol_schema
 from runner.spec.schemas import experiment_schema
-from tests.support.modules import FILES, tree
+from tests.support.modules import FILES, tree, walk
 from tests.support.paths import ROOT
 
 # What is written
@@ -32,12 +32,17 @@ _WRITING = {
 _MODE = re.compile(r"[rwaxbt+]*[wax+][rwaxbt+]*")
 
 
+def _name(function: ast.expr) -> str:
+    """Return the last name of what is called: `open` for `path.open`."""
+    return getattr(function, "attr", None) or getattr(function, "id", "")
+
+
 def writes_files(code: ast.AST) -> Iterator[str]:
     """Where code writes a file, or makes or removes a folder, other than by a descriptor that it was given."""
-    for node in ast.walk(code):
+    for node in walk(code):
         if isinstance(node, ast.Attribute) and (node.attr in _WRITING or node.attr == "O_CREAT"):
             yield ast.unparse(node)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("open") and "fdopen" not in ast.unparse(node):
+        if isinstance(node, ast.Call) and _name(node.func).endswith("open") and "fdopen" not in ast.unparse(node):
             modes = [one.value for one in (*node.args, *node.keywords) if isinstance(one, ast.keyword)]
             given = [one for one in (*node.args, *modes) if isinstance(one, ast.Constant)]
             if any(isinstance(one.value, str) and _MODE.fullmatch(one.value) for one in given):
@@ -82,8 +87,10 @@ PLAIN_READERS = {
 
 def reads_by_path(code: ast.AST) -> Iterator[str]:
     """Where code opens what a path leads to, be it a FIFO that waits for a writer."""
-    for node in ast.walk(code):
+    for node in walk(code):
         if not isinstance(node, ast.Call):
+            continue
+        if _name(node.func) not in ("open", "read_bytes", "read_text"):
             continue
         name = ast.unparse(node.func)
         mode = [one.value for one in node.args[:1] if isinstance(one, ast.Constant)]
@@ -105,12 +112,18 @@ def test_a_file_that_is_read_by_its_path_is_seen(code: str) -> None:
 # What reaches a terminal, and what a pattern lets through
 
 
+_PRINTING = {
+    "write", "writelines", "buffer", "__stdout__", "__stderr__", "print", "print_exc", "print_exception", "print_usage",
+    "print_last", "print_list", "print_stack", "print_tb",
+}  # fmt: skip
+
+
 def prints(code: ast.AST) -> Iterator[str]:
     """Where code writes to a terminal, or has rich do so, by itself."""
-    for node in ast.walk(code):
+    for node in walk(code):
         if isinstance(node, ast.Name) and node.id == "print":
             yield "print"
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and node.attr in _PRINTING:
             said = ast.unparse(node)
             if said in ("sys.stdout.write", "sys.stderr.write", "sys.stdout.writelines", "sys.stderr.writelines"):
                 yield said
@@ -147,8 +160,8 @@ def test_code_that_prints_is_seen(code: str) -> None:
 
 def dollars(code: ast.AST) -> Iterator[str]:
     """Patterns of Python whose `$` lets a final newline through; those of a schema are `pattern` keywords."""
-    for node in ast.walk(code):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
+    for node in walk(code):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _name(node.func.value) == "re":
             for text in (n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)):
                 if re.search(r"(?<!\\)\$(?![{])", text) and text not in (r"\$\{", r"\$$"):
                     yield text

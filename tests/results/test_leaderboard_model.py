@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from runner.results.leaderboard.model import OTHER_TASK, RankedRow, Unranked, rank
-from tests.support.modules import FILES, tree
+from tests.support.modules import FILES, tree, walk
 
 MODEL = "runner.results.leaderboard.model"
 RANKING = {
@@ -23,7 +23,7 @@ def importers(module: str, name: str) -> set[str]:
     return {
         importer
         for importer in FILES
-        for node in ast.walk(tree(importer))
+        for node in walk(tree(importer))
         if isinstance(node, ast.ImportFrom) and node.module == module and name in {one.name for one in node.names}
     }
 
@@ -65,7 +65,7 @@ def test_no_other_module_writes_a_reason() -> None:
     found = {
         name
         for name in FILES
-        for node in ast.walk(tree(name))
+        for node in walk(tree(name))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(long)
     }
     # Two modules say that a run judges debates, and not as a reason.

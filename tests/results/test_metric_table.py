@@ -18,7 +18,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import METRICS, Metric, Show, Source
 from runner.spec.loader import load_specs
 from tests.support.documentation import with_metric_tables
-from tests.support.modules import FILES, tree
+from tests.support.modules import FILES, tree, walk
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played
 from tests.support.specs import spec_file
@@ -149,13 +149,13 @@ def test_no_other_module_knows_the_name_of_a_metric() -> None:
 def _texts(module: ast.AST) -> Iterator[str]:
     """The texts of a module that are not keys of mappings."""
     keys: set[int] = set()
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Subscript):
             keys |= {id(node.slice)}
         elif isinstance(node, ast.Dict):
             keys |= {id(key) for key in node.keys}
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
             keys |= {id(argument) for argument in node.args[:1]}
-    for node in ast.walk(module):
+    for node in walk(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in keys:
             yield node.value

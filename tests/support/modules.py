@@ -1,4 +1,4 @@
-"""The modules of the package, and what Python makes of each file."""
+"""The modules of the package, and their syntax trees."""
 
 from __future__ import annotations
 
@@ -15,5 +15,11 @@ FILES = {
 
 @cache
 def tree(module: str) -> ast.Module:
-    """A module's syntax tree, which nobody changes: it is parsed once for all tests of the shape."""
+    """Parse a module, once for all tests of a process; the tree must not be changed."""
     return ast.parse(FILES[module].read_text("utf-8"))
+
+
+@cache
+def walk(code: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a tree, which are collected once for all tests of a process."""
+    return tuple(ast.walk(code))
