@@ -173,6 +173,7 @@ how long an answer took; how long was waited before the next, where that is draw
 process alone."""
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("torn", "by"), [(0, "spec"), (30, "spec"), (0, "folder")])
 def test_a_killed_run_goes_on_with_identical_files(folder: Path, torn: int, by: str) -> None:

@@ -223,6 +223,7 @@ def test_the_cache_answers_every_request_again(folder: Path) -> None:
 # Unfinished runs
 
 
+@pytest.mark.gate
 def resumed(folder: Path, name: str, *words: str, **options: Any) -> dict[str, Any]:
     """Resume a run at a loopback server and return its row, with the number of requests."""
     with serving(**options) as server:

@@ -279,6 +279,7 @@ def test_one_invalid_request_ends_its_game_alone() -> None:
     assert refused.value.of_one_call is not None
 
 
+@pytest.mark.gate
 def test_a_budget_holds_for_what_the_server_bills(tmp_path: Path) -> None:
     with serving_messages() as server:
         with pytest.raises(BudgetExhausted, match=r"budget\.usd"):

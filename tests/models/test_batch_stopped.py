@@ -78,6 +78,7 @@ def asked(
     return asyncio.run(go()), notes
 
 
+@pytest.mark.gate
 def test_a_stop_while_the_file_goes_up_makes_no_batch_of_it(tmp_path: Path) -> None:
     with providing() as provider:
 

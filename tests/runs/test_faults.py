@@ -53,6 +53,7 @@ def derived_rows(run: Path) -> Any:
     return table(run, "rollouts"), table(run, "messages")
 
 
+@pytest.mark.gate
 def test_no_failure_of_transport_is_counted_as_a_verdict(stormy: Any) -> None:
     metrics = json.loads((stormy["stormy"][0] / "metrics.json").read_text())
     assert metrics["outcomes"]["transport_failed"] == 0
@@ -64,6 +65,7 @@ def test_no_failure_of_transport_is_counted_as_a_verdict(stormy: Any) -> None:
     assert by_name["stormy"]["accuracy"] == by_name["calm"]["accuracy"]
 
 
+@pytest.mark.gate
 def test_every_failed_attempt_is_a_row_and_a_record(stormy: Any) -> None:
     run, stats = stormy["stormy"]
     kinds = Counter(stats["kinds"])
@@ -74,6 +76,7 @@ def test_every_failed_attempt_is_a_row_and_a_record(stormy: Any) -> None:
     assert sum(record["kind"] == "failure" for record in journal_records(run)) == transport
 
 
+@pytest.mark.gate
 def test_no_sample_is_in_the_journal_twice(stormy: Any) -> None:
     for run, _ in stormy.values():
         samples = Counter(tuple(r["sample"]) for r in journal_records(run) if r["kind"] == "call")

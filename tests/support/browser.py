@@ -106,7 +106,7 @@ class _Files(SimpleHTTPRequestHandler):
 def static_host(folder: Path) -> Iterator[str]:
     """A folder behind a plain server of files: the address of its index."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Files, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}/index.html"

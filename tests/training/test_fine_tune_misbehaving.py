@@ -39,8 +39,8 @@ def server() -> Iterator[Loopback]:
     [
         ("endless body", RunError, 2),
         ("gzip bomb", RunError, 2),
-        ("slow body", RunError, 3),
-        ("slow head", RunError, 3),
+        pytest.param("slow body", RunError, 3, marks=pytest.mark.gate),
+        pytest.param("slow head", RunError, 3, marks=pytest.mark.gate),
         ("endless headers", RunError, 3),
         ("endless error", RunError, 3),
         ("endless refusal", ProviderRefusal, 1),

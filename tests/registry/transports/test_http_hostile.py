@@ -155,7 +155,7 @@ def published(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[str, list
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         brief = replace(BRIEF, stall=0.3, check_seconds=0.3, check_again=0.01, longest_wait=0.02)
         transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", patience=brief)
         with pytest.raises(ReleaseError) as raised:

@@ -51,7 +51,7 @@ def listening(answer: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, 
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+        threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{made.server_port}", came
         made.shutdown()
 

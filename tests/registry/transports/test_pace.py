@@ -51,7 +51,7 @@ def dripping(start: bytes, piece: bytes) -> Iterator[str]:
         block_on_close = False
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
@@ -120,7 +120,7 @@ def test_a_listing_of_many_short_pages_is_given_up(how: str) -> None:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         with (
             closing_transport(f"http://127.0.0.1:{server.server_port}") as transport,
             pytest.raises(ReleaseError, match="without an end"),

@@ -64,6 +64,7 @@ def test_a_plain_duckdb_reads_the_file_with_its_views(results: Path) -> None:
         assert len(plain.execute(flips).fetchall()) == 2
 
 
+@pytest.mark.gate
 def test_a_comparison_survives_as_a_relation_and_as_parquet(results: Path, tmp_path: Path) -> None:
     question = "SELECT p, groups FROM comparisons WHERE run_a = 'fair' AND run_b = 'good'"
     relation = query(question, results)
@@ -75,6 +76,7 @@ def test_a_comparison_survives_as_a_relation_and_as_parquet(results: Path, tmp_p
         assert plain.execute(f"SELECT * FROM read_parquet('{file}')").fetchall() == [(2 / 2**12, 40)]
 
 
+@pytest.mark.gate
 def test_pairs_that_where_leaves_out_are_not_tested(results: Path) -> None:
     connection_asked = "SELECT run_b FROM comparisons WHERE run_a = 'fair' AND run_b = 'good' AND p < 2"
     assert query(connection_asked, results).fetchall() == [("good",)]

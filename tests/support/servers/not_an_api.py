@@ -101,7 +101,7 @@ def main() -> None:
         context.load_cert_chain(CERTIFICATE)
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     print(server.server_address[1], flush=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     sys.stdin.read()
 
 
