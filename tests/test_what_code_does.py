@@ -34,7 +34,9 @@ _MODE = re.compile(r"[rwaxbt+]*[wax+][rwaxbt+]*")
 
 def _name(function: ast.expr) -> str:
     """Return the last name of what is called: `open` for `path.open`."""
-    return getattr(function, "attr", None) or getattr(function, "id", "")
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def writes_files(code: ast.AST) -> Iterator[str]:

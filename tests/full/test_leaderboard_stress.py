@@ -121,7 +121,7 @@ def append(results: Path, name: str) -> None:
     Results(results).board.append(Results(results).run(name))
 
 
-def everything(results: Path) -> list[object]:
+def everything(results: Path) -> list[list[str]]:
     connection = duckdb.connect(str(results / FILE), read_only=True)
     try:
         return [

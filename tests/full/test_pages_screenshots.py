@@ -60,7 +60,8 @@ def test_no_page_scrolls_sideways_or_has_an_error(tmp_path: Path, claims: Claims
 
 def _looked_at(claims: Claims, browser: Any, look: Look, into: Path) -> None:
     for scheme in SCHEMES:
-        wide, problems = {}, []
+        wide: dict[int, float] = {}
+        problems: list[str] = []
         for width in WIDTHS:
             with _opened(
                 browser, look, problems, color_scheme=scheme, viewport={"width": width, "height": 900}

@@ -325,7 +325,7 @@ def played(
     rows = parquet_rows(runs[0] / "completions.parquet")
     ours = sum(row["prompt_tokens"] for row in rows), sum(row["completion_tokens"] for row in rows)
     theirs = proxy.totals(before)
-    decided = sum(outcome == "decided" for outcome in outcomes)
+    decided: int = sum(outcome == "decided" for outcome in outcomes)
     claims(
         len(outcomes) == games and ours == theirs and len(rows) == len(proxy.noted) - before,
         f"{name}: {decided} of {games} games decided; {len(rows)} answers, {ours[0]} + {ours[1]} tokens here and there",

@@ -59,7 +59,7 @@ def killed(claims: Claims, where: Path, count: int, wanted: list[str], rng: rand
     kills = 0
     for turn in range(3):
         processes = [publisher(where, number, count, SHARED) for number in range(PUBLISHERS)]
-        until(lambda more=5 * turn: len(list(where.glob("run/*/*/*"))) > more, seconds=60)
+        until(lambda more=5 * turn: len(list(where.glob("run/*/*/*"))) > more)  # type: ignore[misc]
         for process in rng.sample(processes, len(processes)):
             time.sleep(rng.uniform(0.0, 0.1))
             kills += process.poll() is None

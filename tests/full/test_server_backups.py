@@ -103,7 +103,7 @@ class Kept:
         before = rows(self._settings.database_url, there)
         downloaded = self._here / f"downloaded-{version}.duckdb"
         with serving(new.folder, database=new.database, people=False) as served:
-            until(lambda: served.ask("/board.duckdb").status == 200, 300)
+            until(lambda: served.ask("/board.duckdb").status == 200)
             downloaded.write_bytes(served.ask("/board.duckdb").body)
         self._claims(rows(new.database_url, there) == before, f"{schema}: every row that it had is as it was")
         self._claims(board(new) == self._board, f"{schema}: the board's file is as it was")
@@ -133,7 +133,7 @@ class Kept:
                 thread.start()
             for number in range(BACKUPS):
                 wanted = 3 * (number + 1)
-                until(lambda wanted=wanted: len(acknowledged) >= wanted, 300)  # type: ignore[misc]
+                until(lambda wanted=wanted: len(acknowledged) >= wanted)  # type: ignore[misc]
                 known, file = set(acknowledged), self._here / f"busy-{number}.backup"
                 done = self._do("server", "backup", busy.folder, file, on=busy)
                 self._claims(done.returncode == 0, f"a backup while others publish: {done.stdout.strip()}")

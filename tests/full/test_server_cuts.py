@@ -74,7 +74,7 @@ def seen(where: str, bundle: Bundle) -> tuple[list[str], list[str]]:
 
 
 def cut_for_good(claims: Claims, proxy: Proxy) -> None:
-    said, sent, marks = shortest(proxy)
+    errors, sent, marks = shortest(proxy)
     points = []
     for way in ("up", "down"):
         ends = set(marks[way]) | {marks[way][0] // 2}
@@ -82,7 +82,7 @@ def cut_for_good(claims: Claims, proxy: Proxy) -> None:
         if way == "up":  # within the large file by 64 KiB alone
             small = {end for end in small if not _within_large(marks["up"], end)}
         points += [(way, at) for at in sorted(small | set(range(EACH, sent[way], EACH)))]
-    claims(not said and len(points) > 40, f"a publish sends {sent}; it is cut at {len(points)} places {said}")
+    claims(not errors and len(points) > 40, f"a publish sends {sent}; it is cut at {len(points)} places {errors}")
     left: Counter[str] = Counter()
     wrong, cuts = [], proxy.cuts
     for number, (way, at) in enumerate(points, 1):

@@ -170,7 +170,7 @@ def _seen(server: Served) -> dict[str, str]:
 def read_only(claims: Claims, here: Path, kept: Settings) -> None:
     before, disk = rows(kept.database_url), here / "disk"
     # What began a server's workers ends by itself, a moment after the server, and has the log open until then.
-    until(lambda: _remounted(disk, "ro"), 60)
+    until(lambda: _remounted(disk, "ro"))
     try:
         for words in (
             ("server", "accounts", kept.folder),

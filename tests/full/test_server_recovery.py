@@ -127,7 +127,7 @@ class Killed:
         """Have a server run until something is so; how long that took from its first answer."""
         with serving(self._settings.folder, database=self._settings.database, people=False) as served:
             begun = time.monotonic()
-            until(lambda: until_what(served), 300)
+            until(lambda: until_what(served))
             return time.monotonic() - begun
 
     def _serve_and_kill(self, within: float) -> None:
@@ -148,7 +148,7 @@ class Killed:
             self._serve_and_kill(within)
             met += any(path.name.startswith(".") for path in places.made.glob(".*"))
         with serving(self._settings.folder, database=self._settings.database, people=False) as served:
-            until(lambda: has_board(served), 300)
+            until(lambda: has_board(served))
             downloaded = self._here / "downloaded.duckdb"
             downloaded.write_bytes(served.ask("/board.duckdb").body)
         left = [path.name for path in places.made.iterdir() if path.name.startswith(".")]
@@ -192,7 +192,7 @@ class Killed:
                     os.kill(pid, signal.SIGKILL)
                     killed += 1
                 time.sleep(0.01)
-            until(lambda: self._states()[SCORED] >= SUBMISSIONS - killed, 300)
+            until(lambda: self._states()[SCORED] >= SUBMISSIONS - killed)
             states = self._states()
         said = "a submission could not be scored" in served.log
         self._claims(

@@ -23,6 +23,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.spec.datasets.shards import Shard
 from tests.runs.test_merge_refused import OF, WRONG, Parts
 from tests.support.claims import Claims
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run, started_silent
 from tests.support.runs import journal_records, only_run, played, status_of
 from tests.support.servers.chat_client import serving
@@ -156,8 +157,11 @@ def _same(claims: Claims, whole: Path, run: Path, in_flight: int) -> None:
     )
     (a, b), lost = (_table(path / "completions.parquet") for path in (run, whole)), _lost(run)
     claims(a == b, f"completions.parquet: {len(a)} rows, equal without {LATENCY}")
-    (a, b) = (_records(path) for path in (run, whole))
-    claims(a == b, f"journal.jsonl: {sum(a.values())} records, equal as a set without seq, checksum, ms and `lost`")
+    ours_records, whole_records = (_records(path) for path in (run, whole))
+    claims(
+        ours_records == whole_records,
+        f"journal.jsonl: {sum(ours_records.values())} records, equal as a set without seq, checksum, ms and `lost`",
+    )
     most = sum(record["charged"][2] for record in lost)
     # A call is written down before it is sent: a kill in between is counted, and never came to the server.
     unsent = len(lost) * CONCURRENCY // SHARDS - in_flight
@@ -210,7 +214,10 @@ def test_a_merge_survives_faults_of_system_calls(tmp_path: Path, claims: Claims)
     log = here / "calls.log"
     shutil.copytree(here / "results", here / "counted")
     preload = {"LD_PRELOAD": str(library), "NIP_FAULT_FOLDER": str(here / "counted"), "NIP_FAULT_LOG": str(log)}
-    assert nip_run("merge", run.name, "--results", here / "counted", cwd=here, **preload).returncode == 0
+    assert (
+        nip_run("merge", run.name, "--results", here / "counted", cwd=here, timeout=HANG_SECONDS, **preload).returncode
+        == 0
+    )
     calls = log.read_text().splitlines()
     found, wrong = Counter[str](), []
     for number in sorted(rng.sample(range(len(calls)), min(TIMES, len(calls)))):
@@ -218,7 +225,7 @@ def test_a_merge_survives_faults_of_system_calls(tmp_path: Path, claims: Claims)
         shutil.copytree(here / "results", there)
         how = ("kill", str(errno.ENOSPC))[number % 2]
         fault = {"NIP_FAULT_FOLDER": str(there), "NIP_FAULT_AT": str(number), "NIP_FAULT_HOW": how}
-        nip_run("merge", run.name, "--results", there, cwd=here, LD_PRELOAD=str(library), **fault)
+        nip_run("merge", run.name, "--results", there, cwd=here, timeout=HANG_SECONDS, LD_PRELOAD=str(library), **fault)
         place = there / "runs" / run.name
         is_there = (place / "manifest.json").is_file()
         found["the run" if is_there else "none"] += 1

@@ -21,6 +21,7 @@ from pathlib import Path
 from runner.results.leaderboard.database import FILE
 from runner.results.leaderboard.results_folder import Results
 from tests.support.claims import Claims
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run
 from tests.support.runs import derived_files, only_run, played
 from tests.support.specs import spec_file
@@ -64,7 +65,7 @@ class Place:
         """The command, with the library in its process."""
         return nip_run(
             "spec.yaml", "-q", "--results", self.results, cwd=self.path, LD_PRELOAD=str(self.library),
-            NIP_FAULT_FOLDER=str(self.results), **variables,
+            NIP_FAULT_FOLDER=str(self.results), timeout=HANG_SECONDS, **variables,
         )  # fmt: skip
 
     def calls(self) -> list[str]:

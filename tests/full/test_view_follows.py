@@ -23,7 +23,6 @@ from tests.support.specs import spec_file
 from tests.support.viewing import View, viewing
 
 GAMES = 240
-SECONDS = 90
 NOTE = "The prover says the same thing twice, half ty"
 TOP = 340
 """Pixels that the list is scrolled: ten rows."""
@@ -74,7 +73,7 @@ class Looked:
         claims(typed == NOTE, f"{when}: the note is still half typed")
         self.list.locator("p.count").wait_for()
         at = "() => document.querySelector('div.scrolled')?.scrollTop ?? -1"
-        until(lambda: self.list.evaluate(at) == TOP, 10)
+        until(lambda: self.list.evaluate(at) == TOP)
         pressed = [self.list.get_by_role("button", name=name, exact=True) for name in ("Right", "Wrong")]
         filtered = all(one.get_attribute("aria-pressed") == "true" for one in pressed)
         is_filtered = filtered and "only=right" in self.list.url
@@ -94,15 +93,15 @@ def cpu_seconds(process: subprocess.Popen[Any]) -> float:
 def followed(claims: Claims, browser: Any, view: View, run: subprocess.Popen[str]) -> Looked:
     """From the run's first games to its death."""
     run_id = view.ask("state.json").json["runs"][0]["run_id"]
-    view.until(run_id, lambda state: state.get("games", {}).get("count", 0) >= 30, SECONDS)
+    view.until(run_id, lambda state: state.get("games", {}).get("count", 0) >= 30)
     began = [cpu_seconds(run), cpu_seconds(view.process), time.monotonic()]
     looked = Looked(browser, view, run_id)
-    until(lambda: looked.standing == "Playing", SECONDS)
+    until(lambda: looked.standing == "Playing")
     first, listed = looked.done, looked.listed
     looked.scroll()
-    until(lambda: looked.done > first and looked.listed > listed + 10, SECONDS)
+    until(lambda: looked.done > first and looked.listed > listed + 10)
     second = looked.done
-    until(lambda: looked.done > second, SECONDS)
+    until(lambda: looked.done > second)
     grown = f"{first}, {second}, {looked.done} of {GAMES} games; the list from {listed} to {looked.listed}"
     claims(True, f"progress grows: {grown}")
     looked.kept(claims, "as it plays")
@@ -113,8 +112,8 @@ def followed(claims: Claims, browser: Any, view: View, run: subprocess.Popen[str
         f"{took[1] / took[0]:.2f} of what the run takes, which waits for its server ({took[0]:.2f} s)",
     )
     run.kill()
-    ended(run, 10)
-    until(lambda: looked.standing.startswith("Killed"), SECONDS)
+    ended(run)
+    until(lambda: looked.standing.startswith("Killed"))
     claims(0 < looked.done < GAMES, f"after kill -9 the page says {looked.standing!r}, {looked.done} games done")
     looked.kept(claims, "killed")
     return looked
@@ -124,12 +123,12 @@ def went_on(claims: Claims, looked: Looked, place: Path) -> None:
     """The same command again, to the end."""
     before, listed = looked.done, looked.listed
     run = started("run", "spec.yaml", "-q", cwd=place)
-    until(lambda: looked.standing == "Playing" and looked.done > before, SECONDS)
+    until(lambda: looked.standing == "Playing" and looked.done > before)
     claims(True, f"the run goes on: {looked.done} of {GAMES} games")
-    code, _, err = ended(run, SECONDS)
+    code, _, err = ended(run)
     claims(code == 0, f"the resumed run ends well {err.strip()[-200:]}")
-    until(lambda: looked.standing == "Done", SECONDS)
-    until(lambda: looked.listed > listed, SECONDS)
+    until(lambda: looked.standing == "Done")
+    until(lambda: looked.listed > listed)
     claims(looked.done == GAMES, f"the page says {looked.standing!r}, {looked.done} of {GAMES}")
     looked.kept(claims, "done")
     looked.summary.get_by_role("button", name="Keep", exact=True).first.click()
@@ -148,7 +147,7 @@ def test_pages_follow_a_run_that_is_killed_and_resumed(tmp_path: Path, claims: C
         spec_file(tmp_path, server.base_url, size=GAMES, rollouts={"concurrency": 10}, fine_tune=None)
         run = started("run", "spec.yaml", "-q", cwd=tmp_path)
         try:
-            until(lambda: any(tmp_path.glob("results/runs/*/journal.jsonl")), SECONDS)
+            until(lambda: any(tmp_path.glob("results/runs/*/journal.jsonl")))
             with viewing(cwd=tmp_path) as view, chromium() as browser:
                 looked = followed(claims, browser, view, run)
                 went_on(claims, looked, tmp_path)
