@@ -1,16 +1,25 @@
-"""The README and the pages in docs/ cannot drift from the code: their commands, keys, files and outputs exist."""
+"""The README and the pages in docs/ cannot drift from the code: commands, keys, files, outputs and links are checked.
+
+Every code block runs, or is marked with what it needs: see `tests/support/documentation.py`.
+"""
 
 from __future__ import annotations
 
+import ast
 import html
+import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from runner.base.exit_codes import ExitCode
 from runner.cli.commands import COMMANDS
 from runner.cli.main import load_command
 from runner.game.prompts.templates import VARIABLES
@@ -19,35 +28,63 @@ from runner.results.metric_table import METRICS
 from runner.results.notes import NOTE_COLUMNS
 from runner.results.tables import COLUMNS
 from runner.spec.schemas import experiment_schema
-from tests.support.documentation import SHOWN, reference, with_metric_tables
+from tests.support.documentation import (
+    GENERATED,
+    MARKS,
+    SHOWN,
+    anchors,
+    blocks,
+    generated_pages,
+    outputs,
+    pages,
+    prints,
+    prose_words,
+    script,
+    with_metric_tables,
+)
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
-from tests.support.processes import python
+from tests.support.processes import environment, python
 from tests.test_structure import ORDER
 
-README = (ROOT / "README.md").read_text("utf-8")
-PAGES = {path.name: path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+PAGES = pages()
+README = PAGES["README.md"]
+INDEX = PAGES["docs/index.md"]
 TEXT = "\n".join(PAGES.values())
+WRITTEN = {name: page for name, page in PAGES.items() if name not in GENERATED}
+
+LONGEST_PAGE = 1500
+"""Words of a page that is not generated."""
+ALL_WORDS = 30_000
+"""Words of all pages that are not generated."""
+LANGUAGES = {"sh", "python", "yaml", "json", "jinja", "text", "nginx"}
 
 
-def blocks(language: str, text: str = TEXT) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+def all_blocks(language: str) -> list[str]:
+    return [block.text for page in PAGES.values() for block in blocks(page, language)]
 
 
 def commands() -> list[list[str]]:
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
-    words = [shlex.split(line, comments=True) for line in lines if line.startswith("nip-run ")]
-    return [list(one) for one in dict.fromkeys(map(tuple, words))]
+    """Return the words of every nip-run command in the pages, up to the first operator of the shell."""
+    listed = []
+    for line in "".join(all_blocks("sh")).replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words = list(lexer) if line.startswith("nip-run ") else []
+        end = next((index for index, word in enumerate(words) if set(word) <= set("<>|&;()")), len(words))
+        listed += [words[:end]] if words else []
+    return [list(words) for words in dict.fromkeys(map(tuple, listed))]
 
 
-def keys(node: object, path: tuple[str, ...] = ()) -> set[str]:
-    """Every key that the schema knows, by name."""
-    found: set[str] = set()
+def keys(node: object) -> set[str]:
+    """Return every key that the schema knows, by name."""
+    known: set[str] = set()
     if isinstance(node, dict):
         for name, value in node.items():
             if name == "properties":
-                found |= set(value)
-            found |= keys(value, (*path, name))
-    return found
+                known |= set(value)
+            known |= keys(value)
+    return known
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -58,20 +95,21 @@ def test_every_command_of_the_pages_is_one(words: list[str]) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     load_command(name).add_arguments(parser)
     parser.add_argument("--results")
+    parser.add_argument("--json", action="store_true")
     # As main() parses: options may stand between words.
     parsed, unknown = parser.parse_known_intermixed_args(words[1:] if name != words[1] else words[2:])
     assert not unknown
     for word in getattr(parsed, "words", []):
-        if word.endswith(".yaml") and "mine" not in word:
+        if word.startswith("specs/") and word.endswith(".yaml") and "mine" not in word and "*" not in word:
             assert (ROOT / word).is_file(), word
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(specs/[\w./-]+\.yaml)`", TEXT))))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(specs/[\w./-]+\.\w+)`", TEXT))))
 def test_every_spec_of_the_pages_is_there(path: str) -> None:
     assert path == "specs/mine.yaml" or (ROOT / path).is_file()
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block[:30])
+@pytest.mark.parametrize("block", all_blocks("yaml"), ids=lambda block: block[:30])
 def test_every_yaml_of_the_pages_has_known_keys(block: str) -> None:
     data = yaml.safe_load(block)
     protocol = "cycle" in data or "parameters" in data
@@ -84,7 +122,7 @@ def test_every_yaml_of_the_pages_has_known_keys(block: str) -> None:
 
 
 def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
-    explained = next(yaml.safe_load(block) for block in blocks("yaml", README) if "name: quickstart" in block)
+    explained = next(yaml.safe_load(block.text) for block in blocks(README, "yaml") if "name: quickstart" in block.text)
     from runner.rollouts.plan import Plan
     from runner.spec.loader import load_spec
 
@@ -96,37 +134,125 @@ def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
 def test_the_council_of_the_protocols_page_is_a_protocol(tmp_path: Path) -> None:
     from runner.game.protocols.loader import load_protocol
 
-    text = next(block for block in blocks("yaml") if "name: council" in block)
+    text = next(block for block in all_blocks("yaml") if "name: council" in block)
     (tmp_path / "council.yaml").write_text(text, "utf-8")
     protocol = load_protocol("council.yaml", folder=tmp_path)
     assert "chamber" not in protocol.visible_channels("verifier")
     assert [list(protocol.can_be_active(i)) for i in range(4)] == [["verifier"], ["scout"], ["critic"], ["chair"]]
 
 
-def test_the_protocols_page_names_every_variable_of_templates() -> None:
-    assert all(f"`{name}`" in PAGES["protocols.md"] for name in VARIABLES)
+def test_the_page_about_prompts_names_every_variable_of_templates() -> None:
+    assert all(f"`{name}`" in PAGES["docs/how-to/write-prompts.md"] for name in VARIABLES)
 
 
-def test_the_readme_is_short_and_leads_to_every_page() -> None:
-    assert len(README.splitlines()) <= 165
-    linked = set(re.findall(r"\]\(([^)#:]+)\)", README))
-    assert {f"docs/{name}" for name in PAGES if name != "README.md"} <= linked
+def test_the_page_about_environment_variables_names_every_one_of_ours() -> None:
+    ours = {name for text in constants() for name in re.findall(r"NIP_RUN_[A-Z]+", text)}
+    assert len(ours) >= 5
+    assert all(f"`{name}`" in PAGES["docs/reference/environment-variables.md"] for name in ours)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_every_link_of_a_page_leads_to_a_file(name: str) -> None:
-    folder = ROOT if name == "README.md" else ROOT / "docs"
-    for link in re.findall(r"\]\(([^)#:]+)\)", PAGES[name]):
-        assert (folder / link).is_file(), link
+def test_the_page_about_failures_has_every_exit_code() -> None:
+    assert all(f"\n| {code.value} |" in PAGES["docs/reference/failures.md"] for code in ExitCode)
 
 
-def test_the_reference_is_what_the_schema_says() -> None:
-    assert reference(experiment_schema()) == PAGES["spec-reference.md"], "make it again: python docs/make.py"
+def constants() -> list[str]:
+    """Return the strings in the source of the runner."""
+    trees = (ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "runner").rglob("*.py")))
+    return [
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+
+
+def test_every_message_of_the_troubleshooting_page_is_one() -> None:
+    messages = re.findall(r"^\| `(.+?)` \|", PAGES["docs/reference/troubleshooting.md"], re.MULTILINE)
+    source = "\n".join(constants())
+    assert len(messages) >= 25
+    assert [message for message in messages if message not in source] == []
+
+
+# Layout and links
+
+
+def test_the_readme_is_short_and_leads_to_the_documentation() -> None:
+    assert len(README.splitlines()) <= 120
+    assert "(docs/index.md)" in README
+
+
+def navigation() -> Iterator[str]:
+    """Yield the pages of the site in the order of its menu."""
+    rest = [yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]]
+    while rest:
+        item = rest.pop(0)
+        if isinstance(item, str):
+            yield f"docs/{item}"
+        else:
+            rest[:0] = item if isinstance(item, list) else item.values()
+
+
+def test_the_menu_and_the_first_page_lead_to_every_page() -> None:
+    every = set(PAGES) - {"README.md"}
+    assert set(navigation()) == every
+    linked = {f"docs/{link}" for link in re.findall(r"\]\(([\w/.-]+\.md)\)", INDEX)}
+    assert linked == every - {"docs/index.md"}
+
+
+def links() -> list[tuple[str, str]]:
+    texts = WRITTEN | {"CONTRIBUTING.md": CONTRIBUTING, "CHANGELOG.md": (ROOT / "CHANGELOG.md").read_text("utf-8")}
+    return [
+        (name, link)
+        for name, page in texts.items()
+        for link in dict.fromkeys(re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", page, flags=re.DOTALL)))
+        if "://" not in link
+    ]
+
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading_of_it() -> None:
+    broken = []
+    for name, link in links():
+        path, _, anchor = link.partition("#")
+        target = ROOT / name if not path else (ROOT / name).parent / path
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8"))):
+            broken.append(f"{name}: {link}")
+        elif name.startswith("docs/") and not target.resolve().is_relative_to(ROOT / "docs"):
+            broken.append(f"{name}: {link} is not part of the site")
+    assert broken == []
+
+
+def test_every_page_that_the_code_names_is_there() -> None:
+    paths = [*(ROOT / "runner").rglob("*.py"), *(ROOT / "specs").rglob("*.yaml"), *(ROOT / "benchmarks").rglob("*")]
+    texts = [path.read_text("utf-8") for path in paths if path.is_file() and path.suffix in (".py", ".yaml", ".md")]
+    named = {name for text in texts for name in re.findall(r"\bdocs/[\w/-]+\.md\b", text)}
+    assert len(named) >= 5
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_page_is_short(name: str) -> None:
+    assert prose_words(WRITTEN[name]) <= LONGEST_PAGE
+
+
+def test_all_pages_together_stay_readable() -> None:
+    assert sum(map(prose_words, WRITTEN.values())) <= ALL_WORDS
+
+
+# Generated parts
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_page_follows_from_the_code(name: str) -> None:
+    assert generated_pages()[name.removeprefix("docs/")] == PAGES[name], "generate it again: python docs/make.py"
 
 
 def test_the_tables_of_the_page_about_metrics_are_those_of_the_table_of_metrics() -> None:
-    assert with_metric_tables(PAGES["metrics.md"]) == PAGES["metrics.md"], "make it again: python docs/make.py"
-    named = set(re.findall(r"^\| `(\w+)`", PAGES["metrics.md"], re.MULTILINE))
+    page = PAGES["docs/reference/metrics.md"]
+    assert with_metric_tables(page) == page, "generate them again: python docs/make.py"
+    named = set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
     assert {metric.base_name for metric in METRICS.values()} <= named
 
 
@@ -136,17 +262,45 @@ def test_the_picture_shows_commands() -> None:
     assert tuple(shown) == SHOWN, "make it again: python docs/make.py"
 
 
-HEADINGS = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
-"""`Unreleased` and each release, the newest first."""
-RELEASED = next(one for one in HEADINGS if one != "Unreleased")
+# Code blocks
 
 
-def test_the_citation_has_the_version_the_licence_and_the_paper() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert (cited["title"], cited["license"], cited["type"]) == (project["name"], project["license"], "software")
-    assert cited["version"] == RELEASED
-    assert cited["references"][0]["url"] in README
+@pytest.mark.parametrize("name", PAGES)
+def test_a_code_block_says_its_language_and_what_it_needs(name: str) -> None:
+    for block in blocks(PAGES[name]):
+        assert block.language in LANGUAGES, block.text
+        assert not block.mark or block.mark in MARKS, block.mark
+        assert block.value or block.mark in ("", "output"), block.text
+        if block.language == "json":
+            assert json.loads(block.text)
+    marked = len(re.findall(r"^ *<!-- (?:needs|file|output|ends with)\b", PAGES[name], re.MULTILINE))
+    assert marked == sum(bool(block.mark) for block in blocks(PAGES[name])), "a mark is not above a block"
+
+
+QUICK = "docs/tutorials/first-experiment.md"
+"""The page whose commands the gate runs."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.gate if name == QUICK else pytest.mark.full)
+        for name, page in WRITTEN.items()
+        if name != "README.md" and any(block.mark != "needs" for block in blocks(page, "sh"))
+    ],
+)
+def test_the_commands_of_a_page_run_and_print_what_is_promised(name: str, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    path = f"{Path(sys.executable).parent}:{environment()['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script(PAGES[name])], cwd=tmp_path / "work", capture_output=True, text=True, check=False,
+        env=environment(PATH=path, HOME=str(tmp_path / "home"), COLUMNS="120"), timeout=3 * HANG_SECONDS,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    for expected, printed in outputs(PAGES[name], done.stdout):
+        assert prints(printed, expected), printed
 
 
 @pytest.mark.parametrize("sql", dict.fromkeys(re.findall(r'nip-run sql "(.*?)"', TEXT)))
@@ -165,31 +319,68 @@ def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    (code,) = blocks("python", README)
-    done = python(code, cwd=tmp_path)
+    (block,) = blocks(README, "python")
+    done = python(block.text, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "decided" in done.stdout
 
 
-@pytest.mark.parametrize(("page", "prints"), [("agent.md", 15), pytest.param("python.md", 10, marks=pytest.mark.full)])
-def test_the_python_of_a_page_prints_what_is_promised(page: str, prints: int, tmp_path: Path) -> None:
-    code = "\n".join(blocks("python", PAGES[page]))
+@pytest.mark.parametrize(
+    ("page", "promises"),
+    [
+        ("reference/agent.md", 15),
+        pytest.param("reference/python.md", 10, marks=pytest.mark.full),
+        pytest.param("how-to/draw-figures.md", 1, marks=pytest.mark.full),
+    ],
+)
+def test_the_python_of_a_page_prints_what_is_promised(page: str, promises: int, tmp_path: Path) -> None:
+    code = "\n".join(block.text for block in blocks(PAGES[f"docs/{page}"], "python"))
     done = python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     promised = re.findall(r"# -> (.*)", code)
-    assert len(promised) >= prints
+    assert len(promised) >= promises
     assert done.stdout.splitlines() == promised
 
 
+def test_every_python_block_is_run_or_saved() -> None:
+    run = {"README.md", "docs/reference/agent.md", "docs/reference/python.md", "docs/how-to/draw-figures.md"}
+    for name, page in PAGES.items():
+        assert name in run or all(block.mark in ("file", "needs") for block in blocks(page, "python")), name
+
+
+@pytest.mark.full  # needs the extra `docs`
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")], cwd=ROOT,
+        capture_output=True, text=True, check=False, env=environment(), timeout=HANG_SECONDS, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    assert (tmp_path / "site" / "tutorials" / "first-experiment" / "index.html").is_file()
+    assert "fonts.googleapis.com" not in (tmp_path / "site" / "index.html").read_text("utf-8")
+
+
+# Changelog, citation, CONTRIBUTING
+
+HEADINGS = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+"""`Unreleased` and each release, the newest first."""
+RELEASED = next(heading for heading in HEADINGS if heading != "Unreleased")
+
+
+def test_the_citation_has_the_version_the_licence_and_the_paper() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert (cited["title"], cited["license"], cited["type"]) == (project["name"], project["license"], "software")
+    assert cited["version"] == RELEASED
+    assert cited["references"][0]["url"] in README
+
+
 def test_the_changelog_knows_the_version() -> None:
-    """The newest release; what comes after it is called a development version, so that nobody takes it for that."""
+    """The newest release; a later version is a development version, so that nobody mistakes it for the release."""
     from runner.version import __version__
 
     assert __version__ == RELEASED if HEADINGS[0] == RELEASED else ".dev" in __version__
     assert __version__.partition(".dev")[0] not in HEADINGS[1:]
-
-
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 
 def test_the_files_that_contributors_read_of_exist() -> None:

@@ -1,4 +1,4 @@
-"""`docs/from-the-original.md` cannot drift from the spec: its keys are keys, and its defaults are their defaults."""
+"""`docs/reference/from-the-original.md` cannot drift from the spec: its keys are keys, and its defaults are their defaults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.game.protocols.schema import Parameters
 from runner.spec.schemas import experiment_schema
 from tests.support.paths import ROOT
 
-TEXT = (ROOT / "docs" / "from-the-original.md").read_text("utf-8")
+TEXT = (ROOT / "docs" / "reference" / "from-the-original.md").read_text("utf-8")
 SCHEMA = experiment_schema()
 PARAMETERS = schema(Parameters, "parameters")["properties"]
 REQUIRED = "required"
@@ -107,4 +107,4 @@ def test_the_numbers_in_sentences_are_the_defaults() -> None:
 
 
 def test_the_readme_leads_to_it() -> None:
-    assert "(docs/from-the-original.md)" in (ROOT / "README.md").read_text("utf-8")
+    assert "(docs/reference/from-the-original.md)" in (ROOT / "README.md").read_text("utf-8")

@@ -32,7 +32,7 @@ class Site:
     """The navigation: each a route and its name. What only a script can show has the mark `True` in `about`."""
     sections: Sequence[Section]
     about: Mapping[str, Any]
-    """What the script reads first; docs/pages.md has it."""
+    """What the script reads first; docs/reference/report-files.md has it."""
 
 
 def as_one_file(site: Site, data: Mapping[str, bytes]) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ LAST_DAY = date(2027, 1, 14)
 HISTORICAL = {
     "specs/base/paper/base.yaml": "the models of the paper, whose results these specs reproduce",
     "specs/paper/sizes_nip.yaml": "the models of the paper, whose results these specs reproduce",
-    "docs/from-the-original.md": "says what the original project's default was",
+    "docs/reference/from-the-original.md": "says what the original project's default was",
 }
 """Files that name retired models, each with the reason."""
 RECOMMENDING = sorted(

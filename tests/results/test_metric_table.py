@@ -64,7 +64,7 @@ def test_a_new_metric_is_one_entry_and_appears_everywhere(
     (record,) = (tmp_path / "out").glob("data/*/*/*/*.json")
     exported = {one["metric_config"]["metric_id"] for one in json.loads(record.read_text())["evaluation_results"]}
     assert toy.name in exported
-    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
     assert f"| `{toy.name}` | all games | {toy.description} | larger | yes |" in with_metric_tables(page)
     capsys.readouterr()
     assert main(["completion", "bash"]) == 0

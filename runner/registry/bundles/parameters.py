@@ -20,7 +20,7 @@ extends: [{DATA}/spec.yaml, {FILE}]
 
 _HEADER = """\
 # Every hyperparameter of the run, with its value. Change any, and play this folder: what stands here wins.
-# `KEY: null` takes an entry away, such as a key of `extra_body`; the keys are in docs/spec-reference.md.
+# `KEY: null` takes an entry away, such as a key of `extra_body`; the keys are in docs/reference/spec.md.
 """
 
 NOT_PARAMETERS = frozenset(

@@ -42,7 +42,7 @@ def run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
         "versions": {"nip-run": manifest.version, "python": manifest.python},
     }
     return (
-        "# What the run came to. Intervals are at 95 %; docs/metrics.md says how each is made.\n" + dump(said)
+        "# What the run came to. Intervals are at 95 %; docs/reference/metrics.md says how each is made.\n" + dump(said)
     ).encode()
 
 

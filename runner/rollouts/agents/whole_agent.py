@@ -1,4 +1,4 @@
-"""The agent that the runner plays with, with the surface for those who come with arrays (docs/agent.md).
+"""The agent that the runner plays with, with the surface for those who come with arrays (docs/reference/agent.md).
 
 NumPy is imported where there are arrays: a run has none, and the import costs it more than a hundred rollouts.
 """

@@ -1,4 +1,4 @@
-"""The public board as one DuckDB file, whose tables docs/pages.md describes."""
+"""The public board as one DuckDB file, whose tables docs/reference/report-files.md describes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class ApiError(BaseModel):
     """Why a request was not done."""
 
     code: Code
-    """One word for a program, which stays what it is; docs/server.md says what each means."""
+    """One word for a program, which stays what it is; docs/reference/registry-server.md says what each means."""
     message: str
     problems: list[str] = []
     """Everything that is wrong, where it is more than one thing."""

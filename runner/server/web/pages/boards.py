@@ -42,7 +42,7 @@ class BoardTask(ResponseBody):
 
 
 class BoardFileResponse(ResponseBody):
-    """A board as a program reads it; what a row has is described in docs/pages.md."""
+    """A board as a program reads it; what a row has is described in docs/reference/report-files.md."""
 
     task: BoardTask
     rows: list[dict[str, Any]]
@@ -125,7 +125,7 @@ def _home_page(board: BoardSnapshot, address: str) -> ServedPage:
 
 @data.get("/board.duckdb", response_class=FileResponse, responses={200: BYTES})
 def board_file(board: BoardData) -> Response:
-    """The whole public board as a DuckDB file; its tables are described in docs/pages.md."""
+    """The whole public board as a DuckDB file; its tables are described in docs/reference/report-files.md."""
     headers = {"cache-control": PUBLIC, "content-disposition": 'attachment; filename="board.duckdb"'}
     return FileResponse(board.file, media_type="application/octet-stream", headers=headers)
 
