@@ -1,4 +1,4 @@
-"""`docs/reference/from-the-original.md` cannot drift from the spec: its keys are keys, and its defaults are their defaults."""
+"""`docs/reference/from-the-original.md` agrees with the spec: its keys exist and have the defaults that it states."""
 
 from __future__ import annotations
 

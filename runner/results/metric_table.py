@@ -1,8 +1,8 @@
 """The table of metrics: everything the project knows about each of its numbers.
 
 A new metric is one entry here. It then appears in `metrics.json`, on the board, in `compare` and sweeps, on pages, in
-exports, in shell completion and in `docs/reference/metrics.md`. The module imports nothing heavy, since command-line help and
-completion read it.
+exports, in shell completion and in `docs/reference/metrics.md`. The module imports nothing heavy, since command-line
+help and completion read it.
 
 The functions `compute` take what `Source` says. They return a `Share`, a `Quantity`, or None if the metric does not
 apply; those of games and agents return values.

@@ -1,7 +1,7 @@
 """An agent that is asked directly, outside a run: its client, and one game or one chat at a time.
 
-The members and their arguments are those of the original's page (see docs/reference/agent.md); all go the way that the runner's
-own calls go.
+The members and their arguments are those of the original (see docs/reference/agent.md). Calls are made like those of
+the runner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run as a job of a Ray cluster, as docs/how-to/use-ray.md has it: `ray job submit -- nip-run SPEC execution.engine=ray`.
+"""A run submitted as a job of a Ray cluster, as in docs/how-to/use-ray.md: `ray job submit -- nip-run SPEC ...`.
 
 It needs the dashboard, which takes jobs: pip install 'ray[default]'.
 """
