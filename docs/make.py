@@ -1,13 +1,14 @@
 """Generate the parts of the documentation that follow from the code.
 
-`python docs/make.py` in a checkout writes all of them; `python docs/make.py pages` leaves out the picture, which takes
-longest.
+`python docs/make.py` in a checkout writes all of them; `python docs/make.py pages` writes only the pages,
+without the picture and the notebook, which play games.
 
 - `reference/spec.md`: every spec key, from the schema.
 - `reference/commands.md`: every command with its options and examples, from the parsers.
 - `reference/tables.md`: every table and column, from the definitions of the leaderboard.
 - `reference/protocols.md`: the built-in protocols and the keys of protocol files.
 - the tables of `reference/metrics.md`, from the table of metrics.
+- the outputs of `tutorials/first_experiment.ipynb`, from running its cells.
 - `terminal.svg`: a picture of two commands and their output, from a run with the `dummy` provider.
 """
 
@@ -102,14 +103,14 @@ def resolve(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, 
 
 def type_of(schema: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     """Return the type of a key in words, or its values."""
-    words = []
-    for alternative in (resolve(schema, one) for one in node.get("anyOf", [node])):
+    types = []
+    for alternative in (resolve(schema, branch) for branch in node.get("anyOf", [node])):
         if "enum" in alternative or "const" in alternative:
-            words.append(", ".join(f"`{value}`" for value in alternative.get("enum", [alternative.get("const")])))
+            types.append(", ".join(f"`{value}`" for value in alternative.get("enum", [alternative.get("const")])))
         else:
             kind = alternative.get("type", "any")
-            words.append(" or ".join(kind) if isinstance(kind, list) else kind)
-    return " or ".join(dict.fromkeys(words))
+            types.append(" or ".join(kind) if isinstance(kind, list) else kind)
+    return " or ".join(dict.fromkeys(types))
 
 
 def commands_page() -> str:
@@ -144,7 +145,7 @@ def commands_page() -> str:
 
 
 def option_groups(parser: argparse.ArgumentParser, *, is_common: bool) -> Iterator[list[tuple[str, str]]]:
-    """Yield the rows of a command's own arguments, or of those that every command has, if there are any."""
+    """Yield the rows of a command's own arguments, or of the options that every command has, if there are any."""
     rows = []
     for group in parser._action_groups:
         if (group.title == "options of every command") != is_common:
@@ -207,9 +208,9 @@ def tables_page() -> str:
         "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
         "WHERE database_name = 'memory' AND schema_name = 'main' AND NOT internal ORDER BY column_index"
     )
-    found: dict[str, list[tuple[str, ...]]] = {}
+    rows: dict[str, list[tuple[str, ...]]] = {}
     for name, column, kind, comment in connection.execute(query).fetchall():
-        found.setdefault(name, []).append((f"`{column}`", kind, comment))
+        rows.setdefault(name, []).append((f"`{column}`", kind, comment))
     connection.close()
     lines = [
         "# Tables and columns", "", GENERATED, "",
@@ -217,8 +218,8 @@ def tables_page() -> str:
         "`comparisons` are read from the run folders; the other tables are in `leaderboard.duckdb`. A missing value is",
         "NULL.",
     ]  # fmt: skip
-    for name in [*about, *sorted(found.keys() - about.keys())]:
-        lines += ["", f"## {name}", "", about.get(name, ""), "", *table(("column", "type", "meaning"), found[name])]
+    for name in [*about, *sorted(rows.keys() - about.keys())]:
+        lines += ["", f"## {name}", "", about.get(name, ""), "", *table(("column", "type", "meaning"), rows[name])]
     return "\n".join(lines) + "\n"
 
 
@@ -244,7 +245,8 @@ def protocols_page() -> str:
         )
         lines += [
             "",
-            "- Channels: " + "; ".join(f"`{key}` ({', '.join(one.members)})" for key, one in file.channels.items()),
+            "- Channels: "
+            + "; ".join(f"`{key}` ({', '.join(channel.members)})" for key, channel in file.channels.items()),
         ]
         steps = []
         for step in file.cycle:
@@ -279,7 +281,7 @@ def protocols_page() -> str:
         keys.append((f"`{name}`", node.get("description", "")))
         if isinstance(child, dict) and "properties" in (target := resolve(schema, child)):
             prefix = f"{name}[]" if "items" in items else f"{name}.NAME"
-            keys += [(f"`{prefix}.{key}`", one.get("description", "")) for key, one in target["properties"].items()]
+            keys += [(f"`{prefix}.{key}`", child.get("description", "")) for key, child in target["properties"].items()]
     lines += table(("key", "meaning"), keys)
     return "\n".join(lines) + "\n"
 
@@ -300,11 +302,11 @@ def metric_table(group: str) -> Iterator[str]:
 
     yield "| metric | of | is | better | compared |"
     yield "| --- | --- | --- | --- | --- |"
-    named: set[str] = set()
+    listed: set[str] = set()
     for metric in METRICS.values():
-        if metric.base_name in named or metric_group(metric) != group:
+        if metric.base_name in listed or metric_group(metric) != group:
             continue
-        named.add(metric.base_name)
+        listed.add(metric.base_name)
         has_unit = metric.unit in ("", "share", "difference of shares") or metric.unit in metric.description
         unit = "" if has_unit else f" ({metric.unit})"
         cells = (
@@ -330,13 +332,33 @@ def metric_group(metric: Any) -> str:
     return "agents" if metric.needs_calls or metric.source is Source.AGENTS else "verdicts"
 
 
+def executed_notebook(text: str) -> str:
+    """Return a notebook with the outputs of its code cells, which are run in order in a temporary folder."""
+    notebook = json.loads(text)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    mark = "@@ end of cell"
+    code = "".join("".join(cell["source"]) + f"\nprint({mark!r})\n" for cell in cells)
+    with TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(DOCS.parent), "COLUMNS": "100"},
+        )  # fmt: skip
+    if done.returncode != 0:
+        raise SystemExit(f"the notebook failed:\n{done.stderr}")
+    for number, (cell, printed) in enumerate(zip(cells, done.stdout.split(f"{mark}\n"), strict=False), 1):
+        cell["execution_count"] = number
+        output = {"name": "stdout", "output_type": "stream", "text": printed.splitlines(keepends=True)}
+        cell["outputs"] = [output] if printed else []
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
 def in_terminal(command: str, folder: str) -> str:
     """Return what a command writes to a terminal of `WIDTH` columns."""
     parent, child = pty.openpty()
     variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(WIDTH), "LINES": "50"}
     variables.pop("NO_COLOR", None)
-    words = [sys.executable, "-m", "runner", *command.split()[1:]]
-    process = subprocess.Popen(words, cwd=folder, env=variables, stdin=child, stdout=child, stderr=child)
+    arguments = [sys.executable, "-m", "runner", *command.split()[1:]]
+    process = subprocess.Popen(arguments, cwd=folder, env=variables, stdin=child, stdout=child, stderr=child)
     os.close(child)
     output = b""
     try:
@@ -362,9 +384,9 @@ def picture() -> str:
         for command in COMMANDS:
             written = re.sub(r"\x1b\[[0-9;?]*[A-HJKhl]", "", in_terminal(command, folder)).replace("\r\n", "\n")
             lines = (line.rpartition("\r")[2] for line in written.rstrip().split("\n"))
-            shown = "\n".join(line for line in lines if "━" not in line)  # the progress bar is gone when a run ends
+            text = "\n".join(line for line in lines if "━" not in line)  # the progress bar is gone when a run ends
             console.print(Text(f"$ {command}", style="bold"))
-            console.print(Text.from_ansi(shown))
+            console.print(Text.from_ansi(text))
             console.print()
     return console.export_svg(title="nip-run, offline: the answers are the dummy provider's", unique_id="nip-run")
 
@@ -376,6 +398,8 @@ def main(arguments: list[str]) -> None:
     metrics = DOCS / "reference" / "metrics.md"
     metrics.write_text(with_metric_tables(metrics.read_text("utf-8")), "utf-8")
     if arguments != ["pages"]:
+        notebook = DOCS / "tutorials" / "first_experiment.ipynb"
+        notebook.write_text(executed_notebook(notebook.read_text("utf-8")), "utf-8")
         (DOCS / "terminal.svg").write_text(picture(), "utf-8")
 
 

@@ -34,6 +34,7 @@ from tests.support.documentation import (
     SHOWN,
     anchors,
     blocks,
+    executed_notebook,
     generated_pages,
     outputs,
     pages,
@@ -342,6 +343,13 @@ def test_the_python_of_a_page_prints_what_is_promised(page: str, promises: int, 
     assert done.stdout.splitlines() == promised
 
 
+@pytest.mark.full
+def test_the_cells_of_the_notebook_print_what_it_shows() -> None:
+    text = (ROOT / "docs" / "tutorials" / "first_experiment.ipynb").read_text("utf-8")
+    assert sum(bool(cell.get("outputs")) for cell in json.loads(text)["cells"]) >= 5
+    assert executed_notebook(text) == text, "run it again: python docs/make.py"
+
+
 def test_every_python_block_is_run_or_saved() -> None:
     run = {"README.md", "docs/reference/agent.md", "docs/reference/python.md", "docs/how-to/draw-figures.md"}
     for name, page in PAGES.items():
@@ -376,7 +384,7 @@ def test_the_citation_has_the_version_the_licence_and_the_paper() -> None:
 
 
 def test_the_changelog_knows_the_version() -> None:
-    """The newest release; a later version is a development version, so that nobody mistakes it for the release."""
+    """The newest release; a later version must be a development version."""
     from runner.version import __version__
 
     assert __version__ == RELEASED if HEADINGS[0] == RELEASED else ".dev" in __version__

@@ -23,6 +23,7 @@ _MAKE = runpy.run_path(str(ROOT / "docs" / "make.py"), run_name="make")
 
 generated_pages: Callable[[], dict[str, str]] = _MAKE["generated_pages"]
 with_metric_tables: Callable[[str], str] = _MAKE["with_metric_tables"]
+executed_notebook: Callable[[str], str] = _MAKE["executed_notebook"]
 SHOWN: tuple[str, ...] = _MAKE["COMMANDS"]
 
 GENERATED = (
@@ -63,8 +64,8 @@ def _blocks(page: str) -> Iterator[Block]:
     for line in lines:
         fence = _FENCE.fullmatch(line)
         if fence is None:
-            found = _MARK.fullmatch(line)
-            mark = (found[1], found[2] or "") if found else ("", "")
+            match = _MARK.fullmatch(line)
+            mark = (match[1], match[2] or "") if match else ("", "")
             continue
         indent = len(fence[1])
         text = [inner[indent:] for inner in iter(lambda: next(lines), f"{fence[1]}```")]
@@ -110,9 +111,9 @@ def script(page: str) -> str:
 
 
 def prints(printed: str, expected: str) -> bool:
-    """Whether a text has the parts of another between its `...` in this order, whatever the space between words."""
+    """Return whether a text has the parts of another between its `...` in this order, ignoring space between words."""
     text, place = " ".join(printed.split()), 0
-    for part in (" ".join(one.split()) for one in re.split(r"^ *\.\.\.$", expected, flags=re.MULTILINE)):
+    for part in (" ".join(piece.split()) for piece in re.split(r"^ *\.\.\.$", expected, flags=re.MULTILINE)):
         place = text.find(part, place)
         if place < 0:
             return False
