@@ -18,14 +18,14 @@ class Naming:
     owner: str
     version: str = "1"
     name: str | None = None
-    """None for a run: its id in lower case."""
+    """Name of the release; None means the id of the run in lower case."""
     description: str = ""
     licence: str | None = None
     dataset_licence: str | None = None
     """The license of a run's dataset, if it differs; with `none` only the hashes of its rows are published."""
     visibility: str = "public"
     child_of: str | None = None
-    """The release that it was made from, `KIND/OWNER/NAME@VERSION`; None: the one that the run was played from."""
+    """The release that this one is based on, `KIND/OWNER/NAME@VERSION`; None means the one the run was played from."""
     child_of_sha256: str | None = None
     """The hash of that release's manifest."""
     sources: Mapping[str, FileSource] | None = None
@@ -47,7 +47,7 @@ class Draft:
 
     @property
     def all_contents(self) -> Mapping[str, Content]:
-        """All files, including the withheld ones."""
+        """Files of the release by path, including the withheld ones."""
         return {**self.withheld, **self.contents}
 
     def bundle(self, limits: Limits = USUAL) -> Bundle:

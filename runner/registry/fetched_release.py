@@ -34,18 +34,18 @@ LOCK = "environment.lock"
 PIN = f"{DATA}/inputs/dataset.pin.json"
 """Replaces a dataset's rows if their license forbids to publish them."""
 MAX_PIN = 64 << 20
-WITHOUT_ROWS = "it was published without the rows of its dataset, and show, compare and play need them"
+WITHOUT_ROWS = "it was published without the rows of its dataset, which show, compare and play need"
 
 PUBLISHED = "published"
-"""Where a results folder keeps what `reproduce` gets: OWNER/NAME/VERSION below it."""
+"""Folder in a results folder where `reproduce` stores releases, as OWNER/NAME/VERSION."""
 
 MAX_SMALL = 2 << 20
 
-_BESIDE = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
+_TEMPORARY_FOLDER = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
 """Temporary folders of `get`, which stay if it is killed."""
 
 _COMMENT = re.compile(r"#(?!.*coding)[ -~]*")
-"""pip reads a file as the encoding that a comment names: bytes could be other lines to it than to us."""
+"""A comment without `coding`: pip decodes a file as its comment says, and could see other lines than this check."""
 MAX_LOCK = 4 << 20
 _PINNED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
@@ -57,13 +57,13 @@ class FetchedRelease:
     folder: Path
     release: Release
     sha256: str
-    """Of its manifest."""
+    """Hash of the manifest."""
     notes: tuple[str, ...] = ()
     """Messages for the user: why it was yanked, whether it is signed, what could not be read."""
 
     @property
     def run(self) -> RunFolder | None:
-        """Its run; None if it is a component."""
+        """The run in the release; None if the release is a component."""
         return RunFolder.got(self.folder / DATA) if self.release.kind == Kind.RUN else None
 
     @property
@@ -74,7 +74,7 @@ class FetchedRelease:
 
 def get(
     registry: Registry,
-    named: Reference | Digest,
+    reference: Reference | Digest,
     folder: Path | None = None,
     signer_key: Path | None = None,
     *,
@@ -87,48 +87,48 @@ def get(
 
     Raises:
         NotPublished, UsageError: there is no such release, or the folder is not empty.
-        ReleaseError: it is damaged, or not signed by that key; nothing was written.
+        ReleaseError: it is damaged, or not signed with `signer_key`; nothing was written.
     """
-    entry = registry.find(named)
+    entry = registry.find(reference)
     signed = check_release(registry, entry, signer_key)
     notes = [] if entry.yanked is None else [f"{entry.reference} was yanked: {entry.yanked}"]
     notes += [] if signed is None else [signed]
     target = (folder or Path(entry.reference.name)).absolute()
-    with whole(target) as beside:
+    with whole(target) as temporary:
         also = {MARKER: marker(str(entry.reference), entry.sha256, registry.where)}
-        release = registry.unpack(entry, beside, also=also)
+        release = registry.unpack(entry, temporary, also=also)
         try:
-            check_lock(beside, release)
+            check_lock(temporary, release)
         except ReleaseError as error:
             raise type(error)(f"{entry.reference} in {registry.where}: {error}; nothing was written") from error
-        got = FetchedRelease(beside, release, entry.sha256)
+        got = FetchedRelease(temporary, release, entry.sha256)
         if release.file(PIN) is not None:
             notes.append(WITHOUT_ROWS)
         elif tables and release.kind == Kind.RUN and not got.is_training_run:
             try:
-                write_tables(RunFolder.got(beside / DATA))
+                write_tables(RunFolder.got(temporary / DATA))
             except NipRunError as error:
-                said = str(error).replace(str(beside), str(target))
-                notes.append(f"its tables cannot be made again, and show and compare cannot read it: {said}")
+                reason = str(error).replace(str(temporary), str(target))
+                notes.append(f"its tables cannot be rebuilt, so show and compare cannot read it: {reason}")
     return FetchedRelease(target, release, entry.sha256, tuple(notes))
 
 
 @contextmanager
 def whole(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `target` at the end; what a killed `get` left there is removed.
+    """Yield a temporary folder that replaces `target` at the end, and remove the folders of killed calls of `get`.
 
     Raises:
-        UsageError: the folder is not empty, or is the current one.
+        UsageError: `target` is not empty, or is the current folder.
         ReleaseError: it cannot be written.
     """
     if target.resolve() == Path.cwd():
         raise UsageError(
-            f"{target} is the current folder, which would be replaced under your shell; name a folder that is not "
-            f"there yet, or go out of it first: cd .. (and then give {target.resolve().name})"
+            f"{target} is the current folder and would be replaced under your shell; name a folder that does not "
+            f"exist yet, or leave this one first: cd .. (and then name {target.resolve().name})"
         )
-    with beside_it(target, "got") as beside:
-        remove_abandoned(target.parent, now=time.time(), named=_BESIDE)
-        yield beside
+    with beside_it(target, "got") as temporary:
+        remove_abandoned(target.parent, now=time.time(), named=_TEMPORARY_FOLDER)
+        yield temporary
 
 
 def check_lock(folder: Path, release: Release) -> None:
@@ -157,12 +157,12 @@ def opened(folder: Path) -> FetchedRelease:
     """
     if not is_got(folder):
         raise UsageError(f"{folder} was not written by `nip-run get`: it has no {MARKER}")
-    data, said = small(folder / MANIFEST), got_from(folder)
+    data, marker_content = small(folder / MANIFEST), got_from(folder)
     release = Release.from_bytes(data)
     if read_checksum(small(folder / CHECKSUM)) != digest(data):
-        raise ReleaseError(f"{folder / MANIFEST} is damaged: its bytes are not those of its hash in {CHECKSUM}")
-    if said is None or said != {"release": str(release.reference), "sha256": digest(data)}:
-        raise ReleaseError(f"{folder / MARKER} is damaged: it does not name the release that lies beside it")
+        raise ReleaseError(f"{folder / MANIFEST} is damaged: its SHA-256 differs from the one in {CHECKSUM}")
+    if marker_content is None or marker_content != {"release": str(release.reference), "sha256": digest(data)}:
+        raise ReleaseError(f"{folder / MARKER} is damaged: it does not name the release in this folder")
     return FetchedRelease(folder, release, digest(data))
 
 
@@ -180,37 +180,37 @@ def small(path: Path, most: int = MAX_SMALL, shown: str | None = None) -> bytes:
     """Read a small file of a fetched folder; `shown` is its name in messages.
 
     Raises:
-        ReleaseError: it is missing, or larger than that.
+        ReleaseError: it is missing, or larger than `most` bytes.
     """
     try:
         with open_to_read(path) as file:
             data = file.read(most + 1)
     except OSError as error:
-        said = error.strerror or os.strerror(error.errno or 0)
-        raise ReleaseError(f"cannot read {shown or path}: {said}") from error
+        reason = error.strerror or os.strerror(error.errno or 0)
+        raise ReleaseError(f"cannot read {shown or path}: {reason}") from error
     if len(data) > most:
         raise ReleaseError(f"{shown or path} is larger than {most:,} bytes")
     return data
 
 
 def read_pin(path: Path) -> dict[str, Any]:
-    """Read a pin: what is known of rows that are not published.
+    """Read a pin, which describes rows that are not published.
 
     Raises:
         ReleaseError: it is missing or damaged.
     """
     try:
-        said = loads(small(path, MAX_PIN))
+        pin = loads(small(path, MAX_PIN))
     except ValueError as error:
         raise ReleaseError(f"{path} is damaged: {error}") from error
-    if not isinstance(said, dict):
+    if not isinstance(pin, dict):
         raise ReleaseError(f"{path} is damaged: not an object")
-    return said
+    return pin
 
 
-def found_in(registry: Registry, named: Reference | Digest) -> ReleaseEntry:
+def found_in(registry: Registry, reference: Reference | Digest) -> ReleaseEntry:
     """Find the entry of a release, which must be a run. Raises as `Registry.find`; UsageError: it is not a run."""
-    entry = registry.find(named)
+    entry = registry.find(reference)
     if entry.reference.kind != Kind.RUN:
         raise UsageError(f"{entry.reference} is a {entry.reference.kind}; only a run can be reproduced")
     return entry

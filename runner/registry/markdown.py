@@ -1,4 +1,4 @@
-"""Words of others in Markdown: shown as they are, and never as markup, a link or HTML."""
+"""Escaping of untrusted text in Markdown, so that it never becomes markup, a link or HTML."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from runner.base.text import in_one_line
 
 
 def code(text: str) -> str:
-    """A text in one line as code: between more backticks than it holds in a row."""
-    shown = in_one_line(text) or " "
-    fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", shown)), default=0))
-    pad = " " if shown[0] == "`" or shown[-1] == "`" else ""
-    return f"{fence}{pad}{shown}{pad}{fence}"
+    """Format a text as inline code on one line, fenced by more backticks than it contains in a row."""
+    line = in_one_line(text) or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", line)), default=0))
+    pad = " " if line[0] == "`" or line[-1] == "`" else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
 
 
 def cell(text: str) -> str:
-    """`code` in a table, where a line would part cells even there."""
+    """Format a text as inline code in a table, where `|` would end the cell even inside code."""
     return code(text).replace("|", "\\|")
 
 
 def plain(text: str) -> str:
-    """A text in one line, with an escape before each sign that Markdown takes for its own where it stands.
+    """Put a text on one line and escape each character that Markdown would interpret at its position.
 
-    Dashes, dots and colons it takes for nothing within a line, but for those of an address, which would be a link.
+    Dashes, dots and colons within a line need no escape, except those of an address, which would become a link.
     """
-    shown = re.sub(r"([\\`*{}\[\]<>#+!|~&@]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", in_one_line(text))
-    shown = re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)([:.])", r"\1\\\2", shown)
-    shown = re.sub(r"^(\s*\d+)([.)])", r"\1\\\2", shown)  # a numbered list
-    return re.sub(r"^(\s*)([-=:])", r"\1\\\2", shown)  # a list, a rule, a heading
+    escaped = re.sub(
+        r"([\\`*{}\[\]<>#+!|~&@]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", in_one_line(text)
+    )
+    escaped = re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)([:.])", r"\1\\\2", escaped)
+    escaped = re.sub(r"^(\s*\d+)([.)])", r"\1\\\2", escaped)  # a numbered list
+    return re.sub(r"^(\s*)([-=:])", r"\1\\\2", escaped)  # a list, a rule, a heading
 
 
 def prose(text: str) -> str:
-    """`plain` of a sentence: signs that are no markup within a line, such as its full stops, stay as they are."""
+    """Escape a sentence; full stops and other characters that are not markup within a line stay as they are."""
     return re.sub(r"([\\`*_{}\[\]<>#!|~&@]|(?<=\])\()", r"\\\1", in_one_line(text)).replace("//", "/\\/")

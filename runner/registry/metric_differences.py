@@ -125,8 +125,8 @@ def compare_metrics(
     if intervals:
         noted.append(f"different intervals, or none now: {_unique(intervals)}")
     if not_recorded:
-        why = "not computed by that version" if is_other else "not recorded"
-        (noted if is_other else wrong).append(f"{why}: {_unique(not_recorded)}")
+        reason = "not computed by that version" if is_other else "not recorded"
+        (noted if is_other else wrong).append(f"{reason}: {_unique(not_recorded)}")
     return MetricDifferences(tuple(wrong), tuple(noted))
 
 
@@ -151,19 +151,21 @@ _Key = tuple[str | None, str]
 
 
 def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
-    found, problems = _by_key(recorded)
-    expected, _ = _by_key(recomputed)
+    recorded_rows, problems = _by_key(recorded)
+    recomputed_rows, _ = _by_key(recomputed)
     for line in dict.fromkeys(problems):
         yield _Difference(_Kind.MALFORMED, line)
-    for key, row in expected.items():
-        if key in found:
-            yield from _compare_fields(key, found[key], row)
+    for key, row in recomputed_rows.items():
+        if key in recorded_rows:
+            yield from _compare_fields(key, recorded_rows[key], row)
         else:
             yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1])
-    for key in found.keys() - expected.keys():
+    for key in recorded_rows.keys() - recomputed_rows.keys():
         line = f"metric {_name(key)}: recorded, but it does not follow from the journal"
         yield _Difference(_Kind.NOT_COMPUTED, line, _name(key), key[1])
-    if [key for key in found if key in expected] != [key for key in expected if key in found]:
+    if [key for key in recorded_rows if key in recomputed_rows] != [
+        key for key in recomputed_rows if key in recorded_rows
+    ]:
         yield _Difference(_Kind.REORDERED, "metrics.json: the metrics are in a different order")
 
 

@@ -1,6 +1,6 @@
-"""Tables, metrics and counts recomputed from a run's journal, without asking any model.
+"""Recompute tables, metrics and counts from a run's journal, without calling a model.
 
-The run may be a stranger's: its plan is compared with the size of its journal before anything is replayed.
+The run may come from an untrusted publisher: its plan is compared with the size of its journal before the replay.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SPARE_GAMES = 100_000
 """Games that a run may plan beyond its answers if it stopped early or judges debates."""
 
 SPARE_SHARE = 1_000
+"""Games that such a run may plan for each of its answers, besides `SPARE_GAMES`."""
 
 
 @dataclass(frozen=True)
@@ -36,25 +37,25 @@ class RecomputedRun:
     """Results recomputed from a journal."""
 
     folder: RunFolder
-    """A folder with the tables and `metrics.json`, which exists until the block ends."""
+    """Temporary folder with the tables and `metrics.json`; it exists until the `with` block ends."""
     metrics: Mapping[str, Any]
     counts: Mapping[str, Any]
     """The counts of the manifest."""
 
 
 @contextmanager
-def recomputed(folder: RunFolder, beside: Path | None = None) -> Iterator[RecomputedRun]:
-    """Recompute a run from its journal, in a temporary folder below `beside` or that of the system.
+def recomputed(folder: RunFolder, parent: Path | None = None) -> Iterator[RecomputedRun]:
+    """Recompute a run from its journal, in a temporary folder in `parent` or in the system's temporary folder.
 
     Raises:
-        RunDirectoryError: its spec or inputs are not those that were played, or it plans more games than it has.
-        RunError, SpecError: a file of it is missing or damaged.
+        RunDirectoryError: its spec or inputs changed since it was played, or it plans more games than its journal has.
+        RunError, SpecError: one of its files is missing or damaged.
     """
     plan = played_plan(folder)
     experiment = replace(plan.spec.experiment, fine_tune=None)
     plan = Plan(replace(plan.spec, experiment=experiment), plan.debates)
-    with TemporaryDirectory(prefix=".nip-run-", dir=beside) as place:
-        target = RunFolder(Path(place), folder.manifest().run_id)
+    with TemporaryDirectory(prefix=".nip-run-", dir=parent) as temporary:
+        target = RunFolder(Path(temporary), folder.manifest().run_id)
         yield _recompute(folder, plan, target)
 
 
@@ -79,25 +80,25 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
 
 
 def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
-    """Check that a run does not plan more games than its journal can have, which would only waste time.
+    """Check that a run does not claim more games than its journal can have, because replaying it would waste time.
 
     Raises:
-        RunDirectoryError: it plans more.
+        RunDirectoryError: it claims more.
     """
     manifest = folder.manifest()
     planned = plan.blocks * len(plan.variants)
-    most = records
+    limit = records
     if plan.debates is not None or plan.spec.experiment.until is not None or manifest.status not in PLAYED:
-        most = SPARE_SHARE * records + SPARE_GAMES
-    if planned > most or (manifest.rollouts or 0) > max(records, 1) * (plan.shape.branches if plan.shape else 1):
+        limit = SPARE_SHARE * records + SPARE_GAMES
+    if planned > limit or (manifest.rollouts or 0) > max(records, 1) * (plan.shape.branches if plan.shape else 1):
         raise RunDirectoryError(
-            f"{folder.path} cannot be what was played: it says {max(planned, manifest.rollouts or 0):,} games, and its "
-            f"journal holds {records:,} answers"
+            f"{folder.path} is not the run that was played: it claims {max(planned, manifest.rollouts or 0):,} games, "
+            f"but its journal has only {records:,} answers"
         )
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Write the tables of a fetched run, which its release does not have. Raises as `recomputed`."""
-    with recomputed(folder, folder.path.parent) as made:
+    """Write the tables of a fetched run, which releases do not contain. Raises as `recomputed`."""
+    with recomputed(folder, folder.path.parent) as run:
         for name in COLUMNS:
-            made.folder.table(name).replace(folder.table(name))
+            run.folder.table(name).replace(folder.table(name))

@@ -1,4 +1,4 @@
-"""The table of a run's rollouts as JSON lines, which need no library to read.
+"""The table of a run's rollouts as JSON lines, which can be read without a library.
 
 The bytes depend only on the table: its rows and columns in order, and numbers with all digits.
 """
@@ -32,21 +32,23 @@ MAX_ROW = 16 << 20
 def rollouts_jsonl(folder: RunFolder) -> Path:
     """Write a run's rollouts, one JSON object per line, to a file that is removed when the process ends.
 
-    The table may be larger than memory, so it is read and written in pieces.
+    The table is read and written in pieces, because it may be larger than memory.
 
     Raises:
         RunError: there is no such table, or it cannot be read or written.
     """
-    table = {TABLE: folder.intact_table(TABLE)}
-    if not table[TABLE].is_file():
-        raise RunError(f"{folder.path} has no {table[TABLE].name}: run the same command again to have it made")
+    tables = {TABLE: folder.intact_table(TABLE)}
+    if not tables[TABLE].is_file():
+        raise RunError(f"{folder.path} has no {tables[TABLE].name}: run the same command again to create it")
     target = process_spill() / f"{TABLE}-{secrets.token_hex(8)}.jsonl"
-    described = list(read_tables(f"SELECT column_name, column_type FROM (DESCRIBE {TABLE})", table, {}))
-    names = [str(name) for name, _ in described]
-    nested = {str(name) for name, kind in described if kind == "JSON" or COLUMNS[TABLE].get(str(name)) == "JSON"}
+    columns = list(read_tables(f"SELECT column_name, column_type FROM (DESCRIBE {TABLE})", tables, {}))
+    names = [str(name) for name, _ in columns]
+    nested = {
+        str(name) for name, column_type in columns if column_type == "JSON" or COLUMNS[TABLE].get(str(name)) == "JSON"
+    }
     try:
         with create(target) as file:
-            for values in read_tables(f"SELECT * FROM {TABLE}", table, {}):
+            for values in read_tables(f"SELECT * FROM {TABLE}", tables, {}):
                 row = {
                     name: orjson.loads(value) if name in nested and value is not None else value
                     for name, value in zip(names, values, strict=True)
@@ -55,12 +57,12 @@ def rollouts_jsonl(folder: RunFolder) -> Path:
     except OSError as error:
         raise RunError(f"cannot write {target}: {error.strerror}") from error
     except (orjson.JSONDecodeError, TypeError) as error:
-        raise RunError(f"{table[TABLE]} is damaged: {error}") from error
+        raise RunError(f"{tables[TABLE]} is damaged: {error}") from error
     return target
 
 
 def published_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of such a file, with any columns.
+    """Yield the rows of a published `rollouts.jsonl`; their columns are not checked.
 
     Raises:
         RunError: it cannot be read, or a line is not a JSON object.
@@ -73,13 +75,13 @@ def published_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _row(line: bytes, damaged: str) -> dict[str, Any]:
+def _row(line: bytes, problem: str) -> dict[str, Any]:
     try:
-        said = loads(line)
+        row = loads(line)
     except orjson.JSONDecodeError as error:
-        raise RunError(f"{damaged}: not JSON, or longer than {MAX_ROW >> 20} MiB") from error
+        raise RunError(f"{problem}: not JSON, or longer than {MAX_ROW >> 20} MiB") from error
     except ValueError as error:
-        raise RunError(f"{damaged}: {error}") from error
-    if not isinstance(said, dict):
-        raise RunError(f"{damaged}: not an object")
-    return said
+        raise RunError(f"{problem}: {error}") from error
+    if not isinstance(row, dict):
+        raise RunError(f"{problem}: not an object")
+    return row

@@ -1,4 +1,4 @@
-"""The rollouts of a published run into its numbers again: what follows from its records, and what does not."""
+"""Recompute the metrics of a published run from its rollouts, and list the differences."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _COMPARED = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a `rollouts.jsonl`, with null for columns that its version did not know.
+    """Yield the rows of a `rollouts.jsonl`, with null for columns that its version did not have.
 
     Raises:
-        RunError, ReleaseError: it cannot be read, or a row is none.
+        RunError, ReleaseError: it cannot be read, or a line is not a rollout.
     """
     for number, row in enumerate(published_rows(path), 1):
         if not row.keys() <= COLUMNS["rollouts"].keys():
@@ -42,84 +42,86 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Records:
-    """The rollouts of one run, each held against the game that stands at its place in the plan."""
+    """Checker of the rollouts of one run: compares each with the game at its position in the plan."""
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
-        """Take a run with so many rows as its folder has.
+        """Compare the number of rows in the folder with the plan.
 
         Raises:
-            ReleaseError: its spec plays more or fewer.
-            RunDirectoryError: it plays far more, though it may have stopped once it was decided.
+            ReleaseError: the spec plays more or fewer games.
+            RunDirectoryError: the run may stop early, but its spec plays far more games than it has rows.
         """
         self._manifest = folder.manifest()
         self._jobs = plan.jobs()
-        self._planned, there = plan.blocks * len(plan.variants), _lines(folder.path / ROLLOUTS_FILE)
+        self._planned, row_count = plan.blocks * len(plan.variants), _count_lines(folder.path / ROLLOUTS_FILE)
         if plan.spec.experiment.until is not None:
-            check_claims(folder, plan, there)
-        elif there != self._planned or there != self._manifest.rollouts:
-            said = self._manifest.rollouts
+            check_claims(folder, plan, row_count)
+        elif row_count != self._planned or row_count != self._manifest.rollouts:
+            claimed = self._manifest.rollouts
             raise ReleaseError(
-                f"it has {there:,} rollouts, its manifest says {said}, and its spec plays {self._planned:,}"
+                f"it has {row_count:,} rollouts, but its manifest says {claimed} and its spec plays {self._planned:,}"
             )
         protocol = plan.spec.protocol
         self._metrics = Metrics(protocol, plan.seats)
-        self._rounds = protocol.max_message_rounds
-        self._most = _most_reward(protocol.parameters, self._rounds)
+        self._max_rounds = protocol.max_message_rounds
+        self._max_reward = _max_reward(protocol.parameters, self._max_rounds)
         rule = plan.spec.experiment.until
         self._decision = None if rule is None else StoppingDecision(plan, rule, frozen(folder.path / "inputs" / FILE))
-        self._rows = 0
+        self._row_count = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count a row.
+        """Check a row, and add it to the metrics.
 
         Raises:
-            ReleaseError: it is not that of the game at its place, or says what does not follow from it.
+            ReleaseError: it is not the game at its position in the plan, or contradicts that game.
         """
         name = str(row["rollout_id"])
         job = next(self._jobs, None)
         if job is None or job.rollout_id != name:
-            raise ReleaseError(f"rollout {name!r} is not that of game {self._rows} of its spec")
-        self._rows += 1
+            raise ReleaseError(f"rollout {name!r} is not game {self._row_count} of its spec")
+        self._row_count += 1
         self._check_bounds(row, name)
-        rollout = _rollout(row, job)
-        said = {"run_id": self._manifest.run_id, "datapoint_id": job.datapoint.id, "y": job.datapoint.label}
-        said |= {"repeat": job.repeat, "seed": job.seed, "correct": rollout.correct}
-        for column, value in said.items():
+        rollout = _parse_rollout(row, job)
+        expected = {"run_id": self._manifest.run_id, "datapoint_id": job.datapoint.id, "y": job.datapoint.label}
+        expected |= {"repeat": job.repeat, "seed": job.seed, "correct": rollout.correct}
+        for column, value in expected.items():
             if not is_same(row[column], value):
-                raise ReleaseError(f"rollout {name}: {column} is {row[column]!r}, and follows to be {value!r}")
+                raise ReleaseError(f"rollout {name}: {column} is {row[column]!r}, but must be {value!r}")
         self._metrics.add(rollout)
         if self._decision is not None:
             self._decision.add([rollout])
 
     def _check_bounds(self, row: Mapping[str, Any], name: str) -> None:
-        """See that a row has the types of its columns, and no more than a game can come to.
+        """Check that the values of a row have the types of their columns and are within the limits of a game.
 
         Raises:
-            ReleaseError: it has not.
+            ReleaseError: they are not.
         """
         for column, value in row.items():
-            if not _FITS[COLUMNS["rollouts"][column]](value):
-                raise ReleaseError(f"rollout {name}: {column} cannot be {str(value)[:40]!r}")
-        if not 0 <= (row["rounds"] or 0) <= self._rounds:
-            raise ReleaseError(f"rollout {name}: it has {row['rounds']} rounds, and a game has at most {self._rounds}")
+            if not _TYPE_CHECKS[COLUMNS["rollouts"][column]](value):
+                raise ReleaseError(f"rollout {name}: {column} has the impossible value {str(value)[:40]!r}")
+        if not 0 <= (row["rounds"] or 0) <= self._max_rounds:
+            raise ReleaseError(
+                f"rollout {name}: it has {row['rounds']} rounds, but a game has at most {self._max_rounds}"
+            )
         rewards = row["rewards"] if isinstance(row["rewards"], dict) else {}
-        if any(_is_number(value) and abs(value) > self._most for value in rewards.values()):
-            raise ReleaseError(f"rollout {name}: a game gives nobody more than {self._most:g}")
+        if any(_is_number(value) and abs(value) > self._max_reward for value in rewards.values()):
+            raise ReleaseError(f"rollout {name}: a reward exceeds {self._max_reward:g}, the maximum of a game")
 
     def summary(self) -> dict[str, Any]:
-        """The numbers of all rows.
+        """Return the metrics of all rows, as they are read from JSON.
 
         Raises:
-            ReleaseError: there are more or fewer than the run has.
+            ReleaseError: the manifest says another number of rows, or the run stopped before its stopping rule did.
         """
-        if self._rows != self._manifest.rollouts:
-            raise ReleaseError(f"it has {self._rows:,} rollouts, and its manifest says {self._manifest.rollouts}")
-        if self._decision is not None and self._rows < self._planned and not self._decision.decided:
-            raise ReleaseError(f"it stopped after {self._rows:,} rollouts, when nothing was decided")
+        if self._row_count != self._manifest.rollouts:
+            raise ReleaseError(f"it has {self._row_count:,} rollouts, but its manifest says {self._manifest.rollouts}")
+        if self._decision is not None and self._row_count < self._planned and not self._decision.decided:
+            raise ReleaseError(f"it stopped after {self._row_count:,} rollouts, before its stopping rule was met")
         summary = self._metrics.summary()
         summary = summary if self._decision is None else self._decision.applied(summary)
-        shown: dict[str, Any] = orjson.loads(orjson.dumps(summary))
-        return shown
+        json_summary: dict[str, Any] = orjson.loads(orjson.dumps(summary))
+        return json_summary
 
 
 _REWARDS = (
@@ -128,85 +130,93 @@ _REWARDS = (
 )  # fmt: skip
 
 
-def _most_reward(parameters: Parameters, rounds: int) -> float:
-    """What no agent gets more of in a game, or loses."""
+def _max_reward(parameters: Parameters, rounds: int) -> float:
+    """Return an upper bound on what an agent can win or lose in a game."""
     return (1 + rounds) * sum(abs(float(getattr(parameters, name))) for name in _REWARDS)
 
 
-def _rollout(row: Mapping[str, Any], job: Job) -> Rollout:
+def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
     try:
         rewards = row["rewards"]
         if type(row["decision"]) is not int or row["decision"] not in (0, 1, 2):
-            raise ValueError("a decision is 0, 1 or 2")
+            raise ValueError("decision must be 0, 1 or 2")
         if not isinstance(rewards, dict) or any(not _is_number(value) for value in rewards.values()):
-            raise ValueError("rewards are numbers by agent")
-        sure = [row["confidence_stated"], row["confidence_logprob"]]
-        if any(one is not None and not (_is_number(one) and 0 <= one <= 1) for one in sure):
-            raise ValueError("a confidence is from 0 to 1")
+            raise ValueError("rewards must be numbers by agent")
+        confidences = [row["confidence_stated"], row["confidence_logprob"]]
+        if any(
+            confidence is not None and not (_is_number(confidence) and 0 <= confidence <= 1)
+            for confidence in confidences
+        ):
+            raise ValueError("a confidence must be between 0 and 1")
         if row["stance"] not in (None, 0, 1) or not isinstance(row["confidence_note"], (str, type(None))):
-            raise ValueError("a stance is 0 or 1")
+            raise ValueError("stance must be 0 or 1, and confidence_note a text")
         outcome = Outcome(row["outcome"])
         if outcome == Outcome.DECIDED and row["decision"] == 2:
-            raise ValueError("it was decided, without a decision")
+            raise ValueError("the outcome is that it was decided, but it has no decision")
     except (ValueError, TypeError) as error:
         raise ReleaseError(f"rollout {job.rollout_id}: {error}") from error
     return Rollout(
         job, (), row["decision"], outcome, row["stance"], rewards,
-        confidence_stated=sure[0], confidence_logprob=sure[1], confidence_note=row["confidence_note"],
+        confidence_stated=confidences[0], confidence_logprob=confidences[1], confidence_note=row["confidence_note"],
     )  # fmt: skip
 
 
-def _lines(path: Path) -> int:
+def _count_lines(path: Path) -> int:
     with open_to_read(path) as file:
         return sum(piece.count(b"\n") for piece in iter(partial(file.read, 1 << 20), b""))
 
 
-def _fits(bits: int) -> Callable[[Any], bool]:
+def _is_integer(bits: int) -> Callable[[Any], bool]:
     return lambda value: value is None or (type(value) is int and -(1 << bits) <= value < 1 << bits)
 
 
-_FITS: Mapping[str, Callable[[Any], bool]] = {
-    "TINYINT": _fits(7),
-    "INTEGER": _fits(31),
-    "BIGINT": _fits(63),
+_TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "TINYINT": _is_integer(7),
+    "INTEGER": _is_integer(31),
+    "BIGINT": _is_integer(63),
     "BOOLEAN": lambda value: value is None or type(value) is bool,
     "VARCHAR": lambda value: value is None or type(value) is str,
     "DOUBLE": lambda value: value is None or _is_number(value),
     "JSON": lambda value: value is None or isinstance(value, (list, dict)),
 }
-"""What each type of a column takes."""
+"""A check of a value for each type of column."""
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def differing(published: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
-    """The numbers that do not follow from the records, in words; those that need calls are not looked at."""
-    ours, theirs = ({(row["agent"], row["metric"]): row for row in one["metrics"]} for one in (again, published))
-    lines = [] if is_same(published.get("outcomes"), again["outcomes"]) else ["the outcomes"]
-    if len(theirs) < len(published["metrics"]):
-        lines.append("its metrics (some stand there twice)")
-    for key in ours.keys() | theirs.keys():
+def differing(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> list[str]:
+    """Describe each published metric that differs from the recomputed one; metrics that need calls are not compared."""
+    recomputed_metrics = {(row["agent"], row["metric"]): row for row in recomputed["metrics"]}
+    published_metrics = {(row["agent"], row["metric"]): row for row in published["metrics"]}
+    lines = [] if is_same(published.get("outcomes"), recomputed["outcomes"]) else ["the outcomes"]
+    if len(published_metrics) < len(published["metrics"]):
+        lines.append("its metrics (some are listed twice)")
+    for key in recomputed_metrics.keys() | published_metrics.keys():
         if _needs_calls(key[1]):
             continue
-        mine, said = ours.get(key), theirs.get(key)
+        recomputed_row, published_row = recomputed_metrics.get(key), published_metrics.get(key)
         name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
-        if mine is None or said is None:
-            lines.append(f"{name} (it is in one of them alone)")
-        elif wrong := [one for one in _COMPARED if not is_same(said.get(one), mine[one])]:
-            one = wrong[0]
-            lines.append(f"{name}: {one} is {said.get(one)!r}, and {mine[one]!r} by the records")
+        if recomputed_row is None or published_row is None:
+            lines.append(f"{name} (published or recomputed, but not both)")
+        elif differing_fields := [
+            field for field in _COMPARED if not is_same(published_row.get(field), recomputed_row[field])
+        ]:
+            field = differing_fields[0]
+            lines.append(
+                f"{name}: {field} is {published_row.get(field)!r}, but {recomputed_row[field]!r} by the records"
+            )
     return sorted(lines)
 
 
 def _needs_calls(name: str) -> bool:
-    """Return whether a metric is counted from rounds and calls, which no row of a rollout has."""
+    """Tell whether a metric is computed from rounds and calls, which the row of a rollout does not have."""
     return name in METRICS and METRICS[name].needs_calls
 
 
-def merged(published: Mapping[str, Any], again: Mapping[str, Any]) -> dict[str, Any]:
-    """Published numbers, with those that follow from the records in their place."""
-    kept = [row for row in published["metrics"] if _needs_calls(row["metric"])]
-    counted = [row for row in again["metrics"] if not _needs_calls(row["metric"])]
-    return {**published, "outcomes": again["outcomes"], "metrics": [*counted, *kept]}
+def merged(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace published metrics with the recomputed ones, except for metrics that need calls."""
+    needing_calls = [row for row in published["metrics"] if _needs_calls(row["metric"])]
+    recomputed_rows = [row for row in recomputed["metrics"] if not _needs_calls(row["metric"])]
+    return {**published, "outcomes": recomputed["outcomes"], "metrics": [*recomputed_rows, *needing_calls]}

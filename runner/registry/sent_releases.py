@@ -1,7 +1,7 @@
-"""What a results folder knows of its own publishing: the releases made of each run, by the hashes of their manifests.
+"""A record, in a results folder, of the releases published from each run, by the hashes of their manifests.
 
-It stands beside the runs and in no release. A published run may be cleaned, and then has another identity than here;
-whatever else it says of itself, anybody can copy.
+It tells which releases are the user's own. Nothing in a release can tell that: a redacted run has a different identity
+than the original, and anyone can copy the rest. The record itself is never published.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
 SENT = "sent"
-"""Where in a results folder: RUN_ID/SHA256.json below it."""
+"""Folder in a results folder with a file RUN_ID/SHA256.json for each release."""
 
 
 def record(folder: RunFolder, release: str, sha256: str, where: str) -> None:
-    """Write down that a release was made of a run of a results folder.
+    """Record that a release was published from a run of a results folder.
 
     Raises:
         RunError: it cannot be written.
     """
-    path = _place(folder)
+    path = _records_folder(folder)
     try:
         make_folders(path)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    said = {"release": release, "sha256": sha256, "where": where}
-    atomic_write(path / f"{sha256}.json", json.dumps(said, indent=2) + "\n")
+    entry = {"release": release, "sha256": sha256, "where": where}
+    atomic_write(path / f"{sha256}.json", json.dumps(entry, indent=2) + "\n")
 
 
 def sent_as(folder: RunFolder) -> frozenset[str]:
-    """The hashes of the manifests of the releases that were made of a run here."""
-    found = set()
+    """Return the manifest hashes of the releases that were published from a run of this results folder."""
+    hashes = set()
     with suppress(OSError):
-        for path in _place(folder).glob("*.json"):
+        for path in _records_folder(folder).glob("*.json"):
             with suppress(RunError):
-                found.add(str(read_json(path).get("sha256")))
-    return frozenset(found)
+                hashes.add(str(read_json(path).get("sha256")))
+    return frozenset(hashes)
 
 
-def _place(folder: RunFolder) -> Path:
+def _records_folder(folder: RunFolder) -> Path:
     return Results.of(folder).path / SENT / folder.run_id

@@ -1,8 +1,8 @@
-"""Signatures of manifests, by the library `model-signing`: whoever has its command line can check what we sign.
+"""Signatures of manifests with the library `model-signing`, whose command line can check them too.
 
-What is signed is `release.json`, which names every file of a release by its hash; so a signature is of all of them. The
-key is one of an elliptic curve (secp256r1, secp384r1 or secp521r1), in PEM, as `openssl ecparam -genkey` writes it. The
-signature stands beside the manifest, in `signature/release.json.sig`:
+`release.json` is signed. It has the hash of every file of a release, so its signature covers all of them. The key is an
+elliptic curve key (secp256r1, secp384r1 or secp521r1) in PEM, as `openssl ecparam -genkey` writes it. The signature is
+next to the manifest, in `signature/release.json.sig`:
 
     model_signing verify key release.json --signature signature/release.json.sig --public_key PUBLIC.pem
 """
@@ -28,11 +28,11 @@ SIGNATURE_FILE = "release.json.sig"
 
 
 def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
-    """Sign a release that is published. One that this key has signed already is left as it is.
+    """Sign a published release, unless this key has signed it already.
 
     Raises:
-        UsageError: that is no key to sign with, or `model-signing` is not installed.
-        TakenError: it is signed already, by another key.
+        UsageError: the key cannot be used, or `model-signing` is not installed.
+        TakenError: the release is signed with another key.
         ReleaseError: its manifest is damaged, or the registry cannot be written.
     """
     _, manifest = registry.read(entry)
@@ -44,22 +44,24 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
             try:
                 check(manifest, registry.signature(entry), public)
             except ReleaseError:
-                raise TakenError(f"{entry.reference} is signed already, by another key; it keeps that one") from error
+                raise TakenError(
+                    f"{entry.reference} is already signed with another key; that signature stays"
+                ) from error
 
 
 def check_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | None) -> str | None:
-    """Check the signature of a release, and say what is known of it; None where it has none, and none is asked for.
+    """Check the signature of a release and return a note about it; None if it is not signed and no key is given.
 
     Raises:
-        UsageError: that is no public key, or `model-signing` is not installed.
-        ReleaseError: it is not signed, or not by that key, or its manifest is damaged.
+        UsageError: the key cannot be used, or `model-signing` is not installed.
+        ReleaseError: the release is not signed with that key, or its manifest is damaged.
     """
     if signer_key is None:
-        return f"{entry.reference} is signed, and that was not checked; give --signer-key" if entry.signed else None
+        return f"{entry.reference} is signed, but not checked; check it with --signer-key" if entry.signed else None
     if not entry.signed:
         raise ReleaseError(
-            f"{entry.reference} in {registry.where} is not signed, and --signer-key asks for a signature; ask its "
-            "publisher for one, or leave --signer-key out"
+            f"{entry.reference} in {registry.where} is not signed, but --signer-key requires a signature; ask its "
+            "publisher for one, or omit --signer-key"
         )
     _, manifest = registry.read(entry)
     try:
@@ -70,35 +72,35 @@ def check_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | No
 
 
 def sign(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
-    """The files of a signature of a manifest, made with a private key in PEM that is not encrypted.
+    """Sign a manifest with an unencrypted private key in PEM, and return the files of the signature.
 
     Raises:
-        UsageError: that is no such key, or `model-signing` is not installed.
+        UsageError: the key cannot be used, or `model-signing` is not installed.
     """
-    signing, hashing, _ = _library()
+    signing, hashing, _ = _import_model_signing()
     try:
         config = signing.Config().use_elliptic_key_signer(private_key=key)
-    except Exception as error:  # what the library and those below it raise is of many kinds
-        raise UsageError(_no_key(key, "private", error)) from error
+    except Exception as error:  # the library and its dependencies raise many types
+        raise UsageError(_describe_bad_key(key, "private", error)) from error
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         signed, signature = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
         _write(signed, manifest)
-        config.set_hashing_config(_whole(hashing)).sign(signed, signature)
+        config.set_hashing_config(_hashing_config(hashing)).sign(signed, signature)
         return [(SIGNATURE_FILE, read_bounded(signature, 1 << 20))]
 
 
 def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None:
-    """See that the files of a signature are one of this manifest, made by the owner of this public key.
+    """Check that the files are a signature of this manifest by the owner of this public key.
 
     Raises:
-        UsageError: that is no public key in PEM, or `model-signing` is not installed.
+        UsageError: the key cannot be used, or `model-signing` is not installed.
         ReleaseError: they are not.
     """
-    _, hashing, verifying = _library()
+    _, hashing, verifying = _import_model_signing()
     try:
         config = verifying.Config().use_elliptic_key_verifier(public_key=public_key)
     except Exception as error:
-        raise UsageError(_no_key(public_key, "public", error)) from error
+        raise UsageError(_describe_bad_key(public_key, "public", error)) from error
     if SIGNATURE_FILE not in files:
         raise ReleaseError(f"its signature has no file {SIGNATURE_FILE}")
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
@@ -107,48 +109,50 @@ def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None
         _write(signature, files[SIGNATURE_FILE])
         try:
             with redirect_stdout(io.StringIO()):  # the library prints warnings there
-                config.set_hashing_config(_whole(hashing)).verify(signed, signature)
-            of = _signed_hashes(files[SIGNATURE_FILE])
+                config.set_hashing_config(_hashing_config(hashing)).verify(signed, signature)
+            signed_hashes = _signed_hashes(files[SIGNATURE_FILE])
         except Exception as error:
-            why = str(error).strip().rstrip(".") or type(error).__name__
-            raise ReleaseError(f"its signature is not one of this manifest with the key {public_key}: {why}") from error
-    if of != [("sha256", digest(manifest))]:
-        raise ReleaseError(f"its signature, with the key {public_key}, is of something else than this manifest")
+            reason = str(error).strip().rstrip(".") or type(error).__name__
+            raise ReleaseError(
+                f"its signature does not match this manifest and the key {public_key}: {reason}"
+            ) from error
+    if signed_hashes != [("sha256", digest(manifest))]:
+        raise ReleaseError(f"its signature with the key {public_key} covers something other than this manifest")
 
 
 def _signed_hashes(signature: bytes) -> list[tuple[str, str]]:
-    """Of what a signature is, each by algorithm and hash.
+    """Return the algorithm and hash of each file that a signature covers.
 
-    The library passes over files that a signature itself says to ignore: one that somebody once made of nothing would
-    hold for everything.
+    The library skips files that the signature itself lists as ignored, so it would accept a signature of nothing for
+    any manifest.
     """
     envelope = json.loads(signature)["dsseEnvelope"]
     resources = json.loads(base64.b64decode(envelope["payload"]))["predicate"]["resources"]
     return [(resource["algorithm"], resource["digest"]) for resource in resources]
 
 
-def _whole(hashing: Any) -> Any:
-    """The file is hashed, whatever it is called."""
+def _hashing_config(hashing: Any) -> Any:
+    """Return a hashing configuration that ignores no file."""
     return hashing.Config().set_ignored_paths(paths=[], ignore_git_paths=False)
 
 
-def _no_key(path: Path, which: str, error: Exception) -> str:
-    why = getattr(error, "strerror", None) or str(error).strip().rstrip(".") or type(error).__name__
+def _describe_bad_key(path: Path, key_type: str, error: Exception) -> str:
+    reason = getattr(error, "strerror", None) or str(error).strip().rstrip(".") or type(error).__name__
     return (
-        f"{path} is no {which} key to use: {why[:200]}; it must be of an elliptic curve (secp256r1, secp384r1 or "
-        f"secp521r1), in PEM{', and not encrypted' if which == 'private' else ''}"
+        f"{path} is not a usable {key_type} key: {reason[:200]}; use an elliptic curve key (secp256r1, secp384r1 or "
+        f"secp521r1), in PEM{', not encrypted' if key_type == 'private' else ''}"
     )
 
 
 @contextmanager
 def _public_part(key: Path) -> Iterator[Path]:
-    """The public key that belongs to a private one, in a file."""
-    from cryptography.hazmat.primitives import serialization as form
+    """Yield a temporary file with the public key of a private key."""
+    from cryptography.hazmat.primitives import serialization
 
-    public = form.load_pem_private_key(read_bounded(key, 1 << 20), None).public_key()
+    public = serialization.load_pem_private_key(read_bounded(key, 1 << 20), None).public_key()
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         path = Path(folder, "public.pem")
-        _write(path, public.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo))
+        _write(path, public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
         yield path
 
 
@@ -157,8 +161,8 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _library() -> tuple[Any, Any, Any]:
-    """The modules of `model-signing`: to sign, to hash, to verify.
+def _import_model_signing() -> tuple[Any, Any, Any]:
+    """Import the modules `signing`, `hashing` and `verifying` of `model-signing`.
 
     Raises:
         UsageError: it is not installed.

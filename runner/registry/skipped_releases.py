@@ -1,4 +1,4 @@
-"""What goes wrong with one release of many, in words: that one is left out by name, and the others stay."""
+"""Errors that concern one release of many: it is skipped with a reason, and the others are read."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ _NO_MEMORY = re.compile("(?i)failed to map|cannot (?:allocate|map)|can't start n
 
 
 def in_words(error: Exception, folder: Path | None = None) -> str:
-    """Why a release is left out, in one line, with the paths of the release for those of the `folder` it was read in.
+    """Describe in one line why a release is skipped, with paths in the release instead of those in `folder`.
 
-    A release may set off any error of the code that reads it: that is its own fault, and not the others'.
+    A malformed release can raise any exception in the code that reads it; that must not stop the others.
 
     Raises:
-        MemoryError: it was one, and the next release would have no memory either.
+        MemoryError: memory ran out, and the next release would not have enough either.
     """
     if lacks_memory(error):
         raise MemoryError from error
-    said = str(error).partition("\n")[0]
+    message = str(error).partition("\n")[0]
     if folder is not None:
-        said = said.replace(f"{folder}/", f"{DATA}/").replace(str(folder), DATA)
-    if isinstance(error, (NipRunError, OSError)) and said:
-        return said
-    return f"it says what cannot be ({type(error).__name__}: {said})" if said else type(error).__name__
+        message = message.replace(f"{folder}/", f"{DATA}/").replace(str(folder), DATA)
+    if isinstance(error, (NipRunError, OSError)) and message:
+        return message
+    return f"its contents are invalid ({type(error).__name__}: {message})" if message else type(error).__name__
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether too little memory is behind an error, which may say that a module or a thread cannot be begun with."""
+    """Tell whether too little memory caused an error; failed imports and threads raise other types than MemoryError."""
     return any(
-        isinstance(one, MemoryError)
-        or (isinstance(one, OSError) and one.errno == errno.ENOMEM)
-        or (isinstance(one, (ImportError, RuntimeError)) and _NO_MEMORY.search(str(one)) is not None)
-        for one in _behind(error)
+        isinstance(cause, MemoryError)
+        or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
+        or (isinstance(cause, (ImportError, RuntimeError)) and _NO_MEMORY.search(str(cause)) is not None)
+        for cause in _causes(error)
     )
 
 
 def is_passing(error: BaseException, folder: Path) -> bool:
-    """Whether the next look at the same bytes in a `folder` may come to something else than this error.
+    """Tell whether reading the same files in `folder` again may succeed.
 
-    A full disk, too many open files or too little memory is behind it; that the release lacks a file is not passing.
+    It may after a full disk, too many open files or too little memory, but not if the release lacks a file.
     """
     return any(
-        isinstance(one, (OSError, MemoryError, RecursionError)) or of_the_machine(one)
-        for one in _behind(error)
-        if not (isinstance(one, FileNotFoundError) and _is_in(folder, one.filename))
+        isinstance(cause, (OSError, MemoryError, RecursionError)) or of_the_machine(cause)
+        for cause in _causes(error)
+        if not (isinstance(cause, FileNotFoundError) and _is_in(folder, cause.filename))
     )
 
 
@@ -58,8 +58,8 @@ def _is_in(folder: Path, name: object) -> bool:
     return name is not None and Path(str(name)).is_relative_to(folder)
 
 
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that led to it."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and the errors that caused it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

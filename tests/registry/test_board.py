@@ -186,17 +186,17 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
     ("what", "why"),
     [
         ("forged", "its numbers do not follow from its records: accuracy: value is 0.99"),
-        ("flipped", "correct is True, and follows to be False"),
+        ("flipped", "correct is True, but must be False"),
         ("model", "the models that its release says it began with and made are not those of its spec.yaml"),
-        ("narrow", "accuracy: ci_low is 0.5, and"),
+        ("narrow", "accuracy: ci_low is 0.5, but"),
         ("decisions", ""),
-        ("riches", "a game gives nobody more than"),
-        ("endless", "rounds cannot be '9223372036854775807'"),
-        ("typed", "error cannot be"),
-        ("cost", "its manifest says cost_usd 1e+308, which no run comes to"),
+        ("riches", "a reward exceeds"),
+        ("endless", "rounds has the impossible value '9223372036854775807'"),
+        ("typed", "error has the impossible value"),
+        ("cost", "its manifest says cost_usd 1e+308, which is out of range"),
         ("fewer", "it has 17 rollouts"),
         ("twice", "it has 19 rollouts"),
-        ("doubled", "is not that of game 0 of its spec"),
+        ("doubled", "is not game 0 of its spec"),
         ("noise", "not JSON"),
         ("lies", "its release says accuracy 0.9"),
         ("spec", "not those of its spec.yaml"),
@@ -306,7 +306,7 @@ def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
     said = json.loads(shown.stdout)
     assert said["where"] == where
     assert "self-reported" in done.stdout
-    assert "a board replays no journal" in done.stderr
+    assert "the board replays no journal" in done.stderr
     assert "nip-run verify run/acme/" in done.stderr
     assert {(row["tier"], row["numbers"]) for row in said["rows"]} == {("self-reported", "recomputed from its records")}
     assert {"release", "release_sha256", "effort", "trained_on", "lineage", "marks", "rank"} <= said["rows"][0].keys()

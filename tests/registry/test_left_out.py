@@ -13,7 +13,7 @@ from runner.registry.skipped_releases import in_words, is_passing
 
 
 def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_want_of_memory(tmp_path: Path) -> None:
-    assert in_words(ZeroDivisionError("x\ny")) == "it says what cannot be (ZeroDivisionError: x)"
+    assert in_words(ZeroDivisionError("x\ny")) == "its contents are invalid (ZeroDivisionError: x)"
     assert in_words(ReleaseError(f"{tmp_path}/spec.yaml:3: no"), tmp_path) == "data/spec.yaml:3: no"
     with pytest.raises(MemoryError):
         in_words(MemoryError())

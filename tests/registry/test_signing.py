@@ -82,7 +82,7 @@ def test_what_we_sign_the_command_line_of_the_library_verifies_and_what_it_signs
     done = model_signing("sign", "key", folder / MANIFEST, "--signature", theirs, "--private_key", private)
     assert "Signing succeeded" in done.stdout, done.stderr
     check((folder / MANIFEST).read_bytes(), {SIGNATURE_FILE: theirs.read_bytes()}, public)
-    with pytest.raises(ReleaseError, match="is not one of this manifest"):
+    with pytest.raises(ReleaseError, match="does not match this manifest"):
         check(b"{}", {SIGNATURE_FILE: theirs.read_bytes()}, public)
 
 
@@ -94,7 +94,7 @@ def test_a_byte_changed_in_a_manifest_is_found(library: None, tmp_path: Path, cu
     check(manifest, files, public)
     for place in range(0, len(manifest), 64):
         changed = manifest[:place] + bytes([manifest[place] ^ 1]) + manifest[place + 1 :]
-        with pytest.raises(ReleaseError, match="is not one of this manifest"):
+        with pytest.raises(ReleaseError, match="does not match this manifest"):
             check(changed, files, public)
 
 
@@ -113,7 +113,7 @@ def test_a_signature_that_is_no_signature_of_this_manifest_by_this_key_is_refuse
         ours.replace(b'"sig":"', b'"sig":"AAAA'),
     )  # fmt: skip
     for signature in forged:
-        with pytest.raises(ReleaseError, match="its signature is not one of this manifest"):
+        with pytest.raises(ReleaseError, match="its signature does not match this manifest"):
             check(manifest, {SIGNATURE_FILE: signature}, public)
     with pytest.raises(ReleaseError, match=f"has no file {SIGNATURE_FILE}"):
         check(manifest, {"other.sig": ours}, public)
@@ -136,7 +136,7 @@ def test_a_signature_that_was_once_made_of_nothing_does_not_hold_for_everything(
     (tmp_path / "elsewhere").mkdir()
     manifest = manifest.rename(tmp_path / "elsewhere" / MANIFEST)
     verifying.Config().use_elliptic_key_verifier(public_key=public).verify(manifest, signature)
-    with pytest.raises(ReleaseError, match="is of something else than this manifest"):
+    with pytest.raises(ReleaseError, match="covers something other than this manifest"):
         check(manifest.read_bytes(), {SIGNATURE_FILE: signature.read_bytes()}, public)
 
 
@@ -146,11 +146,11 @@ def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Regist
     sign_release(registry, only(registry), private)
     first = registry.signature(only(registry))
     sign_release(registry, only(registry), private)
-    with pytest.raises(TakenError, match="is signed already, by another key"):
+    with pytest.raises(TakenError, match="is already signed with another key"):
         sign_release(registry, only(registry), other)
     assert registry.signature(only(registry)) == first
     assert check_release(registry, only(registry), public) == f"run/acme/signed@1 is signed with the key of {public}"
-    with pytest.raises(ReleaseError, match=r"run/acme/signed@1 in file:.*is not one of this manifest with the key"):
+    with pytest.raises(ReleaseError, match=r"run/acme/signed@1 in file:.*does not match this manifest and the key"):
         check_release(registry, only(registry), other_public)
 
 
@@ -170,18 +170,18 @@ def test_every_64th_byte_flipped_in_a_signature_is_found_and_named(
         path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
         told = wrong(registry, public)
         assert len(told) == 1, at
-        assert f"signature/{SIGNATURE_FILE}: its signature is not one of this manifest" in told[0], (at, told)
+        assert f"signature/{SIGNATURE_FILE}: its signature does not match this manifest" in told[0], (at, told)
     path.write_bytes(good)
     assert check_release(registry, only(registry), public) is not None
 
 
 def test_where_no_key_is_given_a_signature_is_told_and_where_one_is_given_there_must_be_one(registry: Registry) -> None:
     assert check_release(registry, only(registry), None) is None
-    with pytest.raises(ReleaseError, match=r"is not signed, and --signer-key asks for a signature; ask its publisher"):
+    with pytest.raises(ReleaseError, match=r"is not signed, but --signer-key requires a signature; ask its publisher"):
         check_release(registry, only(registry), Path("key.pub"))
     registry.add_signature(only(registry), [(SIGNATURE_FILE, b"{}")])
     note = check_release(registry, only(registry), None)
-    assert note == "run/acme/signed@1 is signed, and that was not checked; give --signer-key"
+    assert note == "run/acme/signed@1 is signed, but not checked; check it with --signer-key"
     assert note in [line for line in wrong_in_release(registry, only(registry)) if isinstance(line, CheckNote)]
 
 
@@ -200,10 +200,10 @@ def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, 
     foreign = ec.generate_private_key(ec.SECP256K1())
     curve.write_bytes(foreign.private_bytes(pem, pkcs8, form.NoEncryption()))
     for path in (tmp_path / "none.pem", tmp_path, encrypted, other, curve, public):
-        with pytest.raises(UsageError, match=r"is no private key to use: .*elliptic curve .*and not encrypted"):
+        with pytest.raises(UsageError, match=r"is not a usable private key: .*elliptic curve .*not encrypted"):
             sign(manifest, path)
     for path in (tmp_path / "none.pem", tmp_path, private, other):
-        with pytest.raises(UsageError, match=r"is no public key to use: .*elliptic curve"):
+        with pytest.raises(UsageError, match=r"is not a usable public key: .*elliptic curve"):
             check(manifest, files, path)
 
 
@@ -218,7 +218,7 @@ def test_by_the_commands_it_is_signed_checked_and_not_got_by_another_key(library
     for command in ("verify", "get"):
         refused = nip_run_here(command, *words, other, cwd=tmp_path)
         said = refused.stdout + refused.stderr
-        assert (refused.returncode, "is not one of this manifest with the key" in said) == (1, True), refused
+        assert (refused.returncode, "does not match this manifest and the key" in said) == (1, True), refused
     assert not (tmp_path / "signed").exists()
     assert nip_run_here("verify", *words, public, cwd=tmp_path).returncode == 0
     taken = nip_run_here("get", *words, public, cwd=tmp_path)

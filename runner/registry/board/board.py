@@ -29,8 +29,8 @@ from runner.results.leaderboard.database import Leaderboard
 from runner.results.leaderboard.model import OTHER_TASK, LeaderboardRow, rows_of_view
 
 TIER = "self-reported"
-"""The tier of a row for which the registry states none: a board replays no journal, and a publisher can write records
-that agree with each other."""
+"""The tier of a row if the registry states none. Nothing shows that the games were played: a board replays no journal,
+and a publisher can write records that agree with each other."""
 RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
 """How far the numbers of a row were checked."""
 
@@ -71,7 +71,7 @@ class RegistryBoard:
     """Runs that claim that their models come from each other."""
 
     def to_json(self) -> dict[str, Any]:
-        left_out = [{"release": release, "why": why} for release, why in self.left_out]
+        left_out = [{"release": release, "why": reason} for release, reason in self.left_out]
         return {**vars(self), "rows": [row.to_json() for row in self.rows], "left_out": left_out}
 
 
@@ -81,7 +81,7 @@ class Read:
 
     board: RegistryBoard
     releases: Mapping[ReleaseEntry, Release]
-    """All runs and models, on the board or not."""
+    """The manifests of all runs and models, on the board or not."""
     sessions: Mapping[str, LineageSession]
     """Published runs and models, by the hash of the release."""
 
@@ -102,41 +102,43 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
 def read_board(registry: Registry, cache: BoardCache, benchmark: str | None = None) -> Read:
     """Return `registry_board` with the releases that it read. Raises as `registry_board`."""
     board = RegistryBoard(registry.where)
-    releases = dict(_releases(registry, cache, board))
-    sessions = dict(_sessions(registry, cache, releases, board))
+    releases = dict(_read_manifests(registry, cache, board))
+    sessions = dict(_read_sessions(registry, cache, releases, board))
     lineage = Lineage(sessions.values())
-    shown = {entry.sha256: entry for entry in _shown(releases, board) if entry.sha256 in sessions}
+    listed = {entry.sha256: entry for entry in _listed_runs(releases, board) if entry.sha256 in sessions}
     with kept_connections():
-        runs = dict(_runs(registry, cache, releases, shown, board))
-    rows = _ranked(cache, runs, shown, board, registry)
-    # Replays are left out: each names the run that it replays.
-    repeats = _repeats(releases, [shown[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
+        runs = dict(_read_runs(registry, cache, releases, listed, board))
+    rows = _rank_runs(cache, runs, listed, board, registry)
+    # A replay has a mark already: the run that it replays.
+    repeats = _repeat_marks(releases, [listed[sha256] for sha256 in runs if replayed_run(sessions[sha256]) is None])
     _check_benchmark(benchmark, rows, registry.where)
     for row in rows:
         if benchmark not in (None, row.benchmark):
             continue
-        entry = shown[row.run_id]
+        entry = listed[row.run_id]
         try:
-            published = _published(row, entry, runs[row.run_id], lineage, sessions)
+            published = _published_row(row, entry, runs[row.run_id], lineage, sessions)
             board.rows.append(replace(published, marks=[*repeats.get(entry.sha256, ()), *published.marks]))
-        except Exception as error:  # noqa: BLE001 - as below
+        except Exception as error:  # noqa: BLE001 - see `_read_manifests`
             board.left_out.append((str(entry.reference), in_words(error)))
     board.cycles = lineage.cycles()
     return Read(board, releases, sessions)
 
 
-def _releases(registry: Registry, cache: BoardCache, board: RegistryBoard) -> Iterator[tuple[ReleaseEntry, Release]]:
+def _read_manifests(
+    registry: Registry, cache: BoardCache, board: RegistryBoard
+) -> Iterator[tuple[ReleaseEntry, Release]]:
     """Yield the manifests of runs and models."""
     entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
     registry.expect((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
     for entry in entries:
         try:
             yield entry, cache.release(registry, entry)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+        except Exception as error:  # noqa: BLE001 - any error concerns only this release
             board.left_out.append((str(entry.reference), in_words(error)))
 
 
-def _sessions(
+def _read_sessions(
     registry: Registry, cache: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
 ) -> Iterator[tuple[str, LineageSession]]:
     for entry, release in releases.items():
@@ -144,18 +146,18 @@ def _sessions(
             session = cache.session(entry, release)
             if session.trains and entry.reference.kind == Kind.RUN and not session.private:
                 cache.check_training(registry, entry, release)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - see `_read_manifests`
             board.left_out.append((str(entry.reference), in_words(error)))
             continue
         if entry.reference.kind == Kind.RUN and not session.private:
-            said = session.datapoints
+            stated = session.datapoints
             read = partial(cache.datapoints, registry, entry, release)
-            # What was played is what its inputs say; their hashes in the manifest are for where those are left out.
-            session = session.with_points(lambda read=read, said=said: read() or said)  # type: ignore[misc]
+            # The inputs show what was played; the manifest's hashes are for releases without inputs.
+            session = session.with_points(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
         yield entry.sha256, session
 
 
-def _shown(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
+def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
     """Yield the benchmarks on the board: the newest version of each name that is neither private nor yanked."""
     newest: dict[str, ReleaseEntry] = {}
     for entry, release in releases.items():  # from the oldest version of a name
@@ -172,61 +174,61 @@ def _shown(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> It
     yield from newest.values()
 
 
-def _runs(
+def _read_runs(
     registry: Registry,
     cache: BoardCache,
     releases: Mapping[ReleaseEntry, Release],
-    shown: Mapping[str, ReleaseEntry],
+    listed: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
-    registry.expect((entry, path) for entry in shown.values() for path in cache.read_for_run(entry, releases[entry]))
-    for sha256, entry in shown.items():
+    registry.expect((entry, path) for entry in listed.values() for path in cache.read_for_run(entry, releases[entry]))
+    for sha256, entry in listed.items():
         try:
             yield sha256, cache.run(registry, entry, releases[entry])
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - see `_read_manifests`
             board.left_out.append((str(entry.reference), in_words(error)))
 
 
-def _ranked(
+def _rank_runs(
     cache: BoardCache,
     runs: Mapping[str, CachedRun],
-    shown: Mapping[str, ReleaseEntry],
+    listed: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
     registry: Registry,
 ) -> list[LeaderboardRow]:
-    """Return the rows of the view `leaderboard` of a board in the cache that has just these runs."""
+    """Update the leaderboard in the cache to exactly these runs, and return the rows of its view `leaderboard`."""
     database = Leaderboard(cache.path, cache.runs)
-    there: set[str] = set()
+    cached: set[str] = set()
     if database.path.is_file():
         with suppress(NipRunError):
-            there = {str(row[0]) for row in database.query("SELECT run_id FROM runs")[1]}
-    new = [run.folder for sha256, run in runs.items() if sha256 not in there]
-    gone = there - runs.keys()
-    if new or gone or not database.path.is_file():
-        for sha256, why in database.update(new, gone, registry.publication_order()).items():
-            board.left_out.append((str(shown[sha256].reference), why))
+            cached = {str(row[0]) for row in database.query("SELECT run_id FROM runs")[1]}
+    added = [run.folder for sha256, run in runs.items() if sha256 not in cached]
+    removed = cached - runs.keys()
+    if added or removed or not database.path.is_file():
+        for sha256, reason in database.update(added, removed, registry.publication_order()).items():
+            board.left_out.append((str(listed[sha256].reference), reason))
     rows = rows_of_view(*database.query("SELECT * FROM leaderboard"))
-    return with_own_lists([_with_release(row, shown) for row in rows])
+    return with_own_lists([_with_shared_release(row, listed) for row in rows])
 
 
-def _with_release(row: LeaderboardRow, shown: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
+def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
     """Replace the hash of the release that a row shares answers with, its name in the cache, by its reference."""
-    if (sha256 := row.shared_with) is None or sha256 not in shown:
+    if (sha256 := row.shared_with) is None or sha256 not in listed:
         return row
-    release = str(shown[sha256].reference)
+    release = str(listed[sha256].reference)
     return replace(row, shared_with=release, reason=row.reason and row.reason.replace(sha256, release))
 
 
 def with_own_lists(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Give each task a list of its own: the view puts the runs of some tasks below another task's list."""
+    """Put each task's runs into a list of their own; the view puts those of some tasks below another task's list."""
     last: dict[str | None, int] = {}
     lists: dict[tuple[str | None, str | None], int] = {}
-    own: set[tuple[str | None, int]] = set()
+    seen: set[tuple[str | None, int]] = set()
     for row in rows:
         benchmark, number = row.benchmark, row.list
         last[benchmark] = max(last.get(benchmark, 0), number)
-        if (benchmark, number) not in own:  # the first row of a list is of the list's own task
-            own.add((benchmark, number))
+        if (benchmark, number) not in seen:  # the first row of a list is of the list's own task
+            seen.add((benchmark, number))
             lists[benchmark, row.task] = number
     placed = []
     for row in rows:
@@ -241,43 +243,48 @@ def with_own_lists(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 
 
 def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], where: str) -> None:
-    known = sorted({str(row.benchmark) for row in rows})
-    if benchmark is not None and benchmark not in known:
-        near = did_you_mean(benchmark, known) or (f"; there are: {comma_join(known)}" if known else "")
-        raise UsageError(f"no benchmark {benchmark!r} is published in {where}{near}")
+    benchmarks = sorted({str(row.benchmark) for row in rows})
+    if benchmark is not None and benchmark not in benchmarks:
+        hint = did_you_mean(benchmark, benchmarks) or (
+            f"; its benchmarks: {comma_join(benchmarks)}" if benchmarks else ""
+        )
+        raise UsageError(f"no run of benchmark {benchmark!r} is published in {where}{hint}")
 
 
-def _repeats(releases: Mapping[ReleaseEntry, Release], shown: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
-    """Return the marks of rows that are plays of one spec, by canonical identity: repeats of one system.
+def _repeat_marks(releases: Mapping[ReleaseEntry, Release], listed: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
+    """Return, by release hash, the marks of rows that repeat one spec or copy one run.
 
-    Each play is a sample, with a row and a rank. Copies of one run are one sample, and are marked as such.
+    Runs with the same canonical identity are samples of one system, each with a row and a rank. Copies of one run are
+    one sample.
     """
-    alike: dict[str, list[ReleaseEntry]] = defaultdict(list)
-    for entry in shown:
-        alike[releases[entry].identity.get("run") or entry.sha256].append(entry)
+    runs_of_spec: dict[str, list[ReleaseEntry]] = defaultdict(list)
+    for entry in listed:
+        runs_of_spec[releases[entry].identity.get("run") or entry.sha256].append(entry)
     marks: dict[str, list[str]] = defaultdict(list)
-    for plays in alike.values():
+    for runs in runs_of_spec.values():
         samples: dict[str | None, list[ReleaseEntry]] = defaultdict(list)
-        for entry in plays:
+        for entry in runs:
             file = releases[entry].file(DATA + ROLLOUTS_FILE)
             samples[None if file is None else file.sha256].append(entry)
-        firsts = [copies[0] for copies in samples.values()]
+        first_copies = [copies[0] for copies in samples.values()]
         for copies in samples.values():
-            other = firsts[0] if firsts[0] is not copies[0] else firsts[-1]
+            other_sample = first_copies[0] if first_copies[0] is not copies[0] else first_copies[-1]
             for entry in copies:
                 if len(copies) > 1:
-                    one = copies[0] if entry is not copies[0] else copies[1]
-                    marks[entry.sha256].append(f"the same rollouts as {one.reference}{_more(len(copies) - 2)}")
+                    other_copy = copies[0] if entry is not copies[0] else copies[1]
+                    marks[entry.sha256].append(
+                        f"the same rollouts as {other_copy.reference}{_and_more(len(copies) - 2)}"
+                    )
                 if len(samples) > 1:
-                    marks[entry.sha256].append(f"another play of {other.reference}{_more(len(samples) - 2)}")
+                    marks[entry.sha256].append(f"another play of {other_sample.reference}{_and_more(len(samples) - 2)}")
     return marks
 
 
-def _more(count: int) -> str:
+def _and_more(count: int) -> str:
     return f" and {count} more" if count else ""
 
 
-def _published(
+def _published_row(
     row: LeaderboardRow, entry: ReleaseEntry, cached: CachedRun, lineage: Lineage,
     sessions: Mapping[str, LineageSession],
 ) -> PublishedRow:  # fmt: skip

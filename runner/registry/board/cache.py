@@ -1,7 +1,7 @@
-"""What a board reads of a registry: manifests, and of each benchmark its numbers and records, checked and kept.
+"""Cache of what a board reads from a registry: manifests, and the checked metrics and rows of each benchmark.
 
-Everything is kept by the hash of its release's manifest, so that what was read once is not read again, and nothing
-that a registry changes is believed. A release's run stands under that hash, as no two runs have one then.
+The key is the hash of the release's manifest: nothing is read twice, and later changes in the registry have no effect.
+A cached run has that hash as its id, so that ids are unique.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STAGES = "data/stages.jsonl"
 
 
 def default_cache() -> Path:
-    """Where boards of registries are kept: everything there can be made again."""
+    """Return the default folder of cached boards, which can be rebuilt at any time."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "nip-run" / "boards"
 
@@ -52,42 +52,44 @@ class CachedRun:
 
     folder: RunFolder
     marks: tuple[str, ...]
-    """What is to be said of its numbers."""
+    """Notes on its metrics."""
     run_id: str
 
 
 class RefusedRelease(ReleaseError):
-    """A release whose bytes are as published, and say what cannot be."""
+    """Raised if a release is intact but contradicts itself."""
 
 
 @dataclass(frozen=True)
 class BoardCache:
-    """What is kept of one registry."""
+    """The cache of one registry, in a folder."""
 
     path: Path
 
     @classmethod
     def of(cls, registry: Registry, root: Path | None = None) -> Self:
-        """That of a registry, with the folder made.
+        """Return the cache of a registry, whose folder is created.
 
         Raises:
-            ReleaseError: it cannot be.
+            ReleaseError: the folder cannot be created.
         """
         return cls.at((root or default_cache()) / tagged_hash("board", registry.where)[:32])
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """That in a folder, which is made. Raises as `of`."""
+        """Return the cache in a folder, which is created. Raises as `of`."""
         try:
             for name in ("manifests", "kept", "inputs", "refused", "trained"):
                 make_folders(path / name)
-            atomic_write(path / MARKER, b"{}\n")  # whatever stands here is a stranger's
+            atomic_write(path / MARKER, b"{}\n")  # its contents are untrusted
         except OSError as error:
-            raise ReleaseError(f"cannot write {path}: {error.strerror}; XDG_CACHE_HOME names another place") from error
+            raise ReleaseError(
+                f"cannot write {path}: {error.strerror}; set XDG_CACHE_HOME to another folder"
+            ) from error
         return cls(path)
 
     def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
-        """A release's manifest, from here or from the registry. Raises as `Registry.read`."""
+        """Return a release's manifest from the cache or the registry. Raises as `Registry.read`."""
         path = self.path / "manifests" / f"{entry.sha256}.json"
         with suppress(OSError, ReleaseError):
             data = read_bounded(path, MAX_MANIFEST)
@@ -99,91 +101,93 @@ class BoardCache:
         return release
 
     def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """A published run or model by its manifest. Raises as `session_of_release`."""
+        """Return a published run or model as its manifest describes it. Raises as `session_of_release`."""
         return session_of_release(entry, release)
 
     def has_manifest(self, entry: ReleaseEntry) -> bool:
-        """Whether its manifest is here."""
+        """Tell whether the manifest of a release is cached."""
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
     def read_for_run(self, entry: ReleaseEntry, release: Release) -> list[str]:
-        """The files that `run` reads from the registry, in this order; none where it has looked at them already."""
-        looked = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
-        if any(path.is_file() for path in looked):
+        """Return the files that `run` reads from the registry, in this order; none if it has read them already."""
+        results = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
+        if any(path.is_file() for path in results):
             return []
         rows = DATA + ROLLOUTS_FILE
         first = [file.path for file in release.files if _is_read_first(file.path)]
         return [*first, rows] if release.file(rows) is not None else first
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
-        """A benchmark's folder with all that its rows are made of.
+        """Return a benchmark run with everything that its rows are computed from.
 
         Raises:
-            Refused: its bytes are as published, and what it says does not follow from its records.
+            RefusedRelease: it is intact, but its metrics do not follow from its records.
             ReleaseError: it cannot be read now, or is damaged.
         """
         folder = RunFolder(self.path / "kept" / entry.sha256)
-        rows = release.file(DATA + ROLLOUTS_FILE)
+        rollouts = release.file(DATA + ROLLOUTS_FILE)
 
-        def look() -> dict[str, Any]:
+        def check() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, _is_read_first)
-            if rows is not None:
-                fetch(registry, entry, release, folder.path, lambda path: path == rows.path, most=MAX_ROLLOUTS)
-            with _refusing(entry, folder):
-                marks, run_id = checked_run(folder, release, entry.sha256, has_rollouts=rows is not None)
+            if rollouts is not None:
+                fetch(registry, entry, release, folder.path, lambda path: path == rollouts.path, most=MAX_ROLLOUTS)
+            with _refusing_malformed(entry, folder):
+                marks, run_id = checked_run(folder, release, entry.sha256, has_rollouts=rollouts is not None)
             return {"marks": marks, "run_id": run_id}
 
-        said = self._looked_at(entry, folder, look)
-        return CachedRun(folder, tuple(said["marks"]), str(said["run_id"]))
+        result = self._check_once(entry, folder, check)
+        return CachedRun(folder, tuple(result["marks"]), str(result["run_id"]))
 
     def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
-        """See that what a release says of the models that its run made is what the run's own stages say.
+        """Check what a release says about the models that its run trained against the stages of the run.
 
         Raises:
-            Refused: it is not.
+            RefusedRelease: they disagree.
             ReleaseError: it cannot be read now, or is damaged.
         """
         folder = RunFolder(self.path / "trained" / entry.sha256)
 
-        def look() -> dict[str, Any]:
+        def check() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
-            with _refusing(entry, folder):
-                for wrong in wrong_kind(folder, release.facts):
-                    raise RefusedRelease(wrong)
+            with _refusing_malformed(entry, folder):
+                for problem in wrong_kind(folder, release.facts):
+                    raise RefusedRelease(problem)
             return {}
 
-        self._looked_at(entry, folder, look)
+        self._check_once(entry, folder, check)
 
-    def _looked_at(self, entry: ReleaseEntry, folder: RunFolder, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What a look at a release came to, which is kept with the folder that it filled, or as a refusal without it.
+    def _check_once(
+        self, entry: ReleaseEntry, folder: RunFolder, check: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Return the cached result of checking a release, or run `check` and cache its result or refusal.
 
         Raises:
-            Refused: it was refused, now or by this version before.
-            ReleaseError: it could not be looked at; the next time it is.
+            RefusedRelease: this version refuses it, or refused it before.
+            ReleaseError: it cannot be read now; the next call tries again.
         """
-        checked, refused = folder.path / _CHECKED, self.path / "refused" / f"{entry.sha256}.json"
+        result_path, refusal_path = folder.path / _CHECKED, self.path / "refused" / f"{entry.sha256}.json"
         with locked(self.path / ".lock", str(self.path), 600):
-            for path in (checked, refused):
-                said: dict[str, Any] = {}
+            for path in (result_path, refusal_path):
+                result: dict[str, Any] = {}
                 with suppress(NipRunError):
-                    said = read_json(path)
-                if said.get("by") == __version__ and "why" in said:
-                    raise RefusedRelease(str(said["why"]))
-                if said.get("by") == __version__:
-                    return said
+                    result = read_json(path)
+                if result.get("by") == __version__ and "why" in result:
+                    raise RefusedRelease(str(result["why"]))
+                if result.get("by") == __version__:
+                    return result
             remove_folder(folder.path)
             make_folders(folder.path)
             try:
-                said = {"by": __version__, **look()}
+                result = {"by": __version__, **check()}
             except RefusedRelease as error:
                 remove_folder(folder.path)
-                atomic_write(refused, orjson.dumps({"by": __version__, "why": str(error)}))
+                atomic_write(refusal_path, orjson.dumps({"by": __version__, "why": str(error)}))
                 raise
-            atomic_write(checked, orjson.dumps(said))
-            return said
+            atomic_write(result_path, orjson.dumps(result))
+            return result
 
     def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
-        """The content hashes of what a run played, by its inputs; None where it has none that can be read."""
+        """Return the content hashes of the datapoints in a run's inputs; None if they are missing or unreadable."""
         folder = self.path / "kept" / entry.sha256
         if not (folder / _CHECKED).is_file():
             folder = self.path / "inputs" / entry.sha256
@@ -193,12 +197,12 @@ class BoardCache:
             return content_hashes(RunFolder(folder))
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - they are a stranger's; and others' rows ask for them
+        except Exception:  # noqa: BLE001 - malformed inputs must not stop other rows that ask for them
             remove_folder(folder)
             return None
 
     def runs(self) -> list[RunFolder]:
-        """All runs that are kept."""
+        """Return all cached runs."""
         return [RunFolder(path) for path in sorted((self.path / "kept").iterdir()) if (path / _CHECKED).is_file()]
 
 
@@ -207,20 +211,20 @@ def _is_read_first(path: str) -> bool:
 
 
 @contextmanager
-def _refusing(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
-    """Make refusals of errors that follow from a release's bytes; those of this machine pass.
+def _refusing_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
+    """Turn errors that a release's contents cause into refusals, and errors of this machine into ReleaseError.
 
     Raises:
-        Refused: it says what cannot be.
+        RefusedRelease: it contradicts itself, or is malformed.
         ReleaseError: it cannot be read now.
     """
     try:
         yield
     except Exception as error:
-        why = in_words(error, folder.path)
+        reason = in_words(error, folder.path)
         if is_passing(error, folder.path):
-            raise ReleaseError(f"{entry.reference} cannot be read now: {why}") from error
-        raise RefusedRelease(why) from error
+            raise ReleaseError(f"{entry.reference} cannot be read now: {reason}") from error
+        raise RefusedRelease(reason) from error
 
 
 def fetch(
@@ -228,21 +232,23 @@ def fetch(
     entry: ReleaseEntry,
     release: Release,
     target: Path,
-    wanted: Callable[[str], bool],
+    is_selected: Callable[[str], bool],
     *,
     most: int = MAX_INPUT,
 ) -> None:
-    """Copy files of a release's run into a folder of its own, each checked by its hash.
+    """Copy the selected files of a release's run into a folder, and check their hashes.
 
     Raises:
         ReleaseError: one is damaged, missing, or too large.
         OSError: one cannot be written.
     """
     for file in release.files:
-        if not wanted(file.path):
+        if not is_selected(file.path):
             continue
         if file.size > (MAX_SMALL if file.path in SMALL else most):
-            raise ReleaseError(f"{entry.reference}: {file.path} has {file.size:,} bytes, which is more than is read")
+            raise ReleaseError(
+                f"{entry.reference}: {file.path} has {file.size:,} bytes, which is too large for a board"
+            )
         path = target / file.path.removeprefix(DATA)
         make_folders(path.parent)
         with registry.open(entry, file.path) as source, create(path) as copy:

@@ -1,4 +1,4 @@
-"""A published benchmark into its numbers, made again from its records, and the tables that a board is made of."""
+"""Checks of a published benchmark run: its metrics recomputed from its records, and the table that a board reads."""
 
 from __future__ import annotations
 
@@ -33,39 +33,39 @@ from runner.spec.origin import DATA
 from runner.version import __version__
 
 NOT_RECOMPUTED = "not recomputed"
-"""What the mark of a row begins with whose numbers are as published."""
+"""Prefix of the mark of a row that has the published metrics."""
 
 
 def checked_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bool) -> tuple[tuple[str, ...], str]:
-    """See that a run is what its release says, and write the files of its rows; marks, and the run's id.
+    """Check that a run matches its release, and write its table of rollouts; return its marks and the run's id.
 
     Raises:
-        NipRunError: it is not; which error says how it was found.
+        NipRunError: it does not match, or is malformed.
         OSError: a file cannot be written.
     """
     manifest = folder.manifest()
     _check_counts(manifest)
-    for wrong in wrong_kind(folder, release.facts):
-        raise ReleaseError(wrong)
+    for problem in wrong_kind(folder, release.facts):
+        raise ReleaseError(problem)
     _check_facts(release, {"run_id": manifest.run_id, "status": manifest.status, "benchmark": manifest.benchmark})
     if release.identity.get("run") not in (None, manifest.identity):
-        raise ReleaseError("its identity is another than that of its run")
+        raise ReleaseError("the identity in the release differs from that of its run")
     marks: tuple[str, ...] = ()
     accuracy = None
     if manifest.status in PLAYED:
         if not has_rollouts:
-            raise ReleaseError(f"it has no {DATA}/{ROLLOUTS_FILE}, of which its numbers could be made")
+            raise ReleaseError(f"it has no {DATA}/{ROLLOUTS_FILE}, which its metrics are recomputed from")
         published = read_json(folder.metrics)
         withheld = take_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
-        marks, numbers = _numbers(folder, published, withheld)
+        marks, numbers = _recompute_metrics(folder, published, withheld)
         marks = marks if withheld is None else (WITHHELD_MARK, *marks)
         atomic_write(folder.metrics, orjson.dumps(numbers))
-        of_game = {row["metric"]: row["value"] for row in numbers["metrics"] if row["agent"] is None}
-        accuracy = of_game.get(RANKING_METRIC)
+        game_metrics = {row["metric"]: row["value"] for row in numbers["metrics"] if row["agent"] is None}
+        accuracy = game_metrics.get(RANKING_METRIC)
         _write_rows(folder, key)
-    said = release.facts.get("accuracy")
-    if not is_same((said or {}).get("value"), accuracy):
-        raise ReleaseError(f"its release says accuracy {(said or {}).get('value')}, and its records {accuracy}")
+    stated = release.facts.get("accuracy")
+    if not is_same((stated or {}).get("value"), accuracy):
+        raise ReleaseError(f"its release says accuracy {(stated or {}).get('value')}, but its records give {accuracy}")
     folder.write_manifest(replace(manifest, run_id=key))
     return marks, manifest.run_id
 
@@ -74,22 +74,22 @@ def _check_counts(manifest: Manifest) -> None:
     for name in (*COUNTED, "cost_usd"):
         value = getattr(manifest, name)
         if value is not None and not 0 <= value <= MAX_COUNT:
-            raise ReleaseError(f"its manifest says {name} {value!r}, which no run comes to")
+            raise ReleaseError(f"its manifest says {name} {value!r}, which is out of range")
 
 
 def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
     for name, value in facts.items():
         if not is_same(release.facts.get(name), value):
-            raise ReleaseError(f"its release says {name} {release.facts.get(name)!r}, and its run {value!r}")
+            raise ReleaseError(f"its release says {name} {release.facts.get(name)!r}, but its run says {value!r}")
 
 
-def _numbers(
+def _recompute_metrics(
     folder: RunFolder, published: Mapping[str, Any], withheld: Dataset | None
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """A run's numbers by its records.
+    """Recompute a run's metrics from its records; return marks and metrics.
 
     Raises:
-        ReleaseError: they are others than those that this very version is said to have made.
+        ReleaseError: the manifest names this version, but the published metrics differ.
     """
     plan, manifest = played_plan(folder, withheld), folder.manifest()
     if plan.shape is not None:
@@ -97,18 +97,18 @@ def _numbers(
     records = Records(folder, plan)
     for row in rows_of(folder.path / ROLLOUTS_FILE):
         records.add(row)
-    again = records.summary()
+    recomputed = records.summary()
     if plan.debates is not None and plan.debates.stopped is not None:
         return (f"{NOT_RECOMPUTED}: it judges the debates of a run that had stopped",), dict(published)
-    differs = differing(published, again)
-    if differs and manifest.version == __version__:
-        raise ReleaseError(f"its numbers do not follow from its records: {'; '.join(differs[:5])}")
-    marks = (f"recomputed with {__version__} (made with {manifest.version}): {'; '.join(differs[:3])}",)
-    return marks if differs else (), merged(published, again)
+    differences = differing(published, recomputed)
+    if differences and manifest.version == __version__:
+        raise ReleaseError(f"its numbers do not follow from its records: {'; '.join(differences[:5])}")
+    marks = (f"recomputed with {__version__} (published with {manifest.version}): {'; '.join(differences[:3])}",)
+    return marks if differences else (), merged(published, recomputed)
 
 
 def _write_rows(folder: RunFolder, key: str) -> None:
-    """A run's rows as the table that boards are made of, in files of a bounded size on the way."""
+    """Write a run's rows as the Parquet table that a board reads, through JSON files of a bounded size."""
     paths: list[Path] = []
     longest = size = rows = 0
     file: IO[bytes] | None = None

@@ -1,4 +1,4 @@
-"""What a registry's board says of itself and of its rows, in words."""
+"""Texts that explain a registry's board and its rows."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from runner.registry.board.board import TIER, RegistryBoard
 from runner.registry.transports.listing import ReleaseEntry
 
 _SELF_REPORTED = (
-    "self-reported: a board replays no journal; that numbers follow from their records does not show that the games "
+    "self-reported: the board replays no journal; metrics that follow from their records do not prove that the games "
     "were played"
 )
 
 
 def tiers_in_words(board: RegistryBoard) -> str:
-    """What is known of the rows beyond what they say, whose word that is, and what shows more of one run."""
-    told = {row.tier.partition(" ")[0] for row in board.rows}
-    said = [
-        f"recomputed: {board.where} says that it has computed the numbers again from the journal; that the games were "
-        "played is the publisher's word"
-        if "recomputed" in told else "",
-        f"reproduced: {board.where} says that others, as many as it counts, have published another play with the same "
-        "result, whose numbers it has computed, too"
-        if "reproduced" in told else "",
-        _SELF_REPORTED if TIER in told else "",
+    """Explain the tiers of the rows, and name the command that checks one run further."""
+    tiers = {row.tier.partition(" ")[0] for row in board.rows}
+    explanations = [
+        f"recomputed: {board.where} says that it recomputed the metrics from the journal; only the publisher vouches "
+        "that the games were played"
+        if "recomputed" in tiers else "",
+        f"reproduced: {board.where} says that others (their number is in the tier) published another run with the "
+        "same result, whose metrics it recomputed too"
+        if "reproduced" in tiers else "",
+        _SELF_REPORTED if TIER in tiers else "",
     ]  # fmt: skip
-    shown = "; ".join(line for line in said if line)
-    return f"{shown}. Of one run this shows more: {verifying(board, board.rows[0].release)}"
+    text = "; ".join(line for line in explanations if line)
+    return f"{text}. To check one run further: {verifying(board, board.rows[0].release)}"
 
 
 def tier_in_words(entry: ReleaseEntry, where: str) -> str | None:
-    """How far a server says that it has checked one run; None where it says nothing, or is no server."""
+    """Describe how far the server says it checked one run; None if it does not say, or is not a server."""
     return f"{entry.vouched}, says {where}" if entry.vouched else None
 
 
 def verifying(board: RegistryBoard, release: str) -> str:
-    """The command that looks closer at a release of a board."""
+    """Return the command that checks a release of a board further."""
     return f"nip-run verify {release} --from {board.where}"
 
 
 def games_learnt_from(effort: Mapping[str, Any]) -> str:
-    """How many games all training behind a run learnt from."""
+    """Describe how many games all training behind a run learned from."""
     rollouts = effort["rollouts"] or 0
     if "rollouts" in effort["at_least"]:
         return f"at least {counted(rollouts, 'rollout')}" if rollouts else "not known"
@@ -50,12 +50,12 @@ def games_learnt_from(effort: Mapping[str, Any]) -> str:
 
 
 def not_shown(board: RegistryBoard) -> list[str]:
-    """What a board leaves out, a line each, with why."""
-    told = [f"left out: {release}: {why}" for release, why in board.left_out]
-    told += [
-        f"these say that their models come from each other, which cannot be: {', '.join(cycle)}"
+    """Describe what a board omits and why, one line each."""
+    lines = [f"left out: {release}: {reason}" for release, reason in board.left_out]
+    lines += [
+        f"these claim that their models come from each other, which is impossible: {', '.join(cycle)}"
         for cycle in board.cycles
     ]
     hidden = {"private": board.private, "yanked": board.yanked, "of an older version": board.older}
-    counts = [f"{number} {what}" for what, number in hidden.items() if number]
-    return [*told, f"not shown: {', '.join(counts)}"] if counts else told
+    counts = [f"{number} {kind}" for kind, number in hidden.items() if number]
+    return [*lines, f"not shown: {', '.join(counts)}"] if counts else lines
