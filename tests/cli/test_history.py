@@ -67,4 +67,4 @@ def test_an_unknown_name_gets_the_nearest_and_damage_is_named(results: Path, tmp
     assert done.returncode == 0
     assert "run/acme/learn@1" in done.stderr
     assert "learn-t1" in done.stdout
-    assert "ancestor learn is not here: what its training took is not known" in done.stdout
+    assert "ancestor learn is not here: the effort of its training is not known" in done.stdout

@@ -106,7 +106,7 @@ def test_an_agent_is_cut_out_with_its_model_and_without_its_address(tmp_path: Pa
     }  # fmt: skip
     assert len(draft.notes) == 2
     assert not any(word in every_byte(draft.bundle()) for word in (b"gpu7", b"/srv", b"8000"))
-    with pytest.raises(UsageError, match="--part with one of prover, verifier"):
+    with pytest.raises(UsageError, match="choose --part from prover, verifier"):
         component_draft(path, Kind.AGENT, naming("one"), "verifer")
 
 

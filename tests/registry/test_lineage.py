@@ -215,7 +215,7 @@ def test_a_missing_ancestor_is_a_tombstone_with_its_digest_and_what_lies_behind_
     gone = step("second", TWO, ONE, release="run/acme/second@1", release_sha256="ab" * 32)
     end = measured("end", TWO, step("first", ONE, BASE), gone)
     assert str(origin_of(end, FIRST).reason).endswith(f"which is not here (sha256:{'ab' * 32})")  # type: ignore[union-attr]
-    untold = "is not here: what its training took is not known"
+    untold = "is not here: the effort of its training is not known"
     assert marks(end, FIRST) == [f"ancestor run/acme/second@1 {untold}"]
     lines = step("gone", ONE, BASE), step("gone", TWO, ONE, iteration=1, release="run/acme/gone@1")
     measuring = {"datapoints_sha256": ["a", "b"]}

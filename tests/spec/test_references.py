@@ -263,7 +263,7 @@ def test_a_store_alone_pins_nothing(tmp_path: Path, project: Project) -> None:
     path = spec_file(tmp_path, size=SIZE, dataset={"path": "acme/sums@1"})
     (tmp_path / "nip-run.lock").write_text('{"format": 1, "releases": {}}', "utf-8")
     (said,) = problems(project, path)
-    assert "does not pin it; nip-run install dataset/acme/sums@1" in said
+    assert "does not pin it; run nip-run install dataset/acme/sums@1" in said
 
 
 def test_keys_and_programs_of_a_release_need_approval(project: Project) -> None:

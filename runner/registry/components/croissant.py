@@ -1,6 +1,6 @@
 """A dataset's description in Croissant 1.1 (JSON-LD of schema.org), which dataset searches and loaders read.
 
-`.ci/tools/croissant.py` has it checked, and rows loaded by it, by the format's own package.
+`.ci/tools/croissant.py` validates it, and loads rows with it, with the format's own package.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONTEXT: Mapping[str, Any] = dict(
         }.items()
     )
 )
-"""The context of the format's own examples."""
+"""The context in the format's own examples."""
 
 _FORMATS = {".jsonl": "application/jsonlines", ".csv": "text/csv", ".parquet": "application/x-parquet"}
 _TYPES = {"text": "sc:Text", "integer": "sc:Integer", "number": "sc:Float", "boolean": "sc:Boolean", "json": "sc:Text"}
@@ -59,25 +59,25 @@ def croissant_of(
     *,
     published: str | None = None,
 ) -> bytes:
-    """Describe a dataset's rows in files of one format, given by their paths in the release.
+    """Describe a dataset whose rows are in files of one format; `files` has their contents by path in the release.
 
     `columns` maps each column to `text`, `integer`, `number`, `boolean`, or `json` for nested or mixed values.
-    `published` is a date, as `2026-11-22`.
+    `published` is a date such as `2026-11-22`.
 
     Raises:
         OSError: a file cannot be read.
     """
-    described = [_file(path, files[path]) for path in sorted(files)]
-    said = {
+    distribution = [_describe_file(path, files[path]) for path in sorted(files)]
+    document = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": name,
         "description": description or name,
-        "license": UNSAID if licence is None else _licence(licence),
+        "license": UNSAID if licence is None else _license_url(licence),
         "version": "1.0.0",
         **({} if published is None else {"datePublished": published}),
-        "distribution": described,
+        "distribution": distribution,
         "recordSet": [
             {
                 "@type": "cr:RecordSet",
@@ -85,11 +85,14 @@ def croissant_of(
                 "name": "datapoints",
                 "description": "One row for each datapoint.",
                 **({"key": {"@id": "datapoints/id"}} if "id" in columns else {}),
-                "field": [_field(column, kind, described[0]["@id"]) for column, kind in columns.items()],
+                "field": [
+                    _describe_field(column, column_type, distribution[0]["@id"])
+                    for column, column_type in columns.items()
+                ],
             }
         ],
     }
-    return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -97,27 +100,29 @@ def column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     kinds: dict[str, str | None] = {}
     for row in rows:
         for name, value in row.items():
-            kind, before = _kind(value), kinds.get(name)
-            if before is None or kind is None:
-                kinds[name] = before or kind
-            elif kind != before:
-                kinds[name] = "number" if {kind, before} == {"integer", "number"} else "json"
+            kind, earlier = _kind_of(value), kinds.get(name)
+            if earlier is None or kind is None:
+                kinds[name] = earlier or kind
+            elif kind != earlier:
+                kinds[name] = "number" if {kind, earlier} == {"integer", "number"} else "json"
     return {name: kind or "text" for name, kind in kinds.items()}
 
 
-def _kind(value: Any) -> str | None:
+def _kind_of(value: Any) -> str | None:
     if value is None:
         return None
     return {bool: "boolean", int: "integer", float: "number", str: "text"}.get(type(value), "json")
 
 
-def _licence(licence: str) -> str:
+def _license_url(licence: str) -> str:
     """Return the URL of an SPDX license, or the given text for any other."""
-    known = all(sign.isalnum() or sign in ".-+" for sign in licence) and any(sign in "-." for sign in licence)
-    return f"{_SPDX}{licence}" if known or licence in ("MIT", "Zlib", "ISC") else licence
+    is_spdx = all(character.isalnum() or character in ".-+" for character in licence) and any(
+        character in "-." for character in licence
+    )
+    return f"{_SPDX}{licence}" if is_spdx or licence in ("MIT", "Zlib", "ISC") else licence
 
 
-def _file(path: str, content: Content) -> dict[str, Any]:
+def _describe_file(path: str, content: Content) -> dict[str, Any]:
     hashed, size = hashlib.sha256(), 0
     with opened(content) as file:
         while piece := file.read(PIECE):
@@ -134,7 +139,7 @@ def _file(path: str, content: Content) -> dict[str, Any]:
     }
 
 
-def _field(column: str, kind: str, file: str) -> dict[str, Any]:
+def _describe_field(column: str, kind: str, file: str) -> dict[str, Any]:
     return {
         "@type": "cr:Field",
         "@id": f"datapoints/{quote(column, safe='')}",

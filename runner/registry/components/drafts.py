@@ -18,9 +18,9 @@ from runner.results.provenance.file_pins import sources
 
 README = "README.md"
 
-Maker = Callable[[Path, Naming, str | None], UnnamedComponent]
+ComponentBuilder = Callable[[Path, Naming, str | None], UnnamedComponent]
 
-_MAKERS: Mapping[Kind, Maker] = {
+_BUILDERS: Mapping[Kind, ComponentBuilder] = {
     Kind.PROTOCOL: protocol,
     Kind.PROMPTS: prompts,
     Kind.DATASET: dataset,
@@ -31,7 +31,7 @@ _MAKERS: Mapping[Kind, Maker] = {
 }
 
 
-_BUILTIN = (package_data.PROTOCOLS, package_data.PROTOCOLS.parent, package_data.root() / "specs")
+_BUILTIN_FOLDERS = (package_data.PROTOCOLS, package_data.PROTOCOLS.parent, package_data.root() / "specs")
 
 
 def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
@@ -41,49 +41,49 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
     `agent`), the model group (`model`) or the group of the trainer (`trainer`) in that spec.
 
     Raises:
-        UsageError: its name cannot be one, or there is no such part.
-        SpecError: with everything that is wrong with its files.
-        ReleaseError: it cannot be published: it names what others cannot have.
+        UsageError: its name is missing or invalid, or the spec has no such part.
+        SpecError: its files have mistakes; the error lists them all.
+        ReleaseError: it names something that others cannot get, such as a run.
     """
     if kind not in COMPONENTS:
         raise UsageError(f"a {kind} is not a component; components are {comma_join(COMPONENTS)}")
-    wrong = None if naming.name is None else next(filter(None, map(wrong_word, _words(naming))), None)
-    if naming.name is None or wrong is not None:
-        raise UsageError(wrong or f"what is the {kind} called? --as OWNER/NAME@VERSION")
+    problem = None if naming.name is None else next(filter(None, map(wrong_word, _name_parts(naming))), None)
+    if naming.name is None or problem is not None:
+        raise UsageError(problem or f"the {kind} has no name; add --as OWNER/NAME@VERSION")
     if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
-        raise UsageError(f"--part names an agent, a trainer or a model group of a spec; leave it out for a {kind}")
+        raise UsageError(f"--part names an agent, a trainer or a model group of a spec; omit it for a {kind}")
     if not package_data.is_there(path) and any(
-        package_data.is_there(one / path) for one in (*_BUILTIN, package_data.root())
+        package_data.is_there(folder / path) for folder in (*_BUILTIN_FOLDERS, package_data.root())
     ):
         raise UsageError(
-            f"{path} comes with nip-run, and its version pins it, so any spec can name it; to publish a changed "
-            "version, give your copy of it"
+            f"{path} comes with nip-run, so any spec can name it without a release; to publish a changed "
+            "version, give the path of your copy"
         )
-    made = _MAKERS[kind](path, naming, part)
+    component = _BUILDERS[kind](path, naming, part)
     reference = Reference(kind, naming.owner, naming.name, naming.version)
     release = Release(
         kind=kind,
         owner=naming.owner,
         name=naming.name,
         version=naming.version,
-        description=naming.description or made.description,
+        description=naming.description or component.description,
         licence=naming.licence,
         visibility=naming.visibility,
-        identity=made.identity,
-        sources=sources(made.parts),
-        links=(*made.links, *_child_of(naming)),
-        facts=made.facts,
+        identity=component.identity,
+        sources=sources(component.parts),
+        links=(*component.links, *_parent_links(naming)),
+        facts=component.facts,
     )
     readme = _readme(release, reference).encode()
-    again = {README: lambda said, _: _readme(said, reference).encode()}
-    return Draft(release, {README: readme, **made.contents}, made.notes, again)
+    derived = {README: lambda redacted, _: _readme(redacted, reference).encode()}
+    return Draft(release, {README: readme, **component.contents}, component.notes, derived)
 
 
-def _words(naming: Naming) -> tuple[str, ...]:
+def _name_parts(naming: Naming) -> tuple[str, ...]:
     return naming.owner, naming.name or "", naming.version
 
 
-def _child_of(naming: Naming) -> tuple[ReleaseLink, ...]:
+def _parent_links(naming: Naming) -> tuple[ReleaseLink, ...]:
     if naming.child_of is None:
         return ()
     return (ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256),)
@@ -101,7 +101,7 @@ _SPEC_ENTRIES: Mapping[Kind, str] = {
 
 
 def spec_entry(release: Release) -> str:
-    """Return the entry with which a spec names an installed component."""
+    """Return the YAML entry that names an installed component in a spec."""
     return _SPEC_ENTRIES[release.kind].format(f"{release.owner}/{release.name}@{release.version}")
 
 

@@ -1,7 +1,7 @@
-"""Components from a file or folder: protocols, prompts and datasets, with their facts and identity.
+"""Build components from a file or folder: protocols, prompts and datasets, with their facts and identity.
 
-Each kind is checked as if a spec named it. The identity is the hash that runs record, so that two releases, or a
-release and a run, can be compared however their files are written.
+Each is checked as if a spec named it. The identity is the hash that runs record. It does not depend on how the files
+are written, so two releases, or a release and a run, can be compared by it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from runner.rollouts.identity import protocol_content
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
-_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
+_TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,23 @@ def protocol_identity(protocol: Protocol) -> str:
 
 
 def protocol_file(path: Path) -> tuple[bytes, Protocol]:
-    """Return a protocol's file as released, and the protocol: as written, or merged with what it extends.
+    """Return a protocol and its file for a release: as written, or merged with what it extends.
 
     Raises:
-        SpecError: with everything that is wrong with it.
+        SpecError: the file has mistakes; the error lists them all.
         ReleaseError: it cannot be read.
     """
     protocol = load_protocol(path.name, folder=path.absolute().parent, where=lambda _: Place(str(path)))
     stands_alone = EXTENDS not in read(path).data
-    return _read(path) if stands_alone else dump(_plain_protocol(protocol)).encode(), protocol
+    return _read_file(path) if stands_alone else dump(_plain_protocol(protocol)).encode(), protocol
 
 
 def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
     data: dict[str, Any] = to_plain(protocol.file)
-    if not protocol.is_turned:  # which a file declares by giving it
+    if not protocol.is_turned:  # a file that has this key declares that either agent can be first
         del data["parameters"]["verifier_first"]
-    cleaned: dict[str, Any] = without_nulls(data)
-    return cleaned
+    without_null_values: dict[str, Any] = without_nulls(data)
+    return without_null_values
 
 
 def without_nulls(value: Any) -> Any:
@@ -93,7 +93,7 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
+def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path} is not a protocol file; give a .yaml file")
     data, protocol = protocol_file(path)
@@ -131,24 +131,24 @@ def template_files(folder: Path) -> dict[str, bytes]:
 
     Raises:
         UsageError: there are none.
-        SpecError: with everything that is wrong with them.
+        SpecError: they have mistakes; the error lists them all.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; prompts are a folder of *{SUFFIX} files")
     files = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith("."))
     if not files:
-        raise UsageError(f"{folder} has no *{SUFFIX} file; prompts are one for each agent")
+        raise UsageError(f"{folder} has no *{SUFFIX} file; add a template for each agent")
     problems: list[Problem] = []
-    found = {}
+    contents = {}
     for path in files:
-        data = found[path.name] = _read(path, MAX_BYTES)
+        data = contents[path.name] = _read_file(path, MAX_BYTES)
         try:
             problems.extend(template_problems(data.decode("utf-8-sig"), Place(str(path)), None, names_columns=True))
         except UnicodeDecodeError as error:
             problems.append(Problem(Place(str(path)), "", f"not UTF-8 at byte {error.start}"))
     if problems:
         raise SpecError(problems)
-    return found
+    return contents
 
 
 def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -156,11 +156,11 @@ def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name.removesuffix(SUFFIX): data.decode("utf-8-sig") for name, data in files.items()}
 
 
-def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
+def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters
     files = template_files(path)
     prompts = PromptSet(sources_of(files))
     hashes = template_hashes(prompts.sources)
-    own = {name: sorted(used & VARIABLES.keys()) for name, used in prompts.variables.items()}
+    variables = {name: sorted(used & VARIABLES.keys()) for name, used in prompts.variables.items()}
     columns = sorted({name for used in prompts.variables.values() for name in used - VARIABLES.keys()})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return UnnamedComponent(
@@ -170,7 +170,7 @@ def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
         {
             "agents": agents,
             "columns": columns,
-            "templates": {name: {"sha256": hashes[name], "variables": own[name]} for name in sorted(hashes)},
+            "templates": {name: {"sha256": hashes[name], "variables": variables[name]} for name in sorted(hashes)},
         },
         description=f"Prompts of {comma_join(agents)}",
     )
@@ -179,17 +179,22 @@ def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
 # Datasets
 
 
-def dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
-    if path.suffix not in _SUFFIXES:
-        raise UsageError(f"{path} is not a dataset file; give a file with suffix {comma_join(_SUFFIXES)}")
+def dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters
+    if path.suffix not in _TABLE_SUFFIXES:
+        raise UsageError(f"{path} is not a dataset file; give a file with suffix {comma_join(_TABLE_SUFFIXES)}")
     settings = DatasetSettings(path=path.name)
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
     name = f"dataset{path.suffix}"
     licence = naming.dataset_licence or naming.licence
-    labels = Counter("none" if point.label is None else str(point.label) for point in dataset.datapoints)
-    splits = Counter(str(split) for split in (point.columns.get("split") for point in dataset.datapoints) if split)
+    labels = Counter("none" if datapoint.label is None else str(datapoint.label) for datapoint in dataset.datapoints)
+    splits = Counter(
+        str(split) for split in (datapoint.columns.get("split") for datapoint in dataset.datapoints) if split
+    )
     description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
-    columns = {"id": "text", **column_kinds({"label": p.label, **p.columns} for p in dataset.datapoints)}
+    columns = {
+        "id": "text",
+        **column_kinds({"label": datapoint.label, **datapoint.columns} for datapoint in dataset.datapoints),
+    }
     croissant = croissant_of(naming.name or path.stem, description, licence, {name: path}, columns)
     return UnnamedComponent(
         {Kind.DATASET: PinnedFiles(path, (path,))},
@@ -202,12 +207,12 @@ def dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
             "splits": dict(sorted(splits.items())),
             "licence": licence,
         },
-        notes=() if licence else ("no license is given, so nobody may use it; add --license",),
+        notes=() if licence else ("no license is given, so no one may use it; add --license",),
         description=description,
     )
 
 
-def _read(path: Path, most: int = 1 << 20) -> bytes:
+def _read_file(path: Path, most: int = 1 << 20) -> bytes:
     try:
         return read_bounded(path, most)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Pins of everything that a spec names, and a copy of the spec with a version in every reference."""
+"""Pin everything that a spec names, and write a copy of the spec with a version in every reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.spec.loader import Spec
 
 @dataclass(frozen=True)
 class FrozenPin:
-    """How a part of a spec is pinned, as a release or as a file in a commit, or why it is not."""
+    """A part of a spec, and the release or the commit that pins it, or the reason why it is not pinned."""
 
     part: str
     """`spec`, `protocol`, `prompts`, `dataset`, or the slot of a release, such as `agents.verifier`."""
@@ -46,7 +46,7 @@ class FrozenPin:
 
     @property
     def what(self) -> str:
-        """The release, or the file with its commit."""
+        """The release, or the file and its commit."""
         if self.release is not None or self.source is None:
             return self.release or self.part
         path, repository, commit = self.source.path or self.part, self.source.repository, self.source.commit
@@ -54,7 +54,7 @@ class FrozenPin:
 
     @property
     def state(self) -> str:
-        """`installed`, `clean`, or why it is not pinned."""
+        """`installed`, `clean`, or the reason why it is not pinned."""
         if self.is_pinned:
             return "clean" if self.release is None else "installed"
         return self.why_not or "not known"
@@ -66,16 +66,16 @@ class FrozenPin:
 
 def pins_of(specs: Iterable[Spec]) -> list[FrozenPin]:
     """Return the pins of all points of a spec, without duplicates, sorted by part."""
-    found: dict[FrozenPin, None] = {}
+    pins: dict[FrozenPin, None] = {}
     for spec in specs:
         for slot, use in spec.components.items():
-            found[FrozenPin(slot, release=use.release, sha256=use.sha256)] = None
+            pins[FrozenPin(slot, release=use.release, sha256=use.sha256)] = None
         for part, source in sources_of(spec).items():
-            found[FrozenPin(part, source)] = None
-    return sorted(found, key=lambda pin: (pin.part, pin.how))
+            pins[FrozenPin(part, source)] = None
+    return sorted(pins, key=lambda pin: (pin.part, pin.how))
 
 
-_KINDS: dict[KeyPath, Kind] = {
+_REFERENCE_KINDS: dict[KeyPath, Kind] = {
     ("extends",): Kind.SPEC,
     ("protocol", "use"): Kind.PROTOCOL,
     ("prompts",): Kind.PROMPTS,
@@ -91,19 +91,19 @@ def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
     """Write a copy of a spec file with its comments and with the version of every release that it names.
 
     Raises:
-        UsageError: the file exists, or is in another folder than the spec, whose paths are relative to its folder.
+        UsageError: the file exists, or is not in the spec's folder, to which the paths in the spec are relative.
         RunError: it cannot be written.
     """
     if target.absolute().parent.resolve() != path.absolute().parent.resolve():
-        raise UsageError(f"-o {target}: the paths in {path} are relative to its folder; give a file beside it")
-    used = [use for spec in specs for use in spec.components.values()]
+        raise UsageError(f"-o {target}: the paths in {path} are relative to its folder; choose a file in that folder")
+    uses = [use for spec in specs for use in spec.components.values()]
 
-    def pinned(at: KeyPath, text: str) -> str | None:
-        kind = _kind_at(at)
-        return None if kind is None or not is_reference(text) else _pinned(text, kind, used)
+    def with_version(keys: KeyPath, text: str) -> str | None:
+        kind = _kind_at(keys)
+        return None if kind is None or not is_reference(text) else _with_version(text, kind, uses)
 
     try:
-        frozen = with_new_texts(read_bounded(path, MAX_BYTES).decode(), pinned)
+        frozen = with_new_texts(read_bounded(path, MAX_BYTES).decode(), with_version)
         with os.fdopen(create_only(target, os.O_WRONLY), "wb") as file:
             file.write(frozen.encode())
     except FileExistsError as error:
@@ -112,21 +112,23 @@ def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
         raise RunError(f"cannot write {target}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _kind_at(at: KeyPath) -> Kind | None:
-    names = at[:1] if at[:1] == ("extends",) else at  # one, or a list of them
-    for key, kind in _KINDS.items():
+def _kind_at(keys: KeyPath) -> Kind | None:
+    names = keys[:1] if keys[:1] == ("extends",) else keys  # `extends` is a reference or a list of references
+    for key, kind in _REFERENCE_KINDS.items():
         if len(key) == len(names) and all(part in ("*", name) for part, name in zip(key, names, strict=True)):
             return kind
     return None
 
 
-def _pinned(text: str, kind: Kind, used: Iterable[ComponentUse]) -> str | None:
-    """Return a reference with the version that was found; None if it has a version."""
-    meant = parse(text, kind)
-    if isinstance(meant, Digest) or meant.version is not None:
+def _with_version(text: str, kind: Kind, uses: Iterable[ComponentUse]) -> str | None:
+    """Return a reference with the version of the release that is used; None if it has a version already."""
+    written = parse(text, kind)
+    if isinstance(written, Digest) or written.version is not None:
         return None
-    for use in used:
-        found = parse(use.release)
-        if isinstance(found, Reference) and (found.kind, found.owner, found.name) == (kind, meant.owner, meant.name):
-            return f"{'' if not text.startswith(f'{kind}/') else f'{kind}/'}{meant.owner}/{meant.name}@{found.version}"
+    for use in uses:
+        used = parse(use.release)
+        if isinstance(used, Reference) and (used.kind, used.owner, used.name) == (kind, written.owner, written.name):
+            return (
+                f"{'' if not text.startswith(f'{kind}/') else f'{kind}/'}{written.owner}/{written.name}@{used.version}"
+            )
     return None

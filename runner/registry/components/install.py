@@ -1,4 +1,4 @@
-"""References, or a lock, into installed releases: the whole walk over what they need first, and then all of it."""
+"""Install releases by reference or from a lock: find everything that they need first, then install all of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_DEPENDENCIES = 1_000
 
 @dataclass(frozen=True)
 class Install:
-    """What became of one release."""
+    """The result of installing one release."""
 
     reference: Reference
     sha256: str
@@ -30,16 +30,16 @@ class Install:
     notes: tuple[str, ...] = ()
 
 
-_Wanted = dict[Reference, tuple[Registry | None, ReleaseEntry]]
-"""Releases by name, each with the registry that has it; None where it is installed already."""
+_Selected = dict[Reference, tuple[Registry | None, ReleaseEntry]]
+"""Releases to install, each with its registry, or None if it is installed already."""
 
 
 class Installer:
-    """Installs into a store, and pins in a lock. The registries that it opens are closed with it."""
+    """Installer of releases into a store, which pins them in a lock; it closes the registries that it opens."""
 
     def __init__(self, store: Store, lock: Lock, where: str | None = None) -> None:
         self.store, self.lock, self.where = store, lock, where
-        self._open: dict[str, Registry] = {}
+        self._registries: dict[str, Registry] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -48,123 +48,123 @@ class Installer:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def install(self, named: Sequence[str]) -> list[Install]:
-        """Releases by reference, with all that they need; pinned, by their versions.
+    def install(self, references: Sequence[str]) -> list[Install]:
+        """Install releases by reference with everything that they need, and pin them.
 
         Raises:
-            UsageError: one is no reference to a component; or no registry is named.
-            NotPublished: one, or one that it needs, is in no registry; nothing was installed.
-            TakenError: the store, or the lock, has another release of this name; the lock is as it was.
+            UsageError: a reference does not name a component, or no registry is known.
+            NotPublished: a release, or one that it needs, is not in the registry; nothing was installed.
+            TakenError: the store or the lock has another release of this name; the lock is unchanged.
             ReleaseError: a file is damaged.
         """
-        wanted: _Wanted = {}
-        for text in named:
-            meant = parse(text)
-            registry, entry = self._found(meant)
+        selected: _Selected = {}
+        for text in references:
+            reference = parse(text)
+            registry, entry = self._find(reference)
             _check_component(entry.reference)
-            self._walk(registry, entry, wanted)
-        return self._take(wanted)
+            self._select(registry, entry, selected)
+        return self._install_all(selected)
 
     def restore(self) -> list[Install]:
-        """All that the lock pins, by its hashes; those that are there are checked.
+        """Install all releases that the lock pins, by their hashes; check those that are installed already.
 
         Raises:
-            NotPublished, ReleaseError: as `install`; also where a registry has another release than is pinned.
+            NotPublished, ReleaseError: as `install`; also if a registry has another release than the lock pins.
         """
-        wanted: _Wanted = {}
-        for reference, pin in sorted(self.lock.pins.items(), key=lambda one: str(one[0])):
+        selected: _Selected = {}
+        for reference, pin in sorted(self.lock.pins.items(), key=lambda item: str(item[0])):
             if self.store.has(reference) and self.store.check(reference).sha256 == pin.sha256:
-                wanted[reference] = (None, ReleaseEntry(reference, pin.sha256))
+                selected[reference] = (None, ReleaseEntry(reference, pin.sha256))
                 continue
             registry = self._registry(self.where or self.lock.where(reference))
             entry = registry.find(reference)
             if entry.sha256 != pin.sha256:
                 raise ReleaseError(
-                    f"{reference} in {registry.where} is sha256:{entry.sha256[:12]}, and {self.lock.path} pins "
-                    f"sha256:{pin.sha256[:12]}: it is not what was installed before"
+                    f"{reference} in {registry.where} is sha256:{entry.sha256[:12]}, but {self.lock.path} pins "
+                    f"sha256:{pin.sha256[:12]}: it is not the release that was installed before"
                 )
-            wanted[reference] = (registry, entry)
-        return self._take(wanted)
+            selected[reference] = (registry, entry)
+        return self._install_all(selected)
 
     def _registry(self, where: str | None) -> Registry:
         key = where or ""
-        if key not in self._open:
-            self._open[key] = self._stack.enter_context(to_read(where))
-        return self._open[key]
+        if key not in self._registries:
+            self._registries[key] = self._stack.enter_context(to_read(where))
+        return self._registries[key]
 
-    def _found(self, meant: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
-        """The release that is meant; one that is installed, or pinned, is not looked for in another registry."""
-        if self.where is None and isinstance(meant, Reference) and meant in self.lock.pins:
-            registry = self._registry(self.lock.where(meant))
-            return registry, registry.find(meant)
-        if self.where is None and isinstance(meant, Reference) and meant.version and self.store.has(meant):
-            return None, ReleaseEntry(meant, self.store.check(meant).sha256)
-        registry = self._registry(self.where or self._usual())
-        return registry, registry.find(meant)
+    def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
+        """Find a release: in its registry if it is pinned, in the store if it is installed, else in the default one."""
+        if self.where is None and isinstance(reference, Reference) and reference in self.lock.pins:
+            registry = self._registry(self.lock.where(reference))
+            return registry, registry.find(reference)
+        if self.where is None and isinstance(reference, Reference) and reference.version and self.store.has(reference):
+            return None, ReleaseEntry(reference, self.store.check(reference).sha256)
+        registry = self._registry(self.where or self._default_where())
+        return registry, registry.find(reference)
 
-    def _usual(self) -> str | None:
-        """The registry of those who name none; without one, that of all which the lock pins."""
+    def _default_where(self) -> str | None:
+        """Return the default registry: None for that of the environment, else the only one in the lock."""
         return None if os.environ.get(VARIABLE) else self.lock.only_where()
 
-    def _walk(self, registry: Registry | None, entry: ReleaseEntry, wanted: _Wanted) -> None:
-        """Add a release, and those that it needs, which are where it is."""
+    def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selected) -> None:
+        """Select a release and everything that it needs, which is in the same registry."""
         pending = [(registry, entry)]
         while pending:
             registry, entry = pending.pop()
-            if entry.reference in wanted:
+            if entry.reference in selected:
                 continue
-            wanted[entry.reference] = (registry, entry)
-            if len(wanted) > MAX_DEPENDENCIES:
-                raise ReleaseError(f"more than {MAX_DEPENDENCIES:,} releases need each other; nothing was installed")
-            release = self._manifest(registry, entry)
+            selected[entry.reference] = (registry, entry)
+            if len(selected) > MAX_DEPENDENCIES:
+                raise ReleaseError(f"a release needs more than {MAX_DEPENDENCIES:,} others; nothing was installed")
+            release = self._read_manifest(registry, entry)
             for reference, sha256 in needed(release):
-                pending.append(self._needed(registry, entry.reference, reference, sha256))
+                pending.append(self._find_needed(registry, entry.reference, reference, sha256))
 
-    def _manifest(self, registry: Registry | None, entry: ReleaseEntry) -> Release:
+    def _read_manifest(self, registry: Registry | None, entry: ReleaseEntry) -> Release:
         if registry is None:
             return self.store.check(entry.reference).release
         return registry.read(entry)[0]
 
-    def _needed(
-        self, registry: Registry | None, by: Reference, reference: Reference, sha256: str | None
+    def _find_needed(
+        self, registry: Registry | None, dependent: Reference, reference: Reference, sha256: str | None
     ) -> tuple[Registry | None, ReleaseEntry]:
         try:
             if registry is not None:
-                found: tuple[Registry | None, ReleaseEntry] = registry, registry.find(reference)
+                match: tuple[Registry | None, ReleaseEntry] = registry, registry.find(reference)
             else:
-                found = None, ReleaseEntry(reference, self.store.check(reference).sha256)
+                match = None, ReleaseEntry(reference, self.store.check(reference).sha256)
         except NotPublished as error:
             if not self.store.has(reference):
-                raise NotPublished(f"{by} needs {reference}: {error}; nothing was installed") from error
-            found = None, ReleaseEntry(reference, self.store.check(reference).sha256)
-        if sha256 is not None and found[1].sha256 != sha256:
+                raise NotPublished(f"{dependent} needs {reference}: {error}; nothing was installed") from error
+            match = None, ReleaseEntry(reference, self.store.check(reference).sha256)
+        if sha256 is not None and match[1].sha256 != sha256:
             raise ReleaseError(
-                f"{by} needs {reference} as sha256:{sha256[:12]}, and there it is sha256:{found[1].sha256[:12]}; "
+                f"{dependent} needs {reference} as sha256:{sha256[:12]}, but found sha256:{match[1].sha256[:12]}; "
                 "nothing was installed"
             )
-        return found
+        return match
 
-    def _take(self, wanted: _Wanted) -> list[Install]:
-        done = []
-        for reference in sorted(wanted, key=str):
-            registry, entry = wanted[reference]
+    def _install_all(self, selected: _Selected) -> list[Install]:
+        results = []
+        for reference in sorted(selected, key=str):
+            registry, entry = selected[reference]
             was_there = self.store.has(reference)
-            there = self.store.check(reference) if registry is None else self.store.add(registry, entry)
+            installed = self.store.check(reference) if registry is None else self.store.add(registry, entry)
             where = self.store.came_from(reference) if registry is None else registry.where
             notes = () if entry.yanked is None else (f"{reference} was yanked: {entry.yanked}",)
-            done.append(Install(reference, there.sha256, where or f"file:{self.store.root}", was_there, notes))
-        self.lock = self.lock.add({one.reference: LockedPin(one.sha256, one.where) for one in done})
-        return done
+            results.append(Install(reference, installed.sha256, where or f"file:{self.store.root}", was_there, notes))
+        self.lock = self.lock.add({result.reference: LockedPin(result.sha256, result.where) for result in results})
+        return results
 
 
-_NEEDED = ("protocol", "prompts", "dataset", "extends")
-_NEEDED_FOR = ("agent:", "trainer:", "model:", "extends:")
+_NEEDED_ROLES = ("protocol", "prompts", "dataset", "extends")
+_NEEDED_ROLE_PREFIXES = ("agent:", "trainer:", "model:", "extends:")
 
 
 def needed(release: Release) -> Iterator[tuple[Reference, str | None]]:
-    """The releases without which a component cannot be used: what it names; and their hashes where they are known."""
+    """Yield the releases that a component names and needs, with their hashes if they are known."""
     for link in release.links:
-        if link.release is not None and (link.role in _NEEDED or link.role.startswith(_NEEDED_FOR)):
+        if link.release is not None and (link.role in _NEEDED_ROLES or link.role.startswith(_NEEDED_ROLE_PREFIXES)):
             reference = parse(link.release)
             if isinstance(reference, Reference) and reference.kind in COMPONENTS and reference.version is not None:
                 yield reference, link.sha256
@@ -172,4 +172,6 @@ def needed(release: Release) -> Iterator[tuple[Reference, str | None]]:
 
 def _check_component(reference: Reference) -> None:
     if reference.kind not in COMPONENTS:
-        raise UsageError(f"{reference} is a {reference.kind}, which no spec names; nip-run get {reference} DIR gets it")
+        raise UsageError(
+            f"{reference} is a {reference.kind}, which no spec names; fetch it with nip-run get {reference} DIR"
+        )

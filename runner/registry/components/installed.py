@@ -1,4 +1,4 @@
-"""What a spec names by reference, into the installed release that is meant: by the lock, from the store."""
+"""Find the installed releases that a spec names by reference, with the lock and the store."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAIN_FILES: Mapping[Kind, str] = {
     Kind.SPEC: "spec.yaml",
     Kind.MODEL: "model.yaml",
 }
-"""The file of a release that a reference to it stands for; of prompts it is the folder, of a dataset its one table."""
+"""The file that a reference to a release stands for. For prompts it is the folder, for a dataset its one table."""
 
 DATASETS = ("dataset.jsonl", "dataset.csv", "dataset.parquet", "dataset.json")
 
 
 @dataclass(frozen=True)
 class Finder:
-    """Looks up what the specs of a folder name."""
+    """Finder of the releases that the specs of a folder name."""
 
     folder: Path
     store: Store
@@ -39,75 +39,89 @@ class Finder:
     def lock(self) -> Lock:
         return Lock.above(self.folder)
 
-    def find(self, kind: Kind, named: str) -> ComponentUse:
-        """See `FindComponent`.
+    def find(self, kind: Kind, text: str) -> ComponentUse:
+        """Find the installed release that a reference in a spec means; see `FindComponent`.
 
         Raises:
-            UsageError: it is no reference to a release of this kind.
+            UsageError: it is not a reference to a release of this kind.
             NotPublished: it is not installed, or the lock does not name it.
-            ReleaseError: it is damaged, or is another than the lock says.
+            ReleaseError: it is damaged, or another release than the lock pins.
         """
-        meant = parse(named, kind)
-        reference = self._by_hash(meant, kind) if isinstance(meant, Digest) else self._pinned(meant)
-        there = self._checked(reference)
-        if not isinstance(meant, Digest) and there.sha256 != self.lock.pins[reference].sha256:
+        reference_or_hash = parse(text, kind)
+        reference = (
+            self._by_hash(reference_or_hash, kind)
+            if isinstance(reference_or_hash, Digest)
+            else self._find_pinned(reference_or_hash)
+        )
+        installed = self._check(reference)
+        if not isinstance(reference_or_hash, Digest) and installed.sha256 != self.lock.pins[reference].sha256:
             raise ReleaseError(
-                f"{reference} is installed as sha256:{there.sha256[:12]}, and {self.lock.path} pins "
+                f"{reference} is installed as sha256:{installed.sha256[:12]}, but {self.lock.path} pins "
                 f"sha256:{self.lock.pins[reference].sha256[:12]}; nip-run uninstall {reference}, then nip-run install"
             )
-        return ComponentUse(_main(there), str(reference), there.sha256)
+        return ComponentUse(_main_path(installed), str(reference), installed.sha256)
 
     def _by_hash(self, digest: Digest, kind: Kind) -> Reference:
-        """Which needs no pin: it says the one release itself."""
+        """Return the release with a hash, which needs no pin."""
         try:
-            found = self.store.by_hash(digest)
+            reference = self.store.by_hash(digest)
         except NotPublished as error:
-            raise NotPublished(f"{digest} is not installed; {self._to_install(digest)}") from error
-        if found.kind != kind:
-            raise ReleaseError(f"{digest} is {found}, and a {kind} belongs here")
-        return found
+            raise NotPublished(f"{digest} is not installed; {self._install_command(digest)}") from error
+        if reference.kind != kind:
+            raise ReleaseError(f"{digest} is {reference}, but a {kind} is expected here")
+        return reference
 
-    def _pinned(self, meant: Reference) -> Reference:
-        found = self.lock.find(meant)
-        if found is not None:
-            return found
-        if meant.version is not None and self.store.has(meant):
-            raise NotPublished(f"{meant} is installed, and {self.lock.path} does not pin it; nip-run install {meant}")
-        near = nearest(meant, self.lock.pins).removeprefix("; ")
-        hint = f". Or {near}" if near else ""
-        raise NotPublished(f"{meant} is not installed; {self._to_install(meant)}{hint}")
+    def _find_pinned(self, reference: Reference) -> Reference:
+        pinned = self.lock.find(reference)
+        if pinned is not None:
+            return pinned
+        if reference.version is not None and self.store.has(reference):
+            raise NotPublished(
+                f"{reference} is installed, but {self.lock.path} does not pin it; run nip-run install {reference}"
+            )
+        suggestion = nearest(reference, self.lock.pins).removeprefix("; ")
+        hint = f". Or {suggestion}" if suggestion else ""
+        raise NotPublished(f"{reference} is not installed; {self._install_command(reference)}{hint}")
 
-    def _to_install(self, meant: Reference | Digest) -> str:
-        """The command, with the registry where that does not follow from the lock or the environment."""
-        usual = os.environ.get(VARIABLE) or self.lock.only_where()
-        return f"nip-run install {meant}" + ("" if usual else " --from WHERE")
+    def _install_command(self, reference: Reference | Digest) -> str:
+        """Return the command that installs a release, with --from unless the environment or lock has a registry."""
+        default = os.environ.get(VARIABLE) or self.lock.only_where()
+        return f"nip-run install {reference}" + ("" if default else " --from WHERE")
 
-    def _checked(self, reference: Reference) -> Installed:
+    def _check(self, reference: Reference) -> Installed:
         try:
             return self.store.check(reference)
         except NotPublished as error:
             raise NotPublished(
-                f"{reference} is not installed here, though {self.lock.path} pins it; nip-run install"
+                f"{reference} is not installed, but {self.lock.path} pins it; run nip-run install"
             ) from error
 
 
-def nearest(meant: Reference, known: Iterable[Reference]) -> str:
-    """`; did you mean ...?` with the release that is named most like this one, by its own name, whoever its owner."""
-    named = {one.name: one for one in sorted(known, key=str) if one.kind == meant.kind}
-    found = named.get(meant.name) or next((one for n, one in named.items() if did_you_mean(meant.name, [n])), None)
-    return "" if found is None else f"; did you mean '{found if meant.version else found.at('')}'?".replace("@'", "'")
+def nearest(reference: Reference, candidates: Iterable[Reference]) -> str:
+    """Return `; did you mean ...?` with the release whose name is most similar, regardless of its owner."""
+    by_name = {
+        candidate.name: candidate for candidate in sorted(candidates, key=str) if candidate.kind == reference.kind
+    }
+    closest = by_name.get(reference.name) or next(
+        (candidate for name, candidate in by_name.items() if did_you_mean(reference.name, [name])), None
+    )
+    return (
+        ""
+        if closest is None
+        else f"; did you mean '{closest if reference.version else closest.at('')}'?".replace("@'", "'")
+    )
 
 
-def _main(there: Installed) -> Path:
-    """The file or folder that an installed release stands for.
+def _main_path(installed: Installed) -> Path:
+    """Return the file or folder that an installed release stands for.
 
     Raises:
         ReleaseError: it has none.
     """
-    if there.release.kind == Kind.PROMPTS:
-        return there.folder
-    names = DATASETS if there.release.kind == Kind.DATASET else (MAIN_FILES.get(there.release.kind, ""),)
-    found = next((name for name in names if there.release.file(name) is not None), None)
-    if found is None:
-        raise ReleaseError(f"{there.release.reference} has no {names[0]}, so that nothing can be made of it")
-    return there.folder / found
+    if installed.release.kind == Kind.PROMPTS:
+        return installed.folder
+    names = DATASETS if installed.release.kind == Kind.DATASET else (MAIN_FILES.get(installed.release.kind, ""),)
+    main_file = next((name for name in names if installed.release.file(name) is not None), None)
+    if main_file is None:
+        raise ReleaseError(f"{installed.release.reference} cannot be used: it has no {names[0]}")
+    return installed.folder / main_file

@@ -1,6 +1,6 @@
-"""`nip-run.lock`: which release each reference of a project's specs means, by hash, and where it came from.
+"""The file `nip-run.lock`: the release that each reference in a project's specs means, by hash, and its registry.
 
-It is written to be kept under version control: JSON, sorted, one line a release.
+It belongs under version control: JSON, sorted, one line per release.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from runner.documents.source_tree import upwards
 from runner.registry.transports.registry import version_order
 
 LOCK = "nip-run.lock"
-HELD = ".nip-run.lock.held"
-"""The side file that whoever writes the lock holds."""
+WRITE_LOCK = ".nip-run.lock.held"
+"""The file that a process locks while it writes the lock."""
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
 MAX_WHERE = 1_000
 WAIT_SECONDS = 30.0
 
-_HEX = re.compile(r"[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONFLICT = re.compile(rb"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class LockedPin:
-    """The one release that a reference means."""
+    """The hash and registry of the release that a reference means."""
 
     sha256: str
     where: str
-    """The registry that it was installed from; a folder in the project, from the lock's own."""
+    """The registry that it was installed from; a folder in the project is relative to the lock."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """What a lock file says; one that is not there pins nothing."""
+    """The pins in a lock file; a missing file has none."""
 
     path: Path
     pins: Mapping[Reference, LockedPin] = field(default_factory=dict)
 
     @classmethod
     def above(cls, folder: Path) -> Lock:
-        """The nearest lock of a folder and those above it, else that of the current folder.
+        """Read the nearest lock in a folder or above it, else that of the current folder.
 
-        One that came with what was got from elsewhere says nothing of what this user installed, and is passed over.
+        A lock in a fetched release is skipped: it does not pin what this user installed.
 
         Raises:
             ReleaseError: it is damaged.
@@ -65,13 +65,13 @@ class Lock:
         start = folder.absolute()
         while (got := fetched_folder([start])) is not None and got != got.parent:
             start = got.parent
-        above = (up / LOCK for up in upwards(start))
-        found = next((path for path in above if is_file(path)), Path.cwd() / LOCK)
-        return cls.read(found)
+        candidates = (up / LOCK for up in upwards(start))
+        path = next((path for path in candidates if is_file(path)), Path.cwd() / LOCK)
+        return cls.read(path)
 
     @classmethod
     def read(cls, path: Path) -> Lock:
-        """Raises ReleaseError where it is damaged, or cannot be read."""
+        """Read a lock file. Raises ReleaseError: it is damaged, or cannot be read."""
         try:
             data = read_bounded(path, MAX_BYTES)
         except FileNotFoundError:
@@ -81,74 +81,80 @@ class Lock:
         if conflict := _CONFLICT.search(data):
             line = data[: conflict.start()].count(b"\n") + 1
             raise ReleaseError(
-                f"{path}:{line}: a merge left both sides here; keep the lines of each release that is meant"
+                f"{path}:{line}: a merge left a conflict here; keep one line for each release, and remove the markers"
             )
         try:
-            return cls(path, _pins(loads(data)))
+            return cls(path, _parse_pins(loads(data)))
         except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
             raise ReleaseError(f"{path} is damaged: {error}; restore it, or remove it and install again") from error
 
     def find(self, reference: Reference) -> Reference | None:
-        """The pinned release that is meant: without a version, the newest of that name."""
+        """Return the pinned release that a reference means: without a version, the newest of that name."""
         if reference.version is not None:
             return reference if reference in self.pins else None
-        named = [one for one in self.pins if one.at("") == reference.at("")]
-        return max(named, key=lambda one: version_order(one.version or ""), default=None)
+        versions = [pinned for pinned in self.pins if pinned.at("") == reference.at("")]
+        return max(versions, key=lambda pinned: version_order(pinned.version or ""), default=None)
 
     def by_hash(self, digest: Digest) -> list[Reference]:
-        """The pinned releases whose manifest has this hash."""
-        return [one for one, pin in self.pins.items() if pin.sha256.startswith(digest.hex)]
+        """Return the pinned releases whose manifest has this hash."""
+        return [reference for reference, pin in self.pins.items() if pin.sha256.startswith(digest.hex)]
 
     def where(self, reference: Reference) -> str:
-        """The registry that a release was installed from, as a command takes it."""
+        """Return the registry that a release was installed from, as a command-line argument."""
         where = self.pins[reference].where
         inside = where.removeprefix("file:./")
         return where if inside == where else f"file:{(self.path.parent / inside).absolute()}"
 
     def only_where(self) -> str | None:
-        """The one registry that all of it was installed from; None where there are several, or none."""
-        found = {self.where(reference) for reference in self.pins}
-        return found.pop() if len(found) == 1 else None
+        """Return the registry that all releases were installed from; None if there are several or none."""
+        registries = {self.where(reference) for reference in self.pins}
+        return registries.pop() if len(registries) == 1 else None
 
     def add(self, pins: Mapping[Reference, LockedPin]) -> Lock:
-        """Write further pins, whoever else writes some now.
+        """Add pins to the file, even while other processes change it.
 
         Raises:
             TakenError: a reference is pinned to another release; nothing was written.
             RunError: it cannot be written.
         """
-        with self._held() as now:
+        with self._locked() as current:
             conflicts = [
-                f"{reference} is pinned to sha256:{there.sha256[:12]} from {there.where}, and {pin.where} has "
+                f"{reference} is pinned to sha256:{pinned.sha256[:12]} from {pinned.where}, but {pin.where} has "
                 f"sha256:{pin.sha256[:12]}"
                 for reference, pin in pins.items()
-                if (there := now.pins.get(reference)) is not None and there.sha256 != pin.sha256
+                if (pinned := current.pins.get(reference)) is not None and pinned.sha256 != pin.sha256
             ]
             if conflicts:
                 raise TakenError(
-                    f"{'; '.join(conflicts)}. A version never changes, so that one of the two is not what it says; to "
-                    f"take the other one, remove the line from {self.path}"
+                    f"{'; '.join(conflicts)}. A version never changes, so one of the two is not genuine; to "
+                    f"use the other one, remove the line from {self.path}"
                 )
-            new = {reference: pin for reference, pin in pins.items() if reference not in now.pins}
-            return now.write({**now.pins, **{one: self._inside(pin) for one, pin in new.items()}}) if new else now
+            new = {reference: pin for reference, pin in pins.items() if reference not in current.pins}
+            return (
+                current.write({**current.pins, **{reference: self._relative(pin) for reference, pin in new.items()}})
+                if new
+                else current
+            )
 
     def remove(self, references: set[Reference]) -> Lock:
-        """Write it without these pins. Raises as `add`."""
-        with self._held() as now:
-            return now.write({one: pin for one, pin in now.pins.items() if one not in references})
+        """Remove pins from the file. Raises as `add`."""
+        with self._locked() as current:
+            return current.write(
+                {reference: pin for reference, pin in current.pins.items() if reference not in references}
+            )
 
     def write(self, pins: Mapping[Reference, LockedPin]) -> Lock:
-        atomic_write(self.path, _text(pins))
+        atomic_write(self.path, _format_pins(pins))
         return Lock(self.path, pins)
 
     @contextmanager
-    def _held(self) -> Iterator[Lock]:
-        """The lock as it is now, which nobody else writes in the meantime."""
-        with locked(self.path.with_name(HELD), str(self.path), WAIT_SECONDS):
+    def _locked(self) -> Iterator[Lock]:
+        """Yield the current pins while no other process can write the file."""
+        with locked(self.path.with_name(WRITE_LOCK), str(self.path), WAIT_SECONDS):
             yield Lock.read(self.path)
 
-    def _inside(self, pin: LockedPin) -> LockedPin:
-        """A folder inside the project is named from there: the project may be moved, or be on another machine."""
+    def _relative(self, pin: LockedPin) -> LockedPin:
+        """Make the path of a registry folder in the project relative, because the project may move."""
         if not pin.where.startswith("file:"):
             return pin
         with suppress(ValueError):
@@ -157,38 +163,38 @@ class Lock:
         return pin
 
 
-def _pins(said: Any) -> dict[Reference, LockedPin]:
-    if not isinstance(said, dict) or set(said) != {"format", "releases"} or not isinstance(said["releases"], dict):
-        raise ValueError("it has not the keys format and releases")
-    if type(said["format"]) is int and said["format"] > FORMAT:
-        raise NewerFormatError(f"{LOCK} was written by a newer nip-run (format {said['format']}); upgrade nip-run")
-    if said["format"] != FORMAT:
-        raise ValueError(f"its format cannot be {said['format']!r}")
-    return {_exact(name): _pin(name, entry) for name, entry in said["releases"].items()}
+def _parse_pins(data: Any) -> dict[Reference, LockedPin]:
+    if not isinstance(data, dict) or set(data) != {"format", "releases"} or not isinstance(data["releases"], dict):
+        raise ValueError("the keys must be format and releases")
+    if type(data["format"]) is int and data["format"] > FORMAT:
+        raise NewerFormatError(f"{LOCK} was written by a newer nip-run (format {data['format']}); upgrade nip-run")
+    if data["format"] != FORMAT:
+        raise ValueError(f"unknown format {data['format']!r}")
+    return {_parse_versioned(name): _parse_pin(name, entry) for name, entry in data["releases"].items()}
 
 
-def _exact(name: str) -> Reference:
+def _parse_versioned(name: str) -> Reference:
     reference = parse(name)
     if not isinstance(reference, Reference) or reference.version is None:
-        raise ValueError(f"{name!r} is no release with a version")
+        raise ValueError(f"{name!r} is not a release with a version")
     return reference
 
 
-def _pin(name: str, entry: Any) -> LockedPin:
+def _parse_pin(name: str, entry: Any) -> LockedPin:
     if not isinstance(entry, dict) or set(entry) != {"sha256", "where"}:
-        raise ValueError(f"{name}: sha256 and where belong there")
+        raise ValueError(f"{name}: the keys must be sha256 and where")
     sha256, where = entry["sha256"], entry["where"]
-    if not isinstance(sha256, str) or not _HEX.fullmatch(sha256):
-        raise ValueError(f"{name}: its sha256 is none")
+    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        raise ValueError(f"{name}: sha256 must be 64 hexadecimal digits")
     if not isinstance(where, str) or not 0 < len(where) <= MAX_WHERE:
-        raise ValueError(f"{name}: where it came from cannot be {str(where)[:60]!r}")
+        raise ValueError(f"{name}: invalid value of where: {str(where)[:60]!r}")
     return LockedPin(sha256, where)
 
 
-def _text(pins: Mapping[Reference, LockedPin]) -> str:
-    """One line a release, so that two who install different ones change different lines."""
+def _format_pins(pins: Mapping[Reference, LockedPin]) -> str:
+    """Format pins with one line per release, so that users who install different ones change different lines."""
     lines = [
-        f"  {json.dumps(str(one))}: {json.dumps({'sha256': pins[one].sha256, 'where': pins[one].where})}"
-        for one in sorted(pins, key=str)
+        f"  {json.dumps(str(name))}: {json.dumps({'sha256': pins[name].sha256, 'where': pins[name].where})}"
+        for name in sorted(pins, key=str)
     ]
     return f'{{"format": {FORMAT}, "releases": {{\n' + ",\n".join(lines) + "\n}}\n"

@@ -1,4 +1,4 @@
-"""What a spec names by reference, looked up where it is first met: most specs name no release, and load no registry."""
+"""Find the releases that a spec names; the registry is imported at the first one, because most specs name none."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 def finder(spec: Path | None = None, store: Store | None = None) -> FindComponent:
-    """Looks up what a spec's file names, by the lock that is nearest above it; None: a spec of the current folder."""
+    """Return a finder of what a spec file names, with the nearest lock; None means a spec of the current folder."""
     folder = Path.cwd() if spec is None else spec.absolute().parent
 
     @cache
-    def find_of() -> FindComponent:
+    def load_finder() -> FindComponent:
         from runner.registry.components.installed import Finder
         from runner.registry.components.store import Store
 
         return Finder(folder, store or Store()).find
 
-    def find(kind: Kind, named: str) -> ComponentUse:
-        return find_of()(kind, named)
+    def find(kind: Kind, text: str) -> ComponentUse:
+        return load_finder()(kind, text)
 
     return find
 
 
 def finder_of(source: str | Path | Mapping[str, Any]) -> FindComponent:
-    """`finder` for a spec however it is given: its file, built in or not, the folder of a run, or a mapping."""
+    """Return the `finder` of a spec that is given as a file, built in or not, as a run's folder, or as a mapping."""
     if isinstance(source, Mapping):
         return finder()
     path = Path(source)

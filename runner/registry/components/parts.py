@@ -1,4 +1,4 @@
-"""An entry of a spec, or of a file like one, into a component: an agent with its model group, a trainer, a model."""
+"""Build a component from an entry of a spec: an agent with its model group, a trainer, or a model."""
 
 from __future__ import annotations
 
@@ -35,21 +35,23 @@ from runner.spec.training_settings import TrainerSettings
 from runner.training.trainer_files import collect_files, missing_lines, stored_contents
 
 MODEL = "model.yaml"
-_HEX = re.compile(r"[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
-    """One agent of a spec, with its model group."""
+def agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters
+    """Build a component from one agent of a spec, with its model group."""
     specs = load_specs(path, (), find_component=finder_of(path))
-    name = _part(part, specs[0].protocol.agent_names, "agent", path)
-    settings: AgentSettings = _same([spec.experiment.agents[name] for spec in specs], f"agents.{name}", path)
+    name = _select_part(part, specs[0].protocol.agent_names, "agent", path)
+    settings: AgentSettings = _shared_value([spec.experiment.agents[name] for spec in specs], f"agents.{name}", path)
     group = settings.model
-    asked: ModelSettings = _same([spec.experiment.models[group] for spec in specs], f"models.{group}", path)
-    said, notes = model_entry(asked, group)
-    content = {"model": group, **_said(settings, {"model", "freeze"}), MODEL_GROUP: said}
-    model = from_plain(ModelSettings, said)
+    model_settings: ModelSettings = _shared_value(
+        [spec.experiment.models[group] for spec in specs], f"models.{group}", path
+    )
+    model_data, notes = model_entry(model_settings, group)
+    content = {"model": group, **_explicit_settings(settings, {"model", "freeze"}), MODEL_GROUP: model_data}
+    model = from_plain(ModelSettings, model_data)
     return UnnamedComponent(
-        _written(Kind.AGENT, specs[0]),
+        _spec_files(Kind.AGENT, specs[0]),
         {"agent.yaml": dump(content).encode()},
         {
             "agent": tagged_hash("agent", agent_content(settings)),
@@ -68,23 +70,25 @@ def agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # 
     )
 
 
-def trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
-    """The trainer of one model group of a spec that trains."""
+def trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters
+    """Build a component from the trainer of one model group of a spec that trains."""
     specs = load_specs(path, (), find_component=finder_of(path))
     sections = [spec.experiment.training for spec in specs]
     trainers = [section.trainers for section in sections if section is not None]
     if len(trainers) < len(specs):
-        raise UsageError(f"{path} trains nothing; a trainer is cut out of a spec of kind: training")
-    group = _part(part, list(trainers[0]), "trainer", path)
-    settings = _same([one[group] for one in trainers], f"training.trainers.{group}", path)
-    content = _said(settings, set())
+        raise UsageError(f"{path} trains nothing; to publish a trainer, give a spec of kind: training")
+    group = _select_part(part, list(trainers[0]), "trainer", path)
+    settings = _shared_value(
+        [trainers_of_point[group] for trainers_of_point in trainers], f"training.trainers.{group}", path
+    )
+    content = _explicit_settings(settings, set())
     stored, missing = trainer_contents({group: settings}, specs[0])
     identity = {name: value for name, value in to_plain(settings).items() if name != "files"}
-    own = f"{FOLDER}/{group}/"
-    files = {name.removeprefix(own): data.hex() for name, data in stored.items() if name.startswith(own)}
+    folder = f"{FOLDER}/{group}/"
+    files = {name.removeprefix(folder): data.hex() for name, data in stored.items() if name.startswith(folder)}
     identity |= {"stored": files} if files else {}
     return UnnamedComponent(
-        _written(Kind.TRAINER, specs[0]),
+        _spec_files(Kind.TRAINER, specs[0]),
         {"trainer.yaml": dump(content).encode(), **stored},
         {"trainer": tagged_hash("trainer", identity)},
         {
@@ -99,40 +103,42 @@ def trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
 
 
 def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the files of a release that store its trainers' scripts, and notes on what is not in it.
+    """Return the files that store the scripts of a release's trainers, and notes on what is not in the release.
 
     Raises:
         RunError: a file of a fetched trainer is damaged.
     """
-    found = {
+    files_by_group = {
         group: collect_files(group, trainer, spec.trainer_files.get(group))
         for group, trainer in trainers.items()
         if trainer.command is not None
     }
-    stored = {f"{FOLDER}/{name}": data for name, data in stored_contents(found).items()} if found else {}
-    return stored, tuple(f"not in the release: {line}" for line in missing_lines(found))
+    stored = (
+        {f"{FOLDER}/{name}": data for name, data in stored_contents(files_by_group).items()} if files_by_group else {}
+    )
+    return stored, tuple(f"not in the release: {line}" for line in missing_lines(files_by_group))
 
 
-def model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
-    """A model group of a spec; or a model that somebody describes by hand, with what is known of its weights."""
+def model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters
+    """Build a component from a model group of a spec, or from a hand-written model file and its weights."""
     if part is not None:
         specs = load_specs(path, (), find_component=finder_of(path))
-        group = _part(part, list(specs[0].experiment.models), "model group", path)
-        settings = _same([spec.experiment.models[group] for spec in specs], f"models.{group}", path)
-        return _model(settings, group, {}, {}, _written(Kind.MODEL, specs[0]))
+        group = _select_part(part, list(specs[0].experiment.models), "model group", path)
+        settings = _shared_value([spec.experiment.models[group] for spec in specs], f"models.{group}", path)
+        return _model_component(settings, group, {}, {}, _spec_files(Kind.MODEL, specs[0]))
     file = path / MODEL if path.is_dir() else path
     if not file.is_file():
         raise UsageError(f"there is no file {file}; a model is described by a {MODEL}: provider, model, base_model ...")
-    settings, weights = _described(file)
-    files = _weights(file.parent) if path.is_dir() else {}
-    return _model(settings, settings.name, weights, files, {Kind.MODEL: PinnedFiles(file, (file,))})
+    settings, weights = _read_model_file(file)
+    files = _weight_files(file.parent) if path.is_dir() else {}
+    return _model_component(settings, settings.name, weights, files, {Kind.MODEL: PinnedFiles(file, (file,))})
 
 
-def _described(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
-    """What a model's file says, and of its weights.
+def _read_model_file(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
+    """Read a model file, and return its settings and the description of its weights.
 
     Raises:
-        SpecError: with everything that is wrong.
+        SpecError: the file has mistakes; the error lists them all.
     """
     layered = load_layers(file, str(file), (), lambda *_: None)
     if layered.problems:
@@ -142,73 +148,73 @@ def _described(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
     for key in ("run", "from_run", "from_group"):
         if layered.data.get(key) is not None:
             problems.append(
-                Problem(layered.place((key,)), key, "a published model names no run of yours; leave it out")
+                Problem(layered.place((key,)), key, "a published model cannot name a run of yours; remove it")
             )
     if weights is not None and not isinstance(weights, dict):
-        problems.append(Problem(layered.place((WEIGHTS,)), WEIGHTS, "a mapping belongs here: sha256, address, bytes"))
+        problems.append(Problem(layered.place((WEIGHTS,)), WEIGHTS, "must be a mapping: sha256, address, bytes"))
     if problems:
         raise SpecError(problems)
     return from_plain(ModelSettings, layered.data), weights or {}
 
 
-def _model(
+def _model_component(
     settings: ModelSettings,
     group: str,
     weights: dict[str, Any],
     files: Mapping[str, Content],
     parts: dict[str, PinnedFiles],
 ) -> UnnamedComponent:
-    said, notes = model_entry(settings, group)
-    known = from_plain(ModelSettings, said)
+    entry, notes = model_entry(settings, group)
+    published = from_plain(ModelSettings, entry)
     sha256 = weights.get("sha256")
-    is_hash = isinstance(sha256, str) and _HEX.fullmatch(sha256) is not None
-    identity = {"model": tagged_hash("model", model_content(known, None))}
+    is_hash = isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
+    identity = {"model": tagged_hash("model", model_content(published, None))}
     return UnnamedComponent(
         parts,
-        {MODEL: dump({**said, **({WEIGHTS: weights} if weights else {})}).encode(), **files},
+        {MODEL: dump({**entry, **({WEIGHTS: weights} if weights else {})}).encode(), **files},
         {**identity, WEIGHTS: str(sha256)} if is_hash else identity,
-        {**_model_facts(known), WEIGHTS: weights or None, "models": {"model": known.name}},
+        {**_model_facts(published), WEIGHTS: weights or None, "models": {"model": published.name}},
         notes=notes,
-        description=f"Model {known.name}, trained from {known.base_model or known.name}",
+        description=f"Model {published.name}, trained from {published.base_model or published.name}",
     )
 
 
 def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A model group as others may have it, and what was taken out: where it is served, and paths.
+    """Return a model group without its address and paths, and notes on what was removed.
 
     Raises:
         ReleaseError: it replays a run.
     """
     if settings.traits.needs_run:
-        raise ReleaseError(f"models.{group} replays a run of yours, and is no model that others can ask")
-    data, notes = _said(settings, {"from_run", "from_group"}), []
+        raise ReleaseError(f"models.{group} replays a run of yours, so others cannot use it as a model")
+    data, notes = _explicit_settings(settings, {"from_run", "from_group"}), []
     data = {"provider": settings.provider, **data}
     if settings.base_url is not None:
         data["base_url"] = NOT_PUBLISHED
-        notes.append(f"models.{group}.base_url was taken out: where a model is served is for whoever plays it to say")
+        notes.append(f"models.{group}.base_url was removed: users set the address of their own server")
     entries = (data, *data.get("lineage", ()))
-    called = renamed_models(entry[name] for entry in entries for name in MODEL_KEYS if entry.get(name))
+    published_names = renamed_models(entry[name] for entry in entries for name in MODEL_KEYS if entry.get(name))
     for name in MODEL_KEYS:
-        for entry in (entry for entry in entries if entry.get(name) in called):
-            entry[name] = called[entry[name]]
+        for entry in (entry for entry in entries if entry.get(name) in published_names):
+            entry[name] = published_names[entry[name]]
             if entry is data:
-                notes.append(f"models.{group}.{name} was a path; its last part stands there, {data[name]}")
-    if settings.base_url is not None:  # by which it is known how the model is asked
+                notes.append(f"models.{group}.{name} was a path; only its last part is published: {data[name]}")
+    if settings.base_url is not None:  # without it, the default chat format could differ
         data["chat_format"] = settings.chat_format or default_chat_format(settings)
     return data, tuple(notes)
 
 
-def _written(kind: Kind, spec: Spec) -> dict[str, PinnedFiles]:
-    """The files of the spec that something was cut out of."""
-    found = parts_of(spec).get("spec")
-    return {} if found is None else {kind: found}
+def _spec_files(kind: Kind, spec: Spec) -> dict[str, PinnedFiles]:
+    """Return the files of the spec that has the part."""
+    spec_files = parts_of(spec).get("spec")
+    return {} if spec_files is None else {kind: spec_files}
 
 
-def _said(settings: Any, without: Iterable[str]) -> dict[str, Any]:
-    """What an entry says that is not as by default."""
-    required = {one.name for one in fields(settings) if one.default is MISSING and one.default_factory is MISSING}
-    said = {*changed(settings), *required} - set(without)
-    return {name: without_nulls(value) for name, value in to_plain(settings).items() if name in said}
+def _explicit_settings(settings: Any, excluded: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of an entry that are required or not the default."""
+    required = {item.name for item in fields(settings) if item.default is MISSING and item.default_factory is MISSING}
+    names = {*changed(settings), *required} - set(excluded)
+    return {name: without_nulls(value) for name, value in to_plain(settings).items() if name in names}
 
 
 def _model_facts(settings: ModelSettings) -> dict[str, Any]:
@@ -221,28 +227,28 @@ def _model_facts(settings: ModelSettings) -> dict[str, Any]:
     }
 
 
-def _weights(folder: Path) -> dict[str, Content]:
-    """The files of weights that stand beside a model's file, which are published with it."""
+def _weight_files(folder: Path) -> dict[str, Content]:
+    """Return the weight files next to a model file, which are published with it."""
     root = folder / WEIGHTS
     if not root.is_dir():
         return {}
-    found = sorted(path for path in root.rglob("*") if path.is_file())
-    return {f"{WEIGHTS}/{path.relative_to(root).as_posix()}": path for path in found}
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    return {f"{WEIGHTS}/{path.relative_to(root).as_posix()}": path for path in files}
 
 
-def _part(part: str | None, there: Iterable[str], what: str, path: Path) -> str:
-    names = list(there)
+def _select_part(part: str | None, available: Iterable[str], kind: str, path: Path) -> str:
+    names = list(available)
     if part is None and len(names) == 1:
         return names[0]
     if part not in names:
         hint = "" if part is None else did_you_mean(part, names)
-        said = f"which {what} of {path}?" if part is None else f"{path} has no {what} {part!r}{hint};"
-        raise UsageError(f"{said} --part with one of {comma_join(names)}")
+        message = f"{path} has more than one {kind};" if part is None else f"{path} has no {kind} {part!r}{hint};"
+        raise UsageError(f"{message} choose --part from {comma_join(names)}")
     return part
 
 
-def _same(found: list[Any], key: str, path: Path) -> Any:
-    """What all points of a sweep have alike."""
-    if any(one != found[0] for one in found):
-        raise UsageError(f"{path} sweeps over {key}, so that it is several things; publish a spec without that")
-    return found[0]
+def _shared_value(values: list[Any], key: str, path: Path) -> Any:
+    """Return the value that all points of a sweep share."""
+    if any(value != values[0] for value in values):
+        raise UsageError(f"{path} sweeps over {key}, so it has several values; publish a spec without this sweep")
+    return values[0]

@@ -1,4 +1,4 @@
-"""A spec into a component: all that its files say in one, with every file that it names inside the release."""
+"""Build a component from a spec: one file merged from its layers, and copies of the files that it names."""
 
 from __future__ import annotations
 
@@ -37,35 +37,35 @@ _DATASET, _PROMPTS, _PROTOCOL = "dataset.path", "prompts", "protocol.use"
 _NAMES: Mapping[str, Kind] = {_PROTOCOL: Kind.PROTOCOL, _PROMPTS: Kind.PROMPTS, _DATASET: Kind.DATASET}
 _USES: Mapping[str, Kind] = {"models": Kind.MODEL, "agents": Kind.AGENT, "training.trainers": Kind.TRAINER}
 
-_OF_RUNS = re.compile(
+_RUN_KEYS = re.compile(
     r"rejudge(\.run)?|until\.compare|models\.[^.]+\.(run|from_run|from_group)|training\.(from|rerun_tests)(\..*)?"
 )
-"""Keys that name runs, which are in somebody's own results."""
+"""Keys that name runs, which exist only in the publisher's results."""
 
-_ODD = re.compile(r"[^A-Za-z0-9._-]")
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all makers
-    """A spec as it is written, with its bases put in: its sweep stays, and `base_url`s are left out."""
+def spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters
+    """Build a component from a spec merged with its bases; its sweep stays, and each `base_url` is removed."""
     find = finder_of(path)
     specs = load_specs(path, (), find_component=find)
     layered = read_written(path, find)
-    asked = [group for one in specs for group in one.experiment.models.values()]
-    called = renamed_models(name for group in asked for name in (group.name, group.base_model) if name)
-    files = _Files(layered, find, called)
-    data = files.rewritten(layered.data)
+    models = [group for spec in specs for group in spec.experiment.models.values()]
+    published_names = renamed_models(name for group in models for name in (group.name, group.base_model) if name)
+    files = _ReleaseFiles(layered, find, published_names)
+    data = files.rewrite(layered.data)
     _keep_chat_formats(data, specs[0], files)
     training = specs[0].experiment.training
-    own = {} if training is None else dict(training.trainers)
-    for name in list(own):
-        if f"training.trainers.{name}" in files.uses:  # whose own release has them
-            del own[name]
-    stored, missing = trainer_contents(own, specs[0])
+    trainers = {} if training is None else dict(training.trainers)
+    for name in list(trainers):
+        if f"training.trainers.{name}" in files.uses:  # its release has its files
+            del trainers[name]
+    stored, missing = trainer_contents(trainers, specs[0])
     return UnnamedComponent(
         parts_of(specs[0]),
         {"spec.yaml": dump(data).encode(), **files.contents, **stored},
         _identity(specs),
-        _facts(specs, called),
+        _facts(specs, published_names),
         links=tuple(files.links()),
         notes=(*dict.fromkeys(files.notes), *missing),
         description=specs[0].experiment.description or f"Spec {specs[0].experiment.name}",
@@ -73,184 +73,186 @@ def spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # n
 
 
 def _identity(specs: list[Spec]) -> dict[str, str]:
-    """That of the runs of all its points; and of what all of them share."""
-    plans = [plan_of(one) for one in specs]
+    """Return the identity of the runs of all points, and of the game and dataset if all points share them."""
+    plans = [plan_of(spec) for spec in specs]
     shared = {
         "game": {plan.games.game_hash for plan in plans},
-        "dataset": {one.dataset.sha256 for one in specs},
+        "dataset": {spec.dataset.sha256 for spec in specs},
     }
     return {
         "spec": tagged_hash("spec points", sorted(plan.identity for plan in plans)),
-        **{name: found.pop() for name, found in shared.items() if len(found) == 1},
+        **{name: hashes.pop() for name, hashes in shared.items() if len(hashes) == 1},
     }
 
 
-def _facts(specs: list[Spec], called: Mapping[str, str]) -> dict[str, Any]:
+def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, Any]:
     first = specs[0].experiment
     return {
         "name": first.name,
         "kind": first.kind,
         "benchmark": first.benchmark or first.name,
-        "protocols": sorted({one.protocol.name for one in specs}),
+        "protocols": sorted({spec.protocol.name for spec in specs}),
         "models": {
-            agent: called.get(first.models[settings.model].name, first.models[settings.model].name)
+            agent: published_names.get(first.models[settings.model].name, first.models[settings.model].name)
             for agent, settings in first.agents.items()
             if settings.model in first.models
         },
         "points": len(specs),
         **shutdown_facts(group for spec in specs for group in asked_groups(spec).values()),
-        "datapoints": sorted({len(one.dataset.datapoints) for one in specs}),
+        "datapoints": sorted({len(spec.dataset.datapoints) for spec in specs}),
     }
 
 
-def _keep_chat_formats(data: dict[str, Any], loaded: Spec, files: _Files) -> None:
-    """Say how models are asked where that followed from the addresses that were taken out."""
+def _keep_chat_formats(data: dict[str, Any], loaded: Spec, files: _ReleaseFiles) -> None:
+    """Write the chat formats that depended on the removed addresses into the data."""
     for group in files.unserved:
-        said, settings = data["models"][group], loaded.experiment.models.get(group)
+        group_data, settings = data["models"][group], loaded.experiment.models.get(group)
         if settings is not None and settings.chat_format is not None:
-            said.setdefault("chat_format", settings.chat_format)
+            group_data.setdefault("chat_format", settings.chat_format)
 
 
 @dataclass
-class _Files:
-    """The files of a spec's release, as the spec's data is gone through."""
+class _ReleaseFiles:
+    """The files of a spec's release, collected while the spec's data is rewritten."""
 
     layered: LayeredData
     find: FindComponent
-    called: Mapping[str, str]
-    """For each model name that is a path, what it is called."""
+    published_names: Mapping[str, str]
+    """The published name of each model name that is a path."""
     contents: dict[str, Content] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unserved: list[str] = field(default_factory=list)
-    """Model groups whose `base_url` was taken out."""
+    """Model groups whose `base_url` was removed."""
     uses: dict[str, ComponentUse] = field(default_factory=dict)
-    _taken: dict[tuple[str, Path], str] = field(default_factory=dict)
+    _release_paths: dict[tuple[str, Path], str] = field(default_factory=dict)
 
-    def rewritten(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """A spec's data with what it names inside the release.
+    def rewrite(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a spec's data with the files and releases that it names replaced by those of the release.
 
         Raises:
-            ReleaseError: it names what others cannot have.
+            ReleaseError: it names something that others cannot get.
         """
-        found: dict[str, Any] = {}
+        rewritten: dict[str, Any] = {}
         for name, value in data.items():
             if name == "sweep":
-                found[name] = self._swept(value, (name,))
+                rewritten[name] = self._rewrite_sweep(value, (name,))
             elif name == "cache":
-                self.notes += [] if value is None else ["cache was taken out: it is a file of yours"]
+                self.notes += [] if value is None else ["cache was removed: it is a file of yours"]
             elif name == "execution":
-                self.notes.append("execution was taken out: what plays the games is for whoever plays them to say")
+                self.notes.append("execution was removed: users choose how to run the games")
             else:
-                found[name] = self._value(value, name, (name,))
-        return found
+                rewritten[name] = self._rewrite_value(value, name, (name,))
+        return rewritten
 
     def links(self) -> Iterator[ReleaseLink]:
-        """The releases that it names."""
+        """Yield the releases that the spec names."""
         for slot, use in sorted(self.uses.items()):
             role, _, name = slot.partition(".")
-            told = {
+            roles = {
                 "agents": f"agent:{name}",
                 "training": f"trainer:{name.rpartition('.')[2]}",
                 "models": f"model:{name}",
             }
-            yield ReleaseLink(role=told.get(role, role), release=use.release, sha256=use.sha256)
+            yield ReleaseLink(role=roles.get(role, role), release=use.release, sha256=use.sha256)
 
-    def _swept(self, value: Any, at: KeyPath) -> Any:
-        """A sweep, whose keys are dotted keys of the spec, with lists of their values."""
+    def _rewrite_sweep(self, value: Any, at: KeyPath) -> Any:
+        """Rewrite a sweep, which maps dotted keys of the spec to lists of values."""
         if isinstance(value, list):
-            return [self._swept(point, (*at, index)) for index, point in enumerate(value)]
+            return [self._rewrite_sweep(point, (*at, index)) for index, point in enumerate(value)]
         if not isinstance(value, dict):
             return value
-        found = {}
+        rewritten = {}
         for key, values in value.items():
             if key == "zip" and isinstance(values, dict):
-                found[key] = self._swept(values, (*at, key))
+                rewritten[key] = self._rewrite_sweep(values, (*at, key))
             elif isinstance(values, list):
-                found[key] = [self._value(one, key, (*at, key)) for one in values]
+                rewritten[key] = [self._rewrite_value(value, key, (*at, key)) for value in values]
             else:
-                found[key] = self._value(values, key, (*at, key))
-        return found
+                rewritten[key] = self._rewrite_value(values, key, (*at, key))
+        return rewritten
 
-    def _value(self, value: Any, key: str, at: KeyPath) -> Any:
-        """A value at a dotted key of the spec, which is written at `at`."""
-        if value is not None and _OF_RUNS.fullmatch(key):
+    def _rewrite_value(self, value: Any, key: str, at: KeyPath) -> Any:
+        """Rewrite the value of a dotted key of the spec; `at` is where it is written."""
+        if value is not None and _RUN_KEYS.fullmatch(key):
             raise ReleaseError(
-                f"{self.layered.place(at)}: {key} names a run of yours, which others have not; take it out, or write "
+                f"{self.layered.place(at)}: {key} names a run of yours, which others do not have; remove it, or write "
                 "out what it stands for"
             )
         if isinstance(value, dict):
-            return {name: self._value(item, f"{key}.{name}", (*at, name)) for name, item in value.items()}
-        if isinstance(value, list) and key.endswith(".base_url") and all(isinstance(one, str) for one in value):
-            return self._text(value[0], key, at) if value else value
+            return {name: self._rewrite_value(item, f"{key}.{name}", (*at, name)) for name, item in value.items()}
+        if isinstance(value, list) and key.endswith(".base_url") and all(isinstance(url, str) for url in value):
+            return self._rewrite_text(value[0], key, at) if value else value
         if not isinstance(value, str):
             return value
-        return self._text(value, key, at)
+        return self._rewrite_text(value, key, at)
 
-    def _text(self, value: str, key: str, at: KeyPath) -> str:
+    def _rewrite_text(self, value: str, key: str, at: KeyPath) -> str:
         above, _, last = key.rpartition(".")
         section, _, entry = above.rpartition(".")
         if key in _NAMES:
-            return self._named(value, key, at)
+            return self._rewrite_name(value, key, at)
         if last == USE and section in _USES:
-            return self._release(above, _USES[section], value)
+            return self._use_release(above, _USES[section], value)
         if last == "base_url" and section == "models":
             self.unserved += [entry] if at[0] == "models" else []
-            self.notes.append(f"{key} was taken out: where a model is served is for whoever plays it to say")
+            self.notes.append(f"{key} was removed: users set the address of their own server")
             return NOT_PUBLISHED
         if last in ("model", "base_model") and section == "models" and is_path(value):
-            name = self.called.get(value) or without_path(value)
-            self.notes.append(f"{key} was a path; its last part stands there, {name}")
+            name = self.published_names.get(value) or without_path(value)
+            self.notes.append(f"{key} was a path; only its last part is published: {name}")
             return name
         return value
 
-    def _named(self, value: str, key: str, at: KeyPath) -> str:
-        """A file, or a release, that the spec names, as its release names it."""
+    def _rewrite_name(self, value: str, key: str, at: KeyPath) -> str:
+        """Return what replaces the name of a file or release: a path in the release, or a reference."""
         folder = self.layered.folder(at)
         if key == _DATASET and value.startswith(HUB):
             return value
-        found = find_protocol(value, folder) if key == _PROTOCOL else package_data.find(value, folder)
-        if found is None and is_reference(value):
-            return self._release(key.partition(".")[0], _NAMES[key], value)
-        if found is None:
-            raise ReleaseError(f"{self.layered.place(at)}: {key}: there is no {value!r}")
-        return self._inside(key, found.resolve())
+        path = find_protocol(value, folder) if key == _PROTOCOL else package_data.find(value, folder)
+        if path is None and is_reference(value):
+            return self._use_release(key.partition(".")[0], _NAMES[key], value)
+        if path is None:
+            raise ReleaseError(f"{self.layered.place(at)}: {key}: {value!r} does not exist")
+        return self._add_path(key, path.resolve())
 
-    def _release(self, slot: str, kind: Kind, value: str) -> str:
-        """An installed release, by its own version."""
+    def _use_release(self, slot: str, kind: Kind, value: str) -> str:
+        """Return the reference, with its version, of an installed release."""
         try:
             use = self.uses[slot] = self.find(kind, value)
         except NipRunError as error:
             raise ReleaseError(f"{slot}: {error}") from error
         return use.release
 
-    def _inside(self, key: str, found: Path) -> str:
-        """Where a file or folder is in the release; one that is named twice is there once."""
-        known = self._taken.get((key, found))
-        if known is not None:
-            return known
-        place = self._taken[key, found] = self._free(_FOLDERS[key], _ODD.sub("_", found.name))
-        for name, content in _CONTENTS[key](found).items():
-            self.contents[f"{place}/{name}" if name else place] = content
-        return place
+    def _add_path(self, key: str, path: Path) -> str:
+        """Add a file or folder to the release, unless it has it, and return its path in the release."""
+        existing = self._release_paths.get((key, path))
+        if existing is not None:
+            return existing
+        release_path = self._release_paths[key, path] = self._unused_path(
+            _FOLDERS[key], _UNSAFE_CHARACTERS.sub("_", path.name)
+        )
+        for name, content in _CONTENTS[key](path).items():
+            self.contents[f"{release_path}/{name}" if name else release_path] = content
+        return release_path
 
-    def _free(self, folder: str, name: str) -> str:
-        taken = {place.lower() for place in self._taken.values()}
+    def _unused_path(self, folder: str, name: str) -> str:
+        used = {path.lower() for path in self._release_paths.values()}
         name = name if re.match(r"[A-Za-z0-9_]", name) else f"_{name}"
         stem, dot, suffix = name[-80:].rpartition(".") if "." in name else (name[-80:], "", "")
-        place, number = f"{folder}/{stem}{dot}{suffix}", 1
-        while place.lower() in taken:
+        path, number = f"{folder}/{stem}{dot}{suffix}", 1
+        while path.lower() in used:
             number += 1
-            place = f"{folder}/{stem}-{number}{dot}{suffix}"
-        return place
+            path = f"{folder}/{stem}-{number}{dot}{suffix}"
+        return path
 
 
-def _protocol_of(path: Path) -> dict[str, Content]:
+def _protocol_contents(path: Path) -> dict[str, Content]:
     return {"": protocol_file(path)[0]}
 
 
 _FOLDERS: Mapping[str, str] = {_PROTOCOL: "protocols", _PROMPTS: "prompts", _DATASET: "data"}
 _CONTENTS: Mapping[str, Callable[[Path], Mapping[str, Content]]] = {
-    _PROTOCOL: _protocol_of,
+    _PROTOCOL: _protocol_contents,
     _PROMPTS: template_files,
     _DATASET: lambda path: {"": path},
 }

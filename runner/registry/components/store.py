@@ -1,7 +1,7 @@
-"""The store: the components that are installed for a user, from whichever registry, each checked when it is used.
+"""The store of a user's installed components from any registry; each is checked when it is used.
 
-It is a folder registry (`runner.registry.transports.folder`). What is in it is others': each release's folder has the
-mark of what came from elsewhere, as one that `get` left.
+It is a folder registry (`runner.registry.transports.folder`). Its contents are not the user's own, so each release's
+folder has the same marker as one that `get` wrote.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from runner.spec.origin import MARKER
 
 VARIABLE = "NIP_RUN_STORE"
 WEIGHTS = "weights/"
-"""Files of a model's release that no spec needs, and that can be large: of these the sizes are checked."""
+"""Folder of a model's weights, which no spec needs and which can be large: only the sizes of its files are checked."""
 
-MAX_MARK = 64 << 10
+MAX_MARKER = 64 << 10
 
-_seen: dict[Path, tuple[tuple[int, ...], str]] = {}
-"""Of a file that was checked in this process: when it was last written, its size and place on disk, and its hash."""
+_checked_files: dict[Path, tuple[tuple[int, ...], str]] = {}
+"""The state (modification times, size, inode) and hash of each file that this process checked."""
 
 
 def store_folder() -> Path:
-    """Where the store is: `NIP_RUN_STORE`, else in the folder of the user's data."""
-    if said := os.environ.get(VARIABLE):
-        return Path(said).expanduser().absolute()
+    """Return the folder of the store: `NIP_RUN_STORE`, else one in the user's data folder."""
+    if folder := os.environ.get(VARIABLE):
+        return Path(folder).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(data) if data.startswith("/") else Path("~/.local/share").expanduser()
-    return base / "nip-run" / "store"
+    data_folder = Path(data) if data.startswith("/") else Path("~/.local/share").expanduser()
+    return data_folder / "nip-run" / "store"
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A release in the store, as it was checked."""
+    """A release in the store that was checked."""
 
     release: Release
     folder: Path
@@ -51,13 +51,13 @@ class Installed:
 
 
 class Store:
-    """The store at a folder, which need not be there yet."""
+    """The store in a folder, which need not exist yet."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = store_folder() if root is None else root.absolute()
 
     def entries(self) -> list[ReleaseEntry]:
-        """All that is installed. Raises as `Registry.entries`."""
+        """Return all installed releases. Raises as `Registry.entries`."""
         return Registry(FolderTransport(str(self.root))).entries()
 
     def folder(self, reference: Reference) -> Path:
@@ -66,26 +66,26 @@ class Store:
     def has(self, reference: Reference) -> bool:
         return (self.folder(reference) / MANIFEST).is_file()
 
-    def by_hash(self, named: Digest) -> Reference:
-        """The installed release whose manifest has this hash.
+    def by_hash(self, hash_prefix: Digest) -> Reference:
+        """Return the installed release whose manifest has this hash.
 
         Raises:
-            NotPublished: none has.
-            UsageError: several have, since too few digits are given.
+            NotPublished: there is none.
+            UsageError: there are several, because the hash has too few digits.
         """
-        found = [entry for entry in self.entries() if entry.sha256.startswith(named.hex)]
-        if len({entry.sha256 for entry in found}) > 1:
-            raise UsageError(f"{named} is the start of {len(found)} installed releases; give more digits")
-        if not found:
-            raise NotPublished(f"{named} is not installed")
-        return found[0].reference
+        matches = [entry for entry in self.entries() if entry.sha256.startswith(hash_prefix.hex)]
+        if len({entry.sha256 for entry in matches}) > 1:
+            raise UsageError(f"{hash_prefix} matches {len(matches)} installed releases; give more digits")
+        if not matches:
+            raise NotPublished(f"{hash_prefix} is not installed")
+        return matches[0].reference
 
     def check(self, reference: Reference) -> Installed:
-        """An installed release, of which every file is as its manifest says.
+        """Check every file of an installed release against its manifest.
 
         Raises:
             NotPublished: it is not installed.
-            ReleaseError: it is damaged; the files are named.
+            ReleaseError: it is damaged; the message names the files.
         """
         folder = self.folder(reference)
         repair = f"; repair it: nip-run uninstall {reference}, then nip-run install {reference}"
@@ -99,43 +99,43 @@ class Store:
         except ReleaseError as error:
             raise type(error)(f"{folder}: {error}{repair}") from error
         if release.reference != reference:
-            raise ReleaseError(f"{folder} is that of {release.reference}{repair}")
-        damaged = [wrong for file in release.files if (wrong := _damage(folder, file))]
+            raise ReleaseError(f"{folder} contains {release.reference}{repair}")
+        damaged = [damage for file in release.files if (damage := _describe_damage(folder, file))]
         if damaged:
             raise ReleaseError(f"{reference} is damaged in {folder}: {'; '.join(damaged)}{repair}")
         return Installed(release, folder, digest(data))
 
     def came_from(self, reference: Reference) -> str | None:
-        """The registry that an installed release came from; None where its mark does not say."""
+        """Return the registry that an installed release came from; None if its marker does not say."""
         try:
-            said = json.loads(read_bounded(self.folder(reference) / MARKER, MAX_MARK))
-            return said["where"] if isinstance(said["where"], str) else None
+            marker = json.loads(read_bounded(self.folder(reference) / MARKER, MAX_MARKER))
+            return marker["where"] if isinstance(marker["where"], str) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def add(self, registry: Registry, entry: ReleaseEntry) -> Installed:
-        """Install a release of a registry, checked; the very same release is left as it is.
+        """Install a release from a registry, and check it; do nothing if the same release is installed.
 
         Raises:
             TakenError: the store has another release of this name and version.
             ReleaseError: the registry's files are damaged, or the store cannot be written.
         """
         if not self.has(entry.reference):
-            said = {"release": str(entry.reference), "sha256": entry.sha256, "where": registry.where}
-            mark = json.dumps(said, indent=2).encode() + b"\n"
+            marker = {"release": str(entry.reference), "sha256": entry.sha256, "where": registry.where}
+            marker_bytes = json.dumps(marker, indent=2).encode() + b"\n"
             try:
-                registry.unpack(entry, self.folder(entry.reference), also={MARKER: mark})
+                registry.unpack(entry, self.folder(entry.reference), also={MARKER: marker_bytes})
             except (ReleaseError, UsageError):
-                if not self.has(entry.reference):  # which another process may have installed in the meantime
+                if not self.has(entry.reference):  # another process may have installed it
                     raise
-        there = self.check(entry.reference)
-        if there.sha256 != entry.sha256:
+        installed = self.check(entry.reference)
+        if installed.sha256 != entry.sha256:
             raise TakenError(
-                f"{entry.reference} is installed from {self.came_from(entry.reference)} as sha256:{there.sha256[:12]}, "
-                f"and {registry.where} has sha256:{entry.sha256[:12]} under this name; to take that one: "
-                f"nip-run uninstall {entry.reference}"
+                f"{entry.reference} is installed from {self.came_from(entry.reference)} as "
+                f"sha256:{installed.sha256[:12]}, but {registry.where} has sha256:{entry.sha256[:12]} under this name; "
+                f"to replace it, first run nip-run uninstall {entry.reference}"
             )
-        return there
+        return installed
 
     def remove(self, reference: Reference) -> None:
         """Uninstall a release.
@@ -149,29 +149,27 @@ class Store:
             raise NotPublished(f"{reference} is not installed")
         try:
             remove_folder(folder)
-            above = folder.parent
-            with suppress(OSError):  # others of its name, owner or kind are there
-                while above != self.root:
-                    above.rmdir()
-                    above = above.parent
+            parent = folder.parent
+            with suppress(OSError):  # not empty: other releases of its name, owner or kind
+                while parent != self.root:
+                    parent.rmdir()
+                    parent = parent.parent
         except OSError as error:
             raise ReleaseError(f"cannot remove {folder}: {error.strerror}") from error
 
 
-def _damage(folder: Path, file: FileEntry) -> str | None:
-    """What is wrong with an installed file. One that has not been written to since is not read again."""
+def _describe_damage(folder: Path, file: FileEntry) -> str | None:
+    """Describe the damage of an installed file; None if there is none. An unchanged file is read only once."""
     path = folder / file.path
     try:
         with open_to_read(path) as source:
-            found = os.fstat(source.fileno())
-            state = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+            stat = os.fstat(source.fileno())
+            state = (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino)
             if file.path.startswith(WEIGHTS):
-                return (
-                    None if found.st_size == file.size else f"{file.path} has {found.st_size:,} of {file.size:,} bytes"
-                )
-            if _seen.get(path) != (state, file.sha256):
+                return None if stat.st_size == file.size else f"{file.path} has {stat.st_size:,} of {file.size:,} bytes"
+            if _checked_files.get(path) != (state, file.sha256):
                 checked_copy(source, file, lambda _: None)
-                _seen[path] = (state, file.sha256)
+                _checked_files[path] = (state, file.sha256)
     except OSError as error:
         return f"{file.path}: {error.strerror}"
     except ReleaseError as error:

@@ -1,4 +1,4 @@
-"""A release by which a model would come from itself: a registry that took it would hold what cannot be."""
+"""Find releases that claim that a model comes from itself, which is impossible."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
 def closed_cycle(release: Release, together: Iterable[Release], registry: Registry) -> str | None:
-    """How a release's models would come from themselves, in words, with those published with it; None: they do not.
+    """Describe the cycle that a release would close with those published together with it; None if there is no cycle.
 
-    A `CheckNote` where others' releases say a part of it: whoever may publish could else bar an owner from publishing.
-    Only a run that trained can close a cycle; for one that did, all manifests of runs and models are read.
+    The result is a `CheckNote` if the cycle includes releases of other owners, who could otherwise prevent an owner
+    from publishing. Only a run that trained can close a cycle; for one, the manifests of all runs and models are read.
     """
     if release.kind not in (Kind.RUN, Kind.MODEL) or not _session(release).trains:
         return None
-    ours = {str(one.reference): one for one in (*together, release)}
-    lineage = Lineage([*map(_session, ours.values()), *_published(registry, ours.keys())])
+    new = {str(release_.reference): release_ for release_ in (*together, release)}
+    lineage = Lineage([*map(_session, new.values()), *_published_sessions(registry, new.keys())])
     key = str(release.reference)
-    if own := lineage.find_cycle(key, release.owner):
-        return f"{_in_words(own)}; one of them says what is not so, and {registry.where} takes none"
+    if own_chain := lineage.find_cycle(key, release.owner):
+        return f"{_describe_chain(own_chain)}; one of these claims is wrong, and {registry.where} accepts none of them"
     chain = lineage.find_cycle(key)
-    return CheckNote(f"{_in_words(chain)}; by the word of others, of whom one says what is not so") if chain else None
+    return CheckNote(f"{_describe_chain(chain)}; other owners claim this, and one claim is wrong") if chain else None
 
 
-def _in_words(chain: Sequence[str]) -> str:
+def _describe_chain(chain: Sequence[str]) -> str:
     return f"its model would come from itself: {', whose model comes from '.join(chain)}"
 
 
 def _session(release: Release) -> LineageSession:
-    return _seen(session_of_release(ReleaseEntry(release.reference, digest(release.to_bytes())), release))
+    return _as_publisher(session_of_release(ReleaseEntry(release.reference, digest(release.to_bytes())), release))
 
 
-def _seen(session: LineageSession) -> LineageSession:
-    """Whoever publishes to a place can read what is private there, too."""
+def _as_publisher(session: LineageSession) -> LineageSession:
+    """Return a session as a publisher sees it, who can read private releases too."""
     return replace(session, private=False)
 
 
-def _published(registry: Registry, but: Iterable[str]) -> Iterator[LineageSession]:
-    known = set(but)
+def _published_sessions(registry: Registry, excluded: Iterable[str]) -> Iterator[LineageSession]:
+    excluded_names = set(excluded)
     for kind in (Kind.RUN, Kind.MODEL):
         for entry in registry.entries(kind):
-            if str(entry.reference) in known:
+            if str(entry.reference) in excluded_names:
                 continue
             try:
-                yield _seen(session_of_release(entry, registry.read(entry)[0]))
+                yield _as_publisher(session_of_release(entry, registry.read(entry)[0]))
             except MemoryError:
                 raise
-            except Exception:  # noqa: BLE001, S112 - whatever is wrong with another release, it is not this one's
+            except Exception:  # noqa: BLE001, S112 - errors of other releases do not concern this one
                 continue

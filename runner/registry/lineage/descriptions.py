@@ -21,9 +21,9 @@ def marks_of(session: LineageSession, ancestry: Ancestry, contact: Contact | Non
         marks.append(str(contact))
     for origin in ancestry.origins:
         if origin.is_undeclared and origin.makers:
-            marks.append(f"goes on from {describe_makers(origin)}, which its own lineage leaves out")
+            marks.append(f"continues from {describe_makers(origin)}, which its own lineage omits")
         elif origin.missing_run is not None:
-            marks.append(f"ancestor {missing[origin.missing_run]} is not here: what its training took is not known")
+            marks.append(f"ancestor {missing[origin.missing_run]} is not here: the effort of its training is not known")
         elif origin.reason is not None:
             marks.append(origin.reason)
         if origin.claimed_by:
@@ -128,7 +128,7 @@ def describe_effort(total: Total, *names: str) -> str:
 
 
 def describe_origin(origin: ModelOrigin) -> str:
-    """Describe how an origin is known, and from whom."""
+    """Describe how the makers of a model are known, and name them."""
     if origin.proof == Proof.CLAIMED:
         return _describe_claims(origin)
     if origin.proof in (Proof.MISSING, Proof.BROKEN):
@@ -138,10 +138,10 @@ def describe_origin(origin: ModelOrigin) -> str:
 
 _PROOFS = {
     Proof.PROVED: "by the hash of its weights",
-    Proof.DECLARED: "by its name and the word of whoever used it",
-    Proof.CLAIMED: "only others say that they made it, which counts for nothing",
-    Proof.BROKEN: "not known, since the named run made no such model",
-    Proof.MISSING: "not known, since the named run is not here",
+    Proof.DECLARED: "by its name, as the run that used it says",
+    Proof.CLAIMED: "only others say that they made it, which does not count",
+    Proof.BROKEN: "not known, because the named run made no such model",
+    Proof.MISSING: "not known, because the named run is not here",
 }
 
 
@@ -149,7 +149,7 @@ def legend(marks: Iterable[str]) -> str | None:
     """Explain the terms in marks; None if they need no explanation."""
     marks = set(marks)
     first_words = {mark.split(" ", 1)[0].rstrip(":") for mark in marks}
-    proofs = "; ".join(f"{proof}: {how}" for proof, how in _PROOFS.items() if proof in first_words)
+    proofs = "; ".join(f"{proof}: {explanation}" for proof, explanation in _PROOFS.items() if proof in first_words)
     lines = [f"how the maker of a model is known: {proofs}"] if proofs else []
     if NO_WEIGHTS in marks:
         lines.append(f"{NO_WEIGHTS}: only a name says which model it is")
