@@ -57,7 +57,7 @@ def test_a_run_is_one_row_with_what_one_chooses_it_by(tmp_path: Path) -> None:
         ("acme/copy@1", "[the same run as acme/x-1@1]"),  # under another licence
         ("acme/learn@1", "[training; 1 part: --all; child of run/acme/x-1@1]"),
         ("acme/x-2@1", "[plays run/acme/x-1@1 again]"),
-        ("acme/x-3@1", "[a replay of run/acme/x-1@1, in which nobody was asked]"),
+        ("acme/x-3@1", "[a replay of run/acme/x-1@1, without calls to models]"),
     ]
     part = nip_run_here("search", "learn-t1", "--from", where, cwd=tmp_path).stdout
     assert "[test of learn, after iteration 0]" in part

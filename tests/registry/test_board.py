@@ -117,7 +117,7 @@ def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Pat
     replay = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{  "', 1)}
     publish(registry, release(trained_results, "before", owner="replays", contents=replay, facts=said))
     rows = by_release(registry_board(registry, cache=cache))
-    assert rows["run/replays/before@1"]["marks"][0] == "a replay of before, in which nobody was asked"  # and no play
+    assert rows["run/replays/before@1"]["marks"][0] == "a replay of before, without calls to models"  # and no play
     ours, theirs = rows["run/acme/before@1"], rows["run/other/before@1"]
     assert rows["run/third/before@1"]["marks"][0] == "another play of run/acme/before@1"
     assert ours["marks"][1] == "another play of run/third/before@1"
@@ -201,7 +201,7 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
         ("lies", "its release says accuracy 0.9"),
         ("spec", "not those of its spec.yaml"),
         ("empty", "manifest"),
-        ("odd", "its facts are not those of a run: trained cannot be '7'"),
+        ("odd", "invalid facts of a run: trained cannot be '7'"),
     ],
 )
 def test_what_does_not_follow_from_its_records_is_refused_by_name_and_the_others_stay(

@@ -34,7 +34,7 @@ def test_a_replay_is_in_the_row_of_what_it_replays_and_a_fresh_play_is_a_session
     plays = ("plays run/acme/a@1 again",)
     assert told == [("a", "benchmark", (), ["b", "run/acme/d@1"]), ("c", "benchmark", plays, [])]
     (alone,) = history_of("b", [replay])
-    assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, in which nobody was asked",))
+    assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, without calls to models",))
     other = replace(measured("a", "m"), owner=None, identity="1", sha256=None)  # of one's own, and called the same
     assert [len(row.replays) for row in history_of("a", [other, replay, first])] == [1, 0]
     own = replace(first, owner=None, key="a", sha256=None)  # its release is not looked at, and it is the same run

@@ -96,7 +96,7 @@ def test_an_origin_is_declared_by_name_and_proved_by_weights() -> None:
         (step("second", TWO, ONE, dataset_sha256="edited"), None, "ft:two on another dataset"),
         (step("second", TWO, ONE, iteration=4), None, "that iteration made no model of it"),
         (step("local", "output", BASE), "22" * 32, "with other weights"),
-        (step("second", "output", BASE), "11" * 32, "but its weights are those that run/acme/local@1 made"),
+        (step("second", "output", BASE), "11" * 32, "but its weights were made by run/acme/local@1"),
     ],
 )
 def test_a_lineage_that_says_what_its_ancestor_did_not_make_is_broken(
@@ -373,7 +373,7 @@ def test_only_what_an_iteration_learnt_from_is_behind_it() -> None:
     ],
 )
 def test_facts_that_are_no_runs_are_refused_by_name(wrong: dict[str, object]) -> None:
-    with pytest.raises(ReleaseError, match="run/acme/odd@1: its facts are not those of a run"):
+    with pytest.raises(ReleaseError, match="run/acme/odd@1: invalid facts of a run"):
         session("odd", facts=wrong)
 
 

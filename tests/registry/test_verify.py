@@ -336,7 +336,7 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
     ("name", "before", "after", "told"),
     [
         ("parameters.yaml", "votes: 1", "votes: 3", "votes: 3; from data/ follows 1"),
-        ("parameters.yaml", "votes: 1", "votes: 1\nhooks: 1", "hooks: 1, which follows from nothing"),
+        ("parameters.yaml", "votes: 1", "votes: 1\nhooks: 1", "hooks: 1, which is not in"),
         ("parameters.yaml", "votes: 1", "votes: &a 1", "cannot be read"),
         ("spec.yaml", "data/spec.yaml, ", "", "extends: [parameters.yaml]"),
         ("run_data.yaml", "benchmark: ", "benchmark: better-", "benchmark: better-"),
@@ -389,7 +389,7 @@ def test_facts_of_no_form_are_told_as_the_releases_fault(there: Path, tmp_path: 
     bundle = bundle_of(run_in(there))
     odd = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": 5}))
     (wrong,) = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", odd))
-    assert wrong.endswith("its facts are not those of a run: accuracy cannot be '5'")
+    assert wrong.endswith("invalid facts of a run: accuracy cannot be '5'")
 
 
 def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(there: Path, tmp_path: Path) -> None:

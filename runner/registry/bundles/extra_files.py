@@ -1,6 +1,6 @@
-"""What a run's release has beside `data/` for people to read and play, held against what follows from `data/`.
+"""Check the files that a run's release has outside `data/` against `data/`.
 
-Whoever reads a board or plays a release sees these files first: hyperparameters, the spec that leads to them, metrics.
+A reader sees them first: the hyperparameters, the spec that names them, and the metrics.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 
 
-def wrong_beside(got: FetchedRelease, run: RunFolder, but: frozenset[str] = frozenset()) -> Iterator[str]:
-    """What those files say otherwise than the run's own; not of the files `but`, which a reader may have edited.
+def wrong_beside(got: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield the differences between these files and the run's own, except in files that a reader may have edited.
 
-    They may say less. Of metrics another version may have told more than this one knows.
+    They may have fewer values, and metrics of another version may have more.
 
     Raises:
         NipRunError: a file of the run cannot be read.
     """
     manifest, spec = run.manifest(), ModelSource(run.path).spec
     metrics = read_json(run.metrics) if run.metrics.is_file() else {}
-    follows = {
+    expected_files = {
         parameters.FILE: dump(spec).encode(),
         SAVED_SPEC: parameters.SPEC.encode(),
         run_data.FILE: run_data.run_data(manifest, metrics),
     }
-    for name, expected in follows.items():
-        if name not in but and got.release.file(name) is not None:
-            may_say_more = name == run_data.FILE and is_from_other_version(manifest)
+    for name, expected in expected_files.items():
+        if name not in ignored and got.release.file(name) is not None:
+            may_have_more = name == run_data.FILE and is_from_other_version(manifest)
             yield from limit_differences(
-                _differences(name, got.folder / name, expected, may_say_more=may_say_more), "values"
+                _differences(name, got.folder / name, expected, may_have_more=may_have_more), "values"
             )
 
 
-def _differences(name: str, path: Path, expected: bytes, *, may_say_more: bool) -> Iterator[str]:
+def _differences(name: str, path: Path, expected: bytes, *, may_have_more: bool) -> Iterator[str]:
     try:
         data = small(path, shown=name)
     except ReleaseError as error:
@@ -60,25 +60,25 @@ def _differences(name: str, path: Path, expected: bytes, *, may_say_more: bool) 
     if document.problems:
         yield f"{name} cannot be read: {document.problems[0].message}"
         return
-    said = _leaves(document.data)
-    follows = _leaves(parse(expected.decode(), Document(name, path.parent)).data)
-    for key, value in sorted(said.items()):
-        told = f"{name} says {in_one_line(shortened(key, MAX_SHOWN))}: {_shown(value)}"
-        if key not in follows and not may_say_more:
-            yield f"{told}, which follows from nothing in {DATA}/"
-        elif key in follows and not is_same(value, follows[key]):
-            yield f"{told}; from {DATA}/ follows {_shown(follows[key])}"
+    values = _values_by_key(document.data)
+    expected_values = _values_by_key(parse(expected.decode(), Document(name, path.parent)).data)
+    for key, value in sorted(values.items()):
+        statement = f"{name} says {in_one_line(shortened(key, MAX_SHOWN))}: {_format_value(value)}"
+        if key not in expected_values and not may_have_more:
+            yield f"{statement}, which is not in {DATA}/"
+        elif key in expected_values and not is_same(value, expected_values[key]):
+            yield f"{statement}, but {DATA}/ has {_format_value(expected_values[key])}"
 
 
-def _leaves(data: Any, at: str = "") -> dict[str, Any]:
-    """The values of a document by their dotted keys; a list is one value, an empty mapping too."""
+def _values_by_key(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the values of a document by dotted key; a list or an empty mapping is one value."""
     if not isinstance(data, Mapping) or not data:
-        return {at: data}
-    found: dict[str, Any] = {}
+        return {prefix: data}
+    leaves: dict[str, Any] = {}
     for key, value in data.items():
-        found |= _leaves(value, f"{at}.{key}" if at else str(key))
-    return found
+        leaves |= _values_by_key(value, f"{prefix}.{key}" if prefix else str(key))
+    return leaves
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return in_one_line(shortened(dump_inline(value), MAX_SHOWN))

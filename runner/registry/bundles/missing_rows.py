@@ -1,4 +1,4 @@
-"""A run that was published without the rows of its dataset: what it needs, and how they come to it, checked by hash."""
+"""Add the rows of a dataset to a run that was published without them, and check them by hash."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ OPTION = "dataset.path"
 
 
 def lacks_rows(got: FetchedRelease) -> bool:
-    """Whether the rows of its dataset are neither in a release nor put beside it since."""
+    """Tell whether the rows of its dataset are neither in a release nor added to its folder."""
     return got.release.file(PIN) is not None and not (got.folder / ROWS).is_file()
 
 
 def what_is_needed(got: FetchedRelease) -> str:
-    """Which dataset a release needs, in a sentence."""
+    """Describe the dataset that a release needs, and the command that adds it."""
     pin = read_pin(got.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
-    from_ = [f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)]
-    from_ = from_ or ([str(pin["file"])] if pin.get("file") else [])
-    told = in_one_line(shortened(", ".join(from_), 300)) if from_ else "a file that was not recorded"
+    origin_parts = [
+        f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)
+    ]
+    origin_parts = origin_parts or ([str(pin["file"])] if pin.get("file") else [])
+    origin = in_one_line(shortened(", ".join(origin_parts), 300)) if origin_parts else "a file that was not recorded"
     digest = shortened(str(pin.get("source_sha256")), 64)
     command = f"nip-run reproduce {shlex.quote(str(got.folder))} --set {OPTION}=FILE"
     return (
-        f"it needs the dataset, whose rows are not in the release: {told} (sha256 of the file: {digest}). "
-        f"Give it once: {command}; its rows are checked by hash"
+        f"it needs the dataset, whose rows are not in the release: {origin} (sha256 of the file: {digest}). "
+        f"Add it once: {command}; its rows are checked by hash"
     )
 
 
 def put_rows(got: FetchedRelease, file: Path) -> None:
-    """Put the rows that were played into a got folder, out of a dataset's file or the rows of another run.
+    """Add the rows that were played to a fetched folder, from a dataset's file or the rows of another run.
 
     Raises:
-        UsageError: there is no such file, they are not the rows that were played, or it was published with its rows.
+        UsageError: there is no such file, it has other rows, or the release has the rows already.
         ReleaseError: a file of the release is damaged.
     """
     if not file.is_file():
@@ -54,30 +56,32 @@ def put_rows(got: FetchedRelease, file: Path) -> None:
     if run is None or got.release.file(PIN) is None:
         raise UsageError(f"--set {OPTION}: {got.release.reference} has the rows of its dataset, or needs none")
     manifest = run.manifest()
-    wrong = []
-    for settings in _settings(got, file):
+    problems = []
+    for settings in _possible_settings(got, file):
         try:
-            found = load_dataset(settings, file, manifest.seed, lambda _: Place(str(file)))
+            dataset = load_dataset(settings, file, manifest.seed, lambda _: Place(str(file)))
         except SpecError as error:
-            wrong.append(str(error))
+            problems.append(str(error))
             continue
-        if found.sha256 == manifest.dataset_sha256:
-            atomic_write(got.folder / ROWS, b"".join(_lines(found)))
+        if dataset.sha256 == manifest.dataset_sha256:
+            atomic_write(got.folder / ROWS, b"".join(_lines(dataset)))
             if not got.is_training_run:
                 write_tables(run)
             return
-    why = f": {wrong[0]}" if len(wrong) > 1 else ""
-    raise UsageError(f"{file} does not have the rows that were played, by their hash{why}; {what_is_needed(got)}")
+    problem = f": {problems[0]}" if len(problems) > 1 else ""
+    raise UsageError(
+        f"{file} does not have the rows that were played: their hash differs{problem}; {what_is_needed(got)}"
+    )
 
 
-def _settings(got: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:
-    """How the rows may stand in a file: as a run keeps them, or as in the file that they were chosen from."""
+def _possible_settings(got: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:
+    """Yield the ways to read the rows from a file: as a run stores them, or as the original dataset has them."""
     yield DatasetSettings(path=str(file))
-    said = read_pin(got.folder / PIN).get("selection")
+    selection = read_pin(got.folder / PIN).get("selection")
     try:
-        yield from_plain(DatasetSettings, {**(said or {}), "path": str(file), "revision": None})
+        yield from_plain(DatasetSettings, {**(selection or {}), "path": str(file), "revision": None})
     except (NipRunError, TypeError, ValueError, KeyError) as error:
-        raise ReleaseError(f"{got.folder / PIN} is damaged: its selection is none ({error})") from error
+        raise ReleaseError(f"{got.folder / PIN} is damaged: its selection is invalid ({error})") from error
 
 
 def _lines(dataset: Dataset) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""All the training behind a model: its effort, its datapoints, and what is not known of it."""
+"""The training behind a model: its effort, its datapoints, and what is unknown."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ class TrainedGames:
 
 @dataclass
 class Ancestry:
-    """All the training behind the models of one run."""
+    """The training behind the models of one run."""
 
     origins: list[ModelOrigin] = field(default_factory=list)
-    """From the nearest ancestors to the farthest."""
+    """The origins of the models, from the nearest ancestor to the farthest."""
     trained: dict[tuple[tuple[str, str], int], TrainedGames] = field(default_factory=dict)
-    """Each iteration of each run that a model was trained on."""
+    """The games that a model was trained on, by run and iteration."""
     unknown: list[str] = field(default_factory=list)
     """Reasons why all sums are lower bounds."""
 
     @property
     def total(self) -> Total:
-        known: dict[str, int | float] = {}
+        sums: dict[str, int | float] = {}
         at_least = set()
         for name in EFFORT:
             values = [getattr(games.effort, name) for games in self.trained.values()]
-            known[name] = sum(value for value in values if value is not None)
+            sums[name] = sum(value for value in values if value is not None)
             if self.unknown or None in values:
                 at_least.add(name)
-        return Total(Effort(**known), frozenset(at_least))  # type: ignore[arg-type]  # counts are whole numbers
+        return Total(Effort(**sums), frozenset(at_least))  # type: ignore[arg-type]  # counts are whole numbers
 
     def of_run(self, run: tuple[str, str]) -> Ancestry:
-        """Return the part of it that is the training of one run."""
+        """Return only the training of one run."""
         return Ancestry(trained={key: games for key, games in self.trained.items() if key[0] == run})
 
     @property
@@ -89,61 +89,68 @@ class Lineage(OriginIndex):
 
         For a training run or a model release this includes its own training.
         """
-        found = Ancestry()
-        seen: set[tuple[object, ...]] = set()
-        waiting: deque[ModelUse | ModelMaker] = deque()
+        ancestry = Ancestry()
+        visited: set[tuple[object, ...]] = set()
+        pending: deque[ModelUse | ModelMaker] = deque()
         for group in session.groups if groups is None else groups:
             if group.made:
-                waiting.append(ModelMaker(session, group, group.made[-1]))
+                pending.append(ModelMaker(session, group, group.made[-1]))
             else:
-                waiting.append(ModelUse.from_group(session, group))
-        while waiting:
-            at = waiting.popleft()
-            if isinstance(at, ModelUse):
-                waiting.extend(self._from_use(at, found))
-            elif (at.session.key, *at.key) not in seen:  # every copy of a run is read, because one may say less
-                seen.add((at.session.key, *at.key))
-                self._count(at, found)
-                waiting.append(_trained_from(at))
-        return found
+                pending.append(ModelUse.from_group(session, group))
+        while pending:
+            source = pending.popleft()
+            if isinstance(source, ModelUse):
+                pending.extend(self._trace_use(source, ancestry))
+            elif (
+                source.session.key,
+                *source.key,
+            ) not in visited:  # every copy of a run is read, because one may say less
+                visited.add((source.session.key, *source.key))
+                self._count_games(source, ancestry)
+                pending.append(_trained_from(source))
+        return ancestry
 
-    def _from_use(self, use: ModelUse, found: Ancestry) -> Iterator[ModelUse | ModelMaker]:
+    def _trace_use(self, use: ModelUse, ancestry: Ancestry) -> Iterator[ModelUse | ModelMaker]:
         is_first = use.lineage is use.group.lineage
         origin = self.origin_of(use.session, use.group) if is_first else self.find_origin(use)
         if origin is None:
             return
-        found.origins.append(origin)
+        ancestry.origins.append(origin)
         if origin.proof in (Proof.BROKEN, Proof.MISSING):
-            found.unknown.append(origin.reason or str(origin.proof))
+            ancestry.unknown.append(origin.reason or str(origin.proof))
         elif origin.proof == Proof.CLAIMED and use.has_unique_name:
-            found.unknown.append(f"{use.model} is a fine-tuned model, and who trained it is claimed, not confirmed")
+            ancestry.unknown.append(f"{use.model} is a fine-tuned model, and who trained it is claimed, not confirmed")
         if origin.makers:
             yield from origin.makers
         elif use.lineage:
             yield use.before_last_training()
 
-    def _count(self, maker: ModelMaker, found: Ancestry) -> None:
+    def _count_games(self, maker: ModelMaker, ancestry: Ancestry) -> None:
         """Count the games that a model was trained on; if copies or parts disagree, the largest numbers count."""
         for iteration in maker.made.trained_on:
             key = (maker.session.run, iteration)
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
             owners = frozenset((maker.session.owner,))
             for part in self._parts(run_id, maker.session.run_id, owners):
-                effort = _most(effort, Effort.of(part.facts))
-            if key in found.trained:
-                before = found.trained[key]
-                run_id, effort, owners = run_id or before.run_id, _most(before.effort, effort), owners | before.owners
-            found.trained[key] = TrainedGames(run_id, effort, owners)
+                effort = _larger_effort(effort, Effort.of(part.facts))
+            if key in ancestry.trained:
+                earlier = ancestry.trained[key]
+                run_id, effort, owners = (
+                    run_id or earlier.run_id,
+                    _larger_effort(earlier.effort, effort),
+                    owners | earlier.owners,
+                )
+            ancestry.trained[key] = TrainedGames(run_id, effort, owners)
 
     def contact(self, session: LineageSession, ancestry: Ancestry | None = None) -> Contact | None:
         """Count the datapoints of a benchmark that its models were trained on; None if either is unknown."""
-        behind = ancestry or self.ancestry(session)
-        if session.kind != "benchmark" or not (behind.trained or behind.unknown):
+        training = ancestry or self.ancestry(session)
+        if session.kind != "benchmark" or not (training.trained or training.unknown):
             return None
         measured = session.datapoints  # may read the inputs, so only if it is needed
         if not measured:
             return None
-        trained, at_least = self.trained_on(behind)
+        trained, at_least = self.trained_on(training)
         return Contact(len(trained & measured), len(measured), at_least)
 
     def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
@@ -151,8 +158,8 @@ class Lineage(OriginIndex):
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.trained.items():
-            known = (part.datapoints for part in self._parts(games.run_id, run[0], games.owners))
-            parts = [points for points in known if points is not None]
+            datapoints = (part.datapoints for part in self._parts(games.run_id, run[0], games.owners))
+            parts = [points for points in datapoints if points is not None]
             at_least |= not parts
             trained.update(*parts)
         return trained, at_least
@@ -170,9 +177,9 @@ class Lineage(OriginIndex):
         return [list(cycle) for cycle in dict.fromkeys(tuple(sorted(set(chain))) for chain in chains if chain)]
 
     def find_cycle(self, key: str, owner: str | None = None) -> list[str]:
-        """Return the shortest chain by which the models of a session come from themselves, or an empty list.
+        """Return the shortest chain of makers from a session back to itself, or an empty list.
 
-        With an owner, only that owner's releases are links of the chain.
+        With an owner, the chain has only that owner's releases.
         """
         return _find_cycle(key, self._makers_by_session(owner))
 
@@ -189,13 +196,13 @@ class Lineage(OriginIndex):
 
 def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
     previous: dict[str, str] = {}
-    waiting = deque([key])
-    while waiting and key not in previous:
-        current = waiting.popleft()
+    pending = deque([key])
+    while pending and key not in previous:
+        current = pending.popleft()
         for maker in sorted(makers.get(current, ())):
             if maker not in previous:
                 previous[maker] = current
-                waiting.append(maker)
+                pending.append(maker)
     chain = [key] if key in previous else []
     while chain and (len(chain) == 1 or chain[-1] != key):
         chain.append(previous[chain[-1]])
@@ -211,7 +218,7 @@ def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
     return ModelMaker(maker.session, maker.group, earlier)
 
 
-def _most(first: Effort, second: Effort) -> Effort:
+def _larger_effort(first: Effort, second: Effort) -> Effort:
     """Return the larger value of each field."""
 
     def larger(name: str) -> int | float | None:

@@ -21,7 +21,7 @@ from runner.training.stage_log import read_stages
 from runner.training.stages import Became, Stages, Switched
 from runner.training.weights import is_path
 
-_STEP = tuple(FineTuneStep.__dataclass_fields__)
+_STEP_FIELDS = tuple(FineTuneStep.__dataclass_fields__)
 EFFORT = ("datapoints", "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd")
 """Effort of training in data; tokens and cost are those of the games, since trainers do not report their own."""
 
@@ -63,14 +63,16 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     manifest = folder.manifest()
     groups = trained_facts(folder)
     return (
-        *_family(folder, results, manifest, owner, version),
-        *_models(folder, manifest.components or {}, groups, owner, version),
+        *_related_runs(folder, results, manifest, owner, version),
+        *_input_and_output_models(folder, manifest.components or {}, groups, owner, version),
         *links_of_manifest(manifest),
         *_components(manifest.components or {}),
     )
 
 
-def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[ReleaseLink]:
+def _related_runs(
+    folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str
+) -> Iterator[ReleaseLink]:
     """Yield links to its parts, its parent and the run that it judges, all in the same results folder."""
     for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
         yield ReleaseLink(
@@ -82,27 +84,27 @@ def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str,
     for role, run_id in (("parent", manifest.parent_run_id), ("judges", judged)):
         if run_id is None:
             continue
-        other = results.run(run_id)
-        is_there = other.manifest_path.is_file()
+        run = results.run(run_id)
+        is_there = run.manifest_path.is_file()
         yield ReleaseLink(
             role=role,
             release=str(run_reference(run_id, owner, version)) if is_there else None,
-            identity=other.manifest().identity if is_there else None,
+            identity=run.manifest().identity if is_there else None,
         )
 
 
-def _models(
+def _input_and_output_models(
     folder: RunFolder, components: Mapping[str, Any], groups: Iterable[Mapping[str, Any]], owner: str, version: str
 ) -> Iterator[ReleaseLink]:
     for group in groups:
         step = group["lineage"][-1] if group["lineage"] else {}
-        named = components.get(f"models.{group['group']}") or {
+        source = components.get(f"models.{group['group']}") or {
             "release": step.get("release"),
             "sha256": step.get("release_sha256"),
         }
-        if step or named["release"]:
+        if step or source["release"]:
             identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
-            yield ReleaseLink(role="input", release=named["release"], sha256=named["sha256"], identity=identity)
+            yield ReleaseLink(role="input", release=source["release"], sha256=source["sha256"], identity=identity)
         if group["made"]:
             last = group["made"][-1]
             yield ReleaseLink(
@@ -113,44 +115,49 @@ def _models(
 
 
 def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
-    """Return links to the release that a run plays again and to the one that it was made from."""
-    others = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
+    """Return links to the release that a run reproduces and to the one that it is a child of."""
+    sources = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
     return tuple(
-        ReleaseLink(role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity"))
-        for role, said in others.items()
-        if said is not None
+        ReleaseLink(
+            role=role, release=source.get("release"), sha256=source.get("sha256"), identity=source.get("identity")
+        )
+        for role, source in sources.items()
+        if source is not None
     )
 
 
-_SLOTS = {"agents": "agent", "training.trainers": "trainer"}
+_ROLES = {"agents": "agent", "training.trainers": "trainer"}
 
 
 def _components(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
     """Yield links to components by slot: `protocol`, `extends:0`, `agents.verifier`; models are inputs instead."""
-    for slot, said in sorted(components.items()):
-        above, _, name = slot.rpartition(".")
-        if above == "models":
+    for slot, component in sorted(components.items()):
+        section, _, name = slot.rpartition(".")
+        if section == "models":
             continue
-        role = f"{_SLOTS[above]}:{name}" if above in _SLOTS else slot.partition(":")[0]
+        role = f"{_ROLES[section]}:{name}" if section in _ROLES else slot.partition(":")[0]
         yield ReleaseLink(
-            role=role, release=said.get("release"), sha256=said.get("sha256"), identity=said.get("identity")
+            role=role,
+            release=component.get("release"),
+            sha256=component.get("sha256"),
+            identity=component.get("identity"),
         )
 
 
 def trained_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
     """Return `trained_as_recorded` with public names for models whose names are paths. Raises as that."""
     recorded = trained_as_recorded(folder, source)
-    called = renamed_models(name for key, name in strings_in(recorded) if key in MODEL_KEYS)
-    shown: list[dict[str, Any]] = _renamed(recorded, "", called)
-    return shown
+    published_names = renamed_models(name for key, name in strings_in(recorded) if key in MODEL_KEYS)
+    renamed: list[dict[str, Any]] = _rename_models(recorded, "", published_names)
+    return renamed
 
 
-def _renamed(value: Any, key: str, called: Mapping[str, str]) -> Any:
+def _rename_models(value: Any, key: str, published_names: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
-        return {name: _renamed(item, name, called) for name, item in value.items()}
+        return {name: _rename_models(item, name, published_names) for name, item in value.items()}
     if isinstance(value, list):
-        return [_renamed(item, key, called) for item in value]
-    return called.get(value, value) if key in MODEL_KEYS and isinstance(value, str) else value
+        return [_rename_models(item, key, published_names) for item in value]
+    return published_names.get(value, value) if key in MODEL_KEYS and isinstance(value, str) else value
 
 
 def trained_as_recorded(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
@@ -165,7 +172,7 @@ def trained_as_recorded(folder: RunFolder, source: ModelSource | None = None) ->
     """
     source = source or ModelSource(folder.path)
     stages = read_stages(folder.path, folder.identity()) if source.trains else Stages([])
-    games = _games(folder, stages)
+    games = _games_of_iterations(folder, stages)
     agents = source.spec.get("agents")
     users = {
         group: sorted(name for name, agent in agents.items() if agent.get("model") == group)
@@ -182,40 +189,40 @@ def trained_as_recorded(folder: RunFolder, source: ModelSource | None = None) ->
 def _group(
     source: ModelSource, stages: Stages, group: str, agents: list[str], games: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    began = source.groups[group]
-    provider, model = began.get("provider"), began.get("model")
-    lineage = [shown_step(step) for step in began.get("lineage") or []]
-    made = _made(source, stages, group)
-    base = began.get("base_model")
+    settings = source.groups[group]
+    provider, model = settings.get("provider"), settings.get("model")
+    lineage = [shown_step(step) for step in settings.get("lineage") or []]
+    models = _made_models(source, stages, group)
+    base = settings.get("base_model")
     return {
         "group": group,
         "agents": agents,
         "provider": provider,
         "model": model,
         "base_model": model if base is None else base,
-        "weights_sha256": lineage[-1]["weights_sha256"] if lineage else None,  # as recorded: no disk is asked
+        "weights_sha256": lineage[-1]["weights_sha256"] if lineage else None,  # as recorded: nothing is hashed here
         "lineage": lineage,
-        "made": made,
-        "games": games if made else [],
+        "made": models,
+        "games": games if models else [],
     }
 
 
 def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
     """Return one step of a lineage, with null for what was not recorded."""
-    return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP}
+    return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP_FIELDS}
 
 
-def _made(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any]]:
+def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any]]:
     """Return the models that a training run made of a group, by iteration."""
     training = source.spec.get("training") or {}
-    found: list[dict[str, Any]] = []
+    models: list[dict[str, Any]] = []
     names: dict[str, int] = {}
     for record in sorted(stages.all(Switched), key=lambda record: record.iteration):
         outcome = record.outcomes.get(group) or {}
         if outcome.get("outcome") != Became.TRAINED:
             continue
         step, iteration = record.models[group]["lineage"][-1], record.iteration
-        found.append(
+        models.append(
             {
                 **shown_step(step),
                 "iteration": iteration,
@@ -226,26 +233,29 @@ def _made(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any
             }
         )
         names[step["model"]] = iteration
-    return found
+    return models
 
 
-def _games(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
+def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
     """Return the effort of each iteration's games; null if their run is missing."""
     return [
-        {"iteration": record.iteration, **_effort(folder.beside(part_id(folder.run_id, record.iteration, "training")))}
+        {
+            "iteration": record.iteration,
+            **_effort_of(folder.beside(part_id(folder.run_id, record.iteration, "training"))),
+        }
         for record in stages.all(Switched)
     ]
 
 
-def _effort(part: RunFolder) -> dict[str, Any]:
+def _effort_of(part: RunFolder) -> dict[str, Any]:
     if not part.manifest_path.is_file():
         return {"run_id": part.run_id, **dict.fromkeys(EFFORT)}
     manifest = part.manifest()
     counted = {name: getattr(manifest, name) for name in EFFORT if name != "datapoints"}
-    return {"run_id": part.run_id, "datapoints": _datapoints(part), **counted}
+    return {"run_id": part.run_id, "datapoints": _count_datapoints(part), **counted}
 
 
-def _datapoints(part: RunFolder) -> int | None:
+def _count_datapoints(part: RunFolder) -> int | None:
     try:
         with open_to_read(part.path / "inputs" / "dataset.jsonl") as file:
             return sum(1 for line in file if line.strip())

@@ -1,4 +1,4 @@
-"""What lists and boards show of a release without its files: texts of a bounded length, whatever its manifest says."""
+"""Facts of a release that lists and boards show without its files, as texts of a bounded length."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from runner.registry.transports.listing import ReleaseEntry
 
 TEXTS = ("kind", "benchmark", "protocol")
 MOST_TEXT = 300
-"""Characters of one of them, and of one model."""
+"""Maximum number of characters of such a text, and of a model's name."""
 MOST_MODELS = 100
-_SHOWN, _SHOWN_MODELS = 200, 1_000
+_TEXT_LENGTH, _MODELS_LENGTH = 200, 1_000
 
 
 def wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
-    """What a manifest says of its release that no list and no board can show."""
+    """Yield the errors in a manifest's facts that prevent lists and boards from showing the release."""
     facts = release.facts
     try:
         if release.kind in (Kind.RUN, Kind.MODEL):
             session_of_release(entry, release)
         for name in TEXTS:
             if len(typed(facts, name, str) or "") > MOST_TEXT:
-                raise WrongFact(f"{name} has {len(facts[name]):,} characters; at most {MOST_TEXT} are taken")
+                raise WrongFact(f"{name} has {len(facts[name]):,} characters; at most {MOST_TEXT} are allowed")
         models: Mapping[str, Any] = typed(facts, "models", dict) or {}
         if len(models) > MOST_MODELS:
-            raise WrongFact(f"models has {len(models):,} names; at most {MOST_MODELS} are taken")
+            raise WrongFact(f"models has {len(models):,} names; at most {MOST_MODELS} are allowed")
         for agent in models:
             if len(typed(models, agent, str) or "") > MOST_TEXT:
-                raise WrongFact(f"a model has {len(models[agent]):,} characters; at most {MOST_TEXT} are taken")
+                raise WrongFact(f"a model has {len(models[agent]):,} characters; at most {MOST_TEXT} are allowed")
     except WrongFact as error:
-        yield f"{entry.reference}: its facts are not those of a {release.kind}: {error}"
+        yield f"{entry.reference}: invalid facts of a {release.kind}: {error}"
     except ReleaseError as error:
         yield str(error)
 
 
 def listed_facts(release: Release) -> dict[str, str | None]:
-    """`TEXTS`, and `models` in one text; None for what is not said, or is no text."""
+    """Return `TEXTS`, and `models` as one text; None for a fact that is missing or not a text."""
     facts = release.facts
-    said = {name: facts.get(name) for name in TEXTS}
-    shown = {name: shortened(text, _SHOWN) if isinstance(text, str) else None for name, text in said.items()}
+    values = {name: facts.get(name) for name in TEXTS}
+    texts = {name: shortened(text, _TEXT_LENGTH) if isinstance(text, str) else None for name, text in values.items()}
     models = facts.get("models")
-    told = None
+    models_text = None
     if isinstance(models, dict):
         pairs = [f"{agent}={name}" for agent, name in list(models.items())[:MOST_MODELS] if isinstance(name, str)]
-        told = shortened(", ".join(pairs), _SHOWN_MODELS)
-    return {**shown, "models": told}
+        models_text = shortened(", ".join(pairs), _MODELS_LENGTH)
+    return {**texts, "models": models_text}

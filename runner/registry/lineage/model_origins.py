@@ -1,20 +1,20 @@
-"""Which run produced the model that another run began with.
+"""Find the run that produced the model that another run began with.
 
-An origin is found by the identity of the model, not by the lineage that somebody declares: it is *proved* by the hash
-of the weights, *declared* by the model's name at its provider, and *broken* if a lineage names a run that did not
-produce the model. So an origin is still found if somebody removes it from a lineage.
+An origin is found by the identity of the model, not by the declared lineage: it is *proved* by the hash of the weights,
+*declared* by the model's name at its provider, and *broken* if a lineage names a run that did not produce the model.
+So an origin is still found if a publisher removes it from a lineage.
 
-Anybody can publish a run that claims to have produced another's model: a stage log can be written by hand, and a
+Anyone can publish a run that claims to have produced another's model: a stage log can be written by hand, and a
 registry does not record who was first. A claim counts (its effort and its datapoints) only if one of these confirms it:
 
 - the owner of the run that began with the model also owns the run that claims it;
 - the lineage of the run that began with the model names the claiming run, and the owner of that release;
 - the claiming owner published a model release whose files have the hash of the weights. This shows that they had the
-  weights, not that nobody else had them: if weights are public, it is as good as their word, and readers see whose.
+  weights, not that no one else had them. If the weights are public, it only shows the owner's claim and name.
 
-Any other claim is *claimed*: it is shown with its author and adds nothing to the row. So strangers cannot mark somebody
-else's run, and a run that hides that it continues another's model shows that other's claim. If the model's own name
-says that it was fine-tuned, the training behind it is "at least" what is known, whoever claims it.
+Any other claim is *claimed*: it is shown with its author and adds nothing to the row. So strangers cannot add marks to
+another owner's run, and a run that hides that it continues another's model shows the other owner's claim. If the name
+of a model says that it was fine-tuned, the training behind it is "at least" what is known, regardless of claims.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ModelMaker:
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """Where a model came from. Without makers, `reason` says all that is known."""
+    """The origin of a model. Without makers, `reason` has everything that is known."""
 
     use: ModelUse
     proof: Proof
@@ -113,8 +113,8 @@ class OriginIndex:
         for session in self.sessions:
             self._by_run[session.run_id].append(session)
             for group in session.groups:
-                for made in group.made:
-                    self._add(ModelMaker(session, group, made))
+                for model in group.made:
+                    self._add(ModelMaker(session, group, model))
 
     def _add(self, maker: ModelMaker) -> None:
         step = maker.made.step
@@ -156,10 +156,10 @@ class OriginIndex:
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=True))
         last = use.lineage[-1]
         is_declared = any(maker.step_key == (last.run_id, last.iteration) for maker in makers)
-        named = self._by_step[last.run_id, last.iteration]
-        if is_declared or not any(_is_meant(maker.session, use, last) for maker in named):
+        named_makers = self._by_step[last.run_id, last.iteration]
+        if is_declared or not any(_is_meant(maker.session, use, last) for maker in named_makers):
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=not is_declared))
-        reason = f"its lineage says that {last.run_id} made it, but its weights are those that {_names(makers)} made"
+        reason = f"its lineage says that {last.run_id} made it, but its weights were made by {_names(makers)}"
         return _hide_private(ModelOrigin(use, Proof.BROKEN, tuple(makers), reason))
 
     def _find_by_lineage(self, use: ModelUse, last: TrainingStep) -> ModelOrigin:
@@ -178,8 +178,8 @@ class OriginIndex:
             return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, claimed_by=claims))
         meant = [maker for maker in candidates if _is_meant(maker.session, use, last)]
         if meant:
-            made = _describe_made(meant, last)
-            return self._broken(use, f"its lineage says that {_names(meant)} made it, but that run made {made}")
+            models = _describe_other_models(meant, last)
+            return self._broken(use, f"its lineage says that {_names(meant)} made it, but that run made {models}")
         step = f"iteration {last.iteration} of {last.run_id}"
         sessions = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
         if any(session.kind == "training" for session in sessions):
@@ -192,7 +192,7 @@ class OriginIndex:
         return ModelOrigin(use, Proof.BROKEN, _public(makers), reason, claimed_by=_public(claims))
 
     def _find_by_name(self, use: ModelUse, reason: str | None) -> ModelOrigin | None:
-        """Find an origin by the model's name alone; None if nobody made a model of this name."""
+        """Find an origin by the model's name alone; None if no run made a model of this name."""
         makers, claims = _split_claims(self._with_name(use), use)
         if not makers:
             return ModelOrigin(use, Proof.CLAIMED, reason=reason, claimed_by=_public(claims)) if claims else None
@@ -205,13 +205,13 @@ class OriginIndex:
     def _with_name(self, use: ModelUse) -> list[ModelMaker]:
         """Return the makers of a model of this name: those of the same owner, or any if the name is unique.
 
-        A stranger's claim to have made a model with a name that anybody can choose means nothing.
+        If anyone can choose the name, another owner's claim to have made such a model means nothing.
         """
         if use.model is None:
             return []
         makers = _of_other_runs(self._by_name.get((use.group.provider, use.model), ()), use)
-        own = [maker for maker in makers if maker.session.owner == use.session.owner]
-        return own or (makers if use.has_unique_name else [])
+        own_makers = [maker for maker in makers if maker.session.owner == use.session.owner]
+        return own_makers or (makers if use.has_unique_name else [])
 
 
 def _of_other_runs(makers: Iterable[ModelMaker], use: ModelUse) -> list[ModelMaker]:
@@ -228,17 +228,17 @@ def _hide_private(origin: ModelOrigin) -> ModelOrigin:
 
 
 def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[ModelMaker], list[ModelMaker]]:
-    """Split makers into those whose word counts and those with unconfirmed, different claims.
+    """Split makers into confirmed ones and those with different, unconfirmed claims.
 
-    An owner who published the weights counts besides the owner of the run, unless the latter published them too.
+    An owner who published the weights is confirmed, too, unless the run's own owner published them.
     """
     confirmed = [maker for maker in makers if maker.session.owner in (None, use.session.owner)]
     holders = [
         maker for maker in makers if maker.session.holds is not None and maker.session.holds == use.weights_sha256
     ]
     if not any(maker in confirmed for maker in holders):
-        held = {(maker.session.run, maker.session.owner) for maker in holders}
-        confirmed += [maker for maker in makers if (maker.session.run, maker.session.owner) in held]
+        holder_runs = {(maker.session.run, maker.session.owner) for maker in holders}
+        confirmed += [maker for maker in makers if (maker.session.run, maker.session.owner) in holder_runs]
     if not confirmed and use.lineage:
         last = use.lineage[-1]
         same_step = [maker for maker in makers if maker.step_key == (last.run_id, last.iteration)]
@@ -247,19 +247,19 @@ def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[Mod
 
 
 def _without_copies(makers: Sequence[ModelMaker], confirmed: Sequence[ModelMaker]) -> list[ModelMaker]:
-    """Return makers that are neither confirmed nor copies of a confirmed run that say the same."""
+    """Return makers that are neither confirmed nor identical copies of a confirmed run."""
     same = [(maker.session.run, group) for maker in confirmed for group in maker.session.groups]
     return [maker for maker in makers if maker not in confirmed and (maker.session.run, maker.group) not in same]
 
 
 def _meant_or_all(makers: Sequence[ModelMaker], use: ModelUse, last: TrainingStep) -> list[ModelMaker]:
-    """Return the makers that a lineage means; all of them if it means none of these and names no owner."""
+    """Return the makers that a lineage means, or all of them if it means none and names no owner."""
     meant = [maker for maker in makers if _is_meant(maker.session, use, last)]
     return meant or (list(makers) if last.release is None else [])
 
 
 def _is_meant(session: LineageSession, use: ModelUse, last: TrainingStep) -> bool:
-    """Tell whether a lineage means this run, not a stranger's run of the same id."""
+    """Tell whether a lineage means this run, not another owner's run with the same id."""
     owner = [] if last.release is None else last.release.split("/")[-2:-1]
     return session.owner in (None, use.session.owner, *owner)
 
@@ -270,12 +270,12 @@ def _public(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
 
 def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
     """Tell whether a maker made the model that a lineage describes."""
-    made = maker.made.step
+    step = maker.made.step
     hashes = {digest for digest in (use.weights_sha256, last.weights_sha256) if digest is not None}
     return (
-        made.model == last.model
-        and last.dataset_sha256 in (None, made.dataset_sha256)
-        and (not hashes or made.weights_sha256 is None or hashes == {made.weights_sha256})
+        step.model == last.model
+        and last.dataset_sha256 in (None, step.dataset_sha256)
+        and (not hashes or step.weights_sha256 is None or hashes == {step.weights_sha256})
     )
 
 
@@ -292,8 +292,8 @@ def _describe_missing(last: TrainingStep) -> str:
     """Describe an ancestor that is not here."""
     release = f", {last.release}" if last.release else ""
     digest = last.release_sha256 or last.weights_sha256
-    known = f"sha256:{digest}" if digest else f"trained on a dataset of sha256:{last.dataset_sha256}"
-    return f"made by {last.run_id}{release}, which is not here ({known})"
+    hash_text = f"sha256:{digest}" if digest else f"trained on a dataset of sha256:{last.dataset_sha256}"
+    return f"made by {last.run_id}{release}, which is not here ({hash_text})"
 
 
 def _names(makers: Sequence[ModelMaker]) -> str:
@@ -301,8 +301,8 @@ def _names(makers: Sequence[ModelMaker]) -> str:
     return " and ".join(dict.fromkeys(names))
 
 
-def _describe_made(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
-    """Describe how what was made differs from what a lineage says."""
+def _describe_other_models(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
+    """Describe how the models of the makers differ from the one in a lineage."""
     models = {maker.made.step.model for maker in _public(makers)}
     if last.model not in models:
         return " and ".join(sorted(models)) or "another model"

@@ -30,35 +30,35 @@ def reproduced_by(session: LineageSession) -> ReleaseLink | None:
 
 def replayed_run(session: LineageSession) -> str | None:
     """Return the run that a session replays completely, without asking any model; None for other sessions."""
-    said = session.facts.get("replay_of")
-    is_whole = isinstance(said, (list, tuple)) and said[1] is None and not session.trains
-    return said[0] if is_whole and said is not None else None
+    replay_of = session.facts.get("replay_of")
+    is_complete = isinstance(replay_of, (list, tuple)) and replay_of[1] is None and not session.trains
+    return replay_of[0] if is_complete and replay_of is not None else None
 
 
 def again_in_words(session: LineageSession) -> Iterator[str]:
     """Yield descriptions of how a session depends on other runs."""
-    link, said, judged = reproduced_by(session), session.facts.get("replay_of"), session.facts.get("rejudge_of")
-    named = None if link is None else link.release
+    link, replay_of, judged = reproduced_by(session), session.facts.get("replay_of"), session.facts.get("rejudge_of")
+    release = None if link is None else link.release
     if (replayed := replayed_run(session)) is not None:
-        yield f"a replay of {named or replayed}, in which nobody was asked"
+        yield f"a replay of {release or replayed}, without calls to models"
     elif link is not None:
-        yield f"plays {named or 'a run'} again"
-    elif said is not None:
-        yield f"has the answers of {said[0]} up to round {said[1]}"
+        yield f"plays {release or 'a run'} again"
+    elif replay_of is not None:
+        yield f"has the answers of {replay_of[0]} up to round {replay_of[1]}"
     if session.looks_like is not None:
         yield f"looks like {session.looks_like} of this results folder, which has no record of having published it"
     if judged is not None:
         yield f"judges the debates of {judged[0]}"
-    yield from made_from_in_words(session.groups, () if session.parent_run_id is not None else session.links, named)
+    yield from made_from_in_words(session.groups, () if session.parent_run_id is not None else session.links, release)
 
 
-def made_from_in_words(groups: Iterable[Group], links: Iterable[ReleaseLink], *told: str | None) -> Iterator[str]:
-    """Yield what a run continues and which release it is a child of, without those that are described already."""
+def made_from_in_words(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
+    """Yield what a run continues and which release it is a child of, except for releases described already."""
     before = continued(groups)
     if before:
         yield f"continues {comma_join(before)}"
     child = child_of(links)
-    if child is not None and child not in (*told, *before):
+    if child is not None and child not in (*described, *before):
         yield f"child of {child}"
 
 
@@ -69,19 +69,19 @@ def continued(groups: Iterable[Group]) -> list[str]:
 
 
 def child_of(links: Iterable[ReleaseLink]) -> str | None:
-    """Return the release that this one was made from."""
+    """Return the release that this one is based on."""
     return next((link.release for link in links if link.role == _CHILD and link.release is not None), None)
 
 
 def kin_in_words(session: LineageSession) -> list[str]:
     """Describe how a session depends on other runs, or which part of a training run it is."""
-    said = list(again_in_words(session))
+    lines = list(again_in_words(session))
     if session.parent_run_id is not None:
-        said.append(_part_in_words(session, session.facts.get("iteration")))
-    return said
+        lines.append(_describe_part(session, session.facts.get("iteration")))
+    return lines
 
 
-def _part_in_words(session: LineageSession, iteration: int | None) -> str:
+def _describe_part(session: LineageSession, iteration: int | None) -> str:
     if session.kind == "training":
         return f"games of iteration {iteration} of {session.parent_run_id}"
     when = f"after iteration {iteration - 1}" if iteration else "before its training"  # it is played before that one
@@ -89,24 +89,24 @@ def _part_in_words(session: LineageSession, iteration: int | None) -> str:
 
 
 class Originals:
-    """Finds the sessions that replays replay, in a results folder and a registry."""
+    """Finder of the sessions that replays replay, in a results folder and a registry."""
 
     def __init__(self, sessions: Iterable[LineageSession]) -> None:
         self._by_sha256: dict[str | None, LineageSession] = {}
         self._by_run: dict[str, LineageSession] = {}
-        for session in sorted(sessions, key=lambda one: (one.kind == "model", one.owner is not None)):
+        for session in sorted(sessions, key=lambda item: (item.kind == "model", item.owner is not None)):
             if not session.private:
                 self._by_sha256.setdefault(session.sha256, session)
                 self._by_run.setdefault(session.run_id, session)
 
     def first_of(self, session: LineageSession) -> LineageSession:
-        """Return the original of a replay, or the session itself if it is no replay or its original is not here."""
-        seen = [session]
-        while (original := self._of(seen[-1])) is not None:
-            if original in seen:
+        """Return the original of a replay, or the session itself if it is not a replay or its original is not here."""
+        chain = [session]
+        while (original := self._of(chain[-1])) is not None:
+            if original in chain:
                 return session
-            seen.append(original)
-        return seen[-1]
+            chain.append(original)
+        return chain[-1]
 
     def _of(self, session: LineageSession) -> LineageSession | None:
         """Find the replayed session by its release, because other runs may have the same id, or else by the run id.
@@ -124,28 +124,28 @@ class Originals:
 
 
 def as_one(sessions: Sequence[LineageSession]) -> list[LineageSession]:
-    """Return sessions in which the releases of a local run have the identity of that run.
+    """Return the sessions after giving the releases of each local run the identity of that run.
 
     A model whose name is a path is published under another name, so that the run's identity changes. No hash of the
     path is published, because it could be guessed: the local record of what was published (`sent/`) identifies the run.
     A release that only has the same facts stays a run of its own.
     """
-    here = {session.run_id: session for session in sessions if session.owner is None}
-    return [_with_local_identity(session, here.get(session.run_id)) for session in sessions]
+    local_runs = {session.run_id: session for session in sessions if session.owner is None}
+    return [_with_local_identity(session, local_runs.get(session.run_id)) for session in sessions]
 
 
-def _with_local_identity(session: LineageSession, own: LineageSession | None) -> LineageSession:
-    if own is None or session.owner is None or own.identity == session.identity:
+def _with_local_identity(session: LineageSession, local: LineageSession | None) -> LineageSession:
+    if local is None or session.owner is None or local.identity == session.identity:
         return session
-    if session.sha256 in own.sent_as:
-        return replace(session, identity=own.identity)
-    return replace(session, looks_like=own.run_id) if _looks_like(session, own) else session
+    if session.sha256 in local.sent_as:
+        return replace(session, identity=local.identity)
+    return replace(session, looks_like=local.run_id) if _looks_like(session, local) else session
 
 
-def _looks_like(published: LineageSession, own: LineageSession) -> bool:
+def _looks_like(published: LineageSession, local: LineageSession) -> bool:
     if not published.facts.get("cleaned") or published.facts.get("finished_at") is None:
         return False
-    if any(published.facts.get(name) != own.facts.get(name) for name in _UNCHANGED_FACTS):
+    if any(published.facts.get(name) != local.facts.get(name) for name in _UNCHANGED_FACTS):
         return False
-    played, said = own.datapoints, published.datapoints
-    return played is None or said is None or played == said
+    local_points, published_points = local.datapoints, published.datapoints
+    return local_points is None or published_points is None or local_points == published_points

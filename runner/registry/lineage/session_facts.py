@@ -1,4 +1,4 @@
-"""Facts of a run's release as typed records. Strangers wrote them, so their types are checked, once for all readers."""
+"""Facts of a run's release as typed records. They are untrusted, so their types are checked here, for all readers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from runner.results.manifest import COUNTED
 
 
 class WrongFact(Exception):
-    """A fact is of another type than it should be."""
+    """Raised if a fact has the wrong type or an impossible value."""
 
 
-def typed(said: Mapping[str, Any], name: str, *types: type) -> Any:
-    value = said.get(name)
+def typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
+    value = facts.get(name)
     if value is not None and type(value) not in types:
         raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
     return value
 
 
-def _rows(said: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    rows = typed(said, name, list) or []
+def _rows(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    rows = typed(facts, name, list) or []
     if any(not isinstance(row, dict) for row in rows):
-        raise WrongFact(f"{name} holds what is no object")
+        raise WrongFact(f"{name} must be a list of objects")
     return list(rows)
 
 
@@ -42,11 +42,11 @@ class TrainingStep:
     release_sha256: str | None = None
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
-        texts = {name: typed(said, name, str) for name in cls.__dataclass_fields__ if name != "iteration"}
-        iteration = typed(said, "iteration", int)
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        texts = {name: typed(facts, name, str) for name in cls.__dataclass_fields__ if name != "iteration"}
+        iteration = typed(facts, "iteration", int)
         if None in (texts["model"], texts["from_model"], texts["run_id"], iteration):
-            raise WrongFact("a step of a lineage says no model, run or iteration")
+            raise WrongFact("a step of a lineage has no model, run or iteration")
         return cls(iteration=iteration, **texts)
 
 
@@ -56,21 +56,23 @@ class MadeModel:
 
     step: TrainingStep
     from_iteration: int | None
-    """None for the model at the start of the run."""
+    """The iteration of the model that it was trained from; None for the model at the start of the run."""
     trained_on: tuple[int, ...]
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
-        step, before = TrainingStep.of(said), typed(said, "from_iteration", int)
-        trained_on = typed(said, "trained_on", list) or [step.iteration]
-        if any(type(one) is not int for one in trained_on) or (before is not None and before >= step.iteration):
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        step, from_iteration = TrainingStep.of(facts), typed(facts, "from_iteration", int)
+        trained_on = typed(facts, "trained_on", list) or [step.iteration]
+        if any(type(iteration) is not int for iteration in trained_on) or (
+            from_iteration is not None and from_iteration >= step.iteration
+        ):
             raise WrongFact("a model cannot be made from a later one")
-        return cls(step, before, tuple(trained_on))
+        return cls(step, from_iteration, tuple(trained_on))
 
 
 @dataclass(frozen=True)
 class Effort:
-    """The effort of training in data; None for what is not known."""
+    """The effort of training in data; None for an unknown number."""
 
     datapoints: int | None = None
     rollouts: int | None = None
@@ -80,11 +82,11 @@ class Effort:
     cost_usd: float | None = None
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
-        known = {name: typed(said, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
-        if any(value is not None and not 0 <= value <= MAX_COUNT for value in known.values()):
-            raise WrongFact(f"what training took cannot be below 0, or above {MAX_COUNT:g}")
-        return cls(**known)
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        numbers = {name: typed(facts, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
+        if any(value is not None and not 0 <= value <= MAX_COUNT for value in numbers.values()):
+            raise WrongFact(f"the effort of training must be between 0 and {MAX_COUNT:g}")
+        return cls(**numbers)
 
 
 @dataclass(frozen=True)
@@ -103,30 +105,30 @@ class Group:
     base_model: str | None = None
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Self:
+    def of(cls, facts: Mapping[str, Any]) -> Self:
         games = {}
-        for row in _rows(said, "games"):
+        for row in _rows(facts, "games"):
             iteration, run_id = typed(row, "iteration", int), typed(row, "run_id", str)
             games[iteration] = (run_id or "", Effort.of(row))
-        made = tuple(sorted(map(MadeModel.of, _rows(said, "made")), key=lambda one: one.step.iteration))
+        models = tuple(sorted(map(MadeModel.of, _rows(facts, "made")), key=lambda model: model.step.iteration))
         return cls(
-            typed(said, "group", str) or "",
-            typed(said, "provider", str) or "openai",
-            typed(said, "model", str),
-            typed(said, "weights_sha256", str),
-            tuple(map(TrainingStep.of, _rows(said, "lineage"))),
-            made,
+            typed(facts, "group", str) or "",
+            typed(facts, "provider", str) or "openai",
+            typed(facts, "model", str),
+            typed(facts, "weights_sha256", str),
+            tuple(map(TrainingStep.of, _rows(facts, "lineage"))),
+            models,
             games,
-            tuple(map(str, typed(said, "agents", list) or [])),
-            typed(said, "base_model", str),
+            tuple(map(str, typed(facts, "agents", list) or [])),
+            typed(facts, "base_model", str),
         )
 
     def made_in(self, iteration: int) -> MadeModel | None:
-        return next((one for one in self.made if one.step.iteration == iteration), None)
+        return next((model for model in self.made if model.step.iteration == iteration), None)
 
 
-def groups_of(said: Mapping[str, Any]) -> tuple[Group, ...]:
-    return tuple(map(Group.of, _rows(said, "trained")))
+def groups_of(facts: Mapping[str, Any]) -> tuple[Group, ...]:
+    return tuple(map(Group.of, _rows(facts, "trained")))
 
 
 _TEXTS = (
@@ -167,9 +169,9 @@ def check_types(facts: Mapping[str, Any]) -> None:
 
 def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:
     """Check that a fact is null or a list of values of these types."""
-    said = typed(facts, name, list)
-    if said is not None and not (len(said) == len(types) and all(map(_is_one_of, said, types))):
-        raise WrongFact(f"{name} cannot be {str(said)[:60]!r}")
+    source = typed(facts, name, list)
+    if source is not None and not (len(source) == len(types) and all(map(_is_one_of, source, types))):
+        raise WrongFact(f"{name} cannot be {str(source)[:60]!r}")
 
 
 def _is_one_of(value: object, types: tuple[type, ...]) -> bool:

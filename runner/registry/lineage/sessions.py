@@ -30,7 +30,7 @@ class LineageSession:
     """A run, or a model that a run made, published or local."""
 
     key: str
-    """Its release, or its id in the results folder."""
+    """The reference of its release, or its id in the results folder."""
     kind: str
     """`training`, `benchmark`, or `model`."""
     run_id: str
@@ -68,8 +68,8 @@ class LineageSession:
 
     @property
     def parent_run_id(self) -> str | None:
-        said = self.facts.get("parent_run_id")
-        return said if isinstance(said, str) else None
+        run_id = self.facts.get("parent_run_id")
+        return run_id if isinstance(run_id, str) else None
 
     @property
     def started_at(self) -> str:
@@ -84,7 +84,7 @@ def session_of_release(entry: ReleaseEntry, release: Release, where: str | None 
     """Return the session of a published run or model, from its manifest only.
 
     Raises:
-        ReleaseError: its facts are not those of a run.
+        ReleaseError: its facts are invalid.
     """
     facts = release.facts
     try:
@@ -93,8 +93,8 @@ def session_of_release(entry: ReleaseEntry, release: Release, where: str | None 
         hashes = typed(facts, "datapoints_sha256", list)
         check_types(facts)
     except WrongFact as error:
-        raise ReleaseError(f"{entry.reference}: its facts are not those of a {release.kind}: {error}") from error
-    known = None if hashes is None else frozenset(map(str, hashes))
+        raise ReleaseError(f"{entry.reference}: invalid facts of a {release.kind}: {error}") from error
+    datapoints = None if hashes is None else frozenset(map(str, hashes))
     return LineageSession(
         str(entry.reference),
         "model" if release.kind == Kind.MODEL else kind or "benchmark",
@@ -107,7 +107,7 @@ def session_of_release(entry: ReleaseEntry, release: Release, where: str | None 
         entry.sha256,
         release.visibility == "private",
         entry.yanked,
-        lambda: known,
+        lambda: datapoints,
         _weights_in(release) if release.kind == Kind.MODEL else None,
         where,
     )
@@ -122,18 +122,18 @@ def _weights_in(release: Release) -> str | None:
     The name of a single file does not count: the model may have been the file itself instead of a folder.
     """
     files = [file for file in release.files if file.path.startswith(_WEIGHTS)]
-    said = release.identity.get("weights")
-    named = sorted(((file.path.removeprefix(_WEIGHTS), file.size, file.sha256) for file in files), key=_as_walked)
-    for found in (named, [("", size, sha256) for _, size, sha256 in named] if len(named) == 1 else []):
-        if found and tagged_hash("weights", found) == said:
-            return said
+    declared = release.identity.get("weights")
+    entries = sorted(((file.path.removeprefix(_WEIGHTS), file.size, file.sha256) for file in files), key=_walk_order)
+    for candidate in (entries, [("", size, sha256) for _, size, sha256 in entries] if len(entries) == 1 else []):
+        if candidate and tagged_hash("weights", candidate) == declared:
+            return declared
     return None
 
 
-def _as_walked(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
+def _walk_order(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
     """Return a sort key for the order of a folder walk: the files of a folder before its subfolders."""
     parts = file[0].split("/")
-    return [(place < len(parts) - 1, part) for place, part in enumerate(parts)]
+    return [(index < len(parts) - 1, part) for index, part in enumerate(parts)]
 
 
 _FACTS = (
@@ -146,7 +146,7 @@ def session_of_folder(folder: RunFolder) -> LineageSession:
     """Return the session of a run in a results folder.
 
     Raises:
-        RunError: a file of it is missing or damaged.
+        RunError: one of its files is missing or damaged.
     """
     manifest = folder.manifest()
     trained = trained_facts(folder)
