@@ -1,1 +1,1 @@
-"""Runs and components into releases, and back: publish, get, reproduce, verify, lineage."""
+"""Publishing runs and components as releases, fetching, verifying and reproducing them, and their lineage."""

@@ -127,7 +127,7 @@ def whole(target: Path) -> Iterator[Path]:
             f"exist yet, or leave this one first: cd .. (and then name {target.resolve().name})"
         )
     with beside_it(target, "got") as temporary:
-        remove_abandoned(target.parent, now=time.time(), named=_TEMPORARY_FOLDER)
+        remove_abandoned(target.parent, now=time.time(), pattern=_TEMPORARY_FOLDER)
         yield temporary
 
 

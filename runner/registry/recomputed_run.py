@@ -29,7 +29,7 @@ SPARE_GAMES = 100_000
 """Games that a run may plan beyond its answers if it stopped early or judges debates."""
 
 SPARE_SHARE = 1_000
-"""Games that such a run may plan for each of its answers, besides `SPARE_GAMES`."""
+"""Games that such a run may plan for each of its answers, in addition to `SPARE_GAMES`."""
 
 
 @dataclass(frozen=True)

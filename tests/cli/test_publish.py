@@ -394,7 +394,7 @@ def test_a_run_of_0_1_0_is_published_as_not_pinned_with_what_it_counted(old: Pat
     (shown,) = json.loads(done.stdout)["releases"]
     notes = {check["check"]: check["notes"] for check in shown["checks"]}
     assert (done.returncode, shown["pinned"]) == (0, False)
-    assert notes["pinned"] == ["not pinned: it is not recorded which commit its files were in"]
+    assert notes["pinned"] == ["not pinned: the commit of its files was not recorded"]
     assert "recorded by an earlier version (0.1.0)" in notes["numbers"][0]
     assert (len(notes["numbers"]) < 12, "not computed by that version: " in notes["numbers"][-1]) == (True, True)
     done = nip_run_here("verify", "served", cwd=old)

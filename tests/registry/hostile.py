@@ -311,7 +311,7 @@ def _to_secret(place: Path) -> None:
 
 
 LINK = "a link stands there, and is not followed"
-MISSING = "the release is not whole here"
+MISSING = "the release is incomplete"
 
 TREES: tuple[tuple[str, Change, str], ...] = (
     ("a file is missing", _instead("README.md", lambda _: None), f"README.md is missing; {MISSING}"),

@@ -187,7 +187,7 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
     [
         ("forged", "its numbers do not follow from its records: accuracy: value is 0.99"),
         ("flipped", "correct is True, but must be False"),
-        ("model", "the models that its release says it began with and made are not those of its spec.yaml"),
+        ("model", "the models in the facts of its release are not those of its spec.yaml"),
         ("narrow", "accuracy: ci_low is 0.5, but"),
         ("decisions", ""),
         ("riches", "a reward exceeds"),
@@ -258,7 +258,7 @@ def test_a_run_that_trains_is_no_benchmark_whatever_its_release_says(
     publish(registry, release(trained_results, "learn", owner="sly", facts={"kind": "benchmark"}))
     board = registry_board(registry, cache=cache)
     assert [name for name, _ in board.left_out] == ["run/sly/learn@1"]
-    assert "is of kind training, and its release says 'benchmark'" in board.left_out[0][1]
+    assert "is of kind training, but its release says 'benchmark'" in board.left_out[0][1]
     assert all("learn@" not in name for name in by_release(board))
 
 

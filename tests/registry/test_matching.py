@@ -43,7 +43,7 @@ def test_each_row_is_matched_once(recorded: str, missing: list[str], added: list
     again = "a b c d e f"
     pairs = found(recorded, again)
     assert sorted(one.key[0] for one in pairs if one.recorded is None) == missing
-    assert [one.key[0] for one in pairs if one.again is None] == added
+    assert [one.key[0] for one in pairs if one.recomputed is None] == added
     assert len(pairs) == len(again.split()) + len(added)
     places = recorded.split()
     assert all(places[one.place - 1] == one.key[0] for one in pairs if one.recorded is not None)

@@ -110,7 +110,7 @@ def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_h
 ) -> None:
     none = draft(by_command, licence=None)
     assert not any(path.startswith("weights/") for path in none.contents)
-    assert "no licence was given" in none.notes[0]
+    assert "no license was given" in none.notes[0]
     assert model_yaml(none)["weights"] == {**model_yaml(draft(by_command))["weights"], "address": None}  # type: ignore[dict-item]
     place = tmp_path / "copy"
     shutil.copytree(by_command.path, place)
@@ -123,7 +123,7 @@ def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_h
         changed = model_drafts(folder, Naming("acme", licence="MIT"))[0]
     finally:
         (weights / "shards" / "w0.bin").write_bytes(before)
-    assert "were changed since they were made" in changed.notes[0]
+    assert "were changed after the training" in changed.notes[0]
     assert "weights/config.json" not in changed.contents
 
 

@@ -101,7 +101,9 @@ def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(
         for name in ("data/metrics.json", "release.json", ".nip-run-fetched"):
             got_for(registry, entry, results)
             (folder / name).write_bytes(b"{}")
-            with pytest.raises(ReleaseError, match=re.escape(f"gets it again: rm -r {shlex.quote(str(folder))}")):
+            with pytest.raises(
+                ReleaseError, match=re.escape(f"remove it and repeat the command: rm -r {shlex.quote(str(folder))}")
+            ):
                 got_for(registry, entry, results)
             shutil.rmtree(folder)
         got = get(registry, parse(reference), tmp_path / "mine")
@@ -155,7 +157,7 @@ def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tm
         got = get(registry, parse(reference), tmp_path / "got")
     missing, *different = replayed(got, Results(tmp_path / "results")).different
     assert "has no answer number" in missing
-    assert [line for line in different if line.endswith("or follows from no game of the journal")], different
+    assert [line for line in different if line.endswith("or no game in the journal has it")], different
     assert [line for line in different if line.startswith("manifest.json says completions")], different
 
 
@@ -243,7 +245,7 @@ def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
     assert f"nip-run reproduce '{tmp_path / 'my copy'}' --from file:{registry}" in brought.stdout, brought
     assert "--fresh" not in brought.stdout, "it would be refused"
     got = opened(tmp_path / "my copy")
-    with pytest.raises(UsageError, match=r"run/acme/.* played anew by: nip-run '"):
+    with pytest.raises(UsageError, match=r"run/acme/.* to repeat the training: nip-run '"):
         fresh_plan(got, [])
     asked = nip_run_here("reproduce", "my copy", cwd=tmp_path)
     said = f"nip-run reproduce 'my copy' --from file:{registry}"
@@ -338,8 +340,8 @@ def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_m
     (folder,) = results.runs()
     narrower = compared(got, FinishedRun(folder, folder.manifest(), {}), results, "accuracy", 0.01)
     assert narrower.outcome == "undecided"
-    assert "cannot be told: it lies between " in narrower.verdict
-    assert narrower.verdict.endswith("and within 1 point would be reproduced")
+    assert "undecided: the difference is between " in narrower.verdict
+    assert narrower.verdict.endswith("it is reproduced if it is within 1 point")
 
 
 @pytest.mark.full
@@ -363,7 +365,7 @@ def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(
 ) -> None:
     """Four datapoints, and the very same answers again."""
     done = nip_run_here("reproduce", unedited.folder, "--fresh", cwd=tmp_path)
-    assert (done.returncode, "cannot be told" in done.stdout, "reproduced" in done.stdout) == (5, True, False), done
+    assert (done.returncode, "undecided" in done.stdout, "reproduced" in done.stdout) == (5, True, False), done
 
 
 @pytest.mark.full
@@ -398,7 +400,7 @@ def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, f
      "models={m: {provider: dummy}}", "agents.verifier.max_response_words=3", "dataset.path=mine.jsonl"],
 )  # fmt: skip
 def test_what_would_play_another_game_cannot_be_set(word: str, unedited: FetchedRelease) -> None:
-    with pytest.raises(UsageError, match=rf"--set {word.partition('=')[0]}: this would play another game"):
+    with pytest.raises(UsageError, match=rf"--set {word.partition('=')[0]}: this would play other games"):
         fresh_plan(unedited, [word])
 
 

@@ -41,19 +41,19 @@ def cut(rows: Rows) -> list[str]:
 
 def doubled(rows: Rows) -> list[str]:
     rows.insert(3, dict(rows[1]))
-    why = "it is recorded twice, or follows from no game of the journal"
+    why = "it is recorded twice, or no game in the journal has it"
     return [f"{ROLLOUTS_FILE}, row 4, rollout {rows[1]['rollout_id']}: {why}"]
 
 
 def added(rows: Rows) -> list[str]:
     rows.insert(2, {**rows[0], "rollout_id": "\x1b[31m"})
-    return [rf"{ROLLOUTS_FILE}, row 3, rollout \x1b[31m: it is recorded twice, or follows from no game of the journal"]
+    return [rf"{ROLLOUTS_FILE}, row 3, rollout \x1b[31m: it is recorded twice, or no game in the journal has it"]
 
 
 def moved(rows: Rows) -> list[str]:
     row = rows.pop(1)
     rows.append(row)
-    said = "the rows are in another order, and this is the first that is not in its place"
+    said = "the rows are in another order; this is the first that is out of place"
     return [f"{ROLLOUTS_FILE}, row 6, rollout {row['rollout_id']}: {said}"]
 
 
@@ -74,7 +74,7 @@ def changed_row(rows: Rows, at: int) -> list[str]:
 def renamed(rows: Rows) -> list[str]:
     was, rows[0]["rollout_id"] = rows[0]["rollout_id"], [1]
     return [
-        f"{ROLLOUTS_FILE}, row 1, rollout [1]: it is recorded twice, or follows from no game of the journal",
+        f"{ROLLOUTS_FILE}, row 1, rollout [1]: it is recorded twice, or no game in the journal has it",
         f"{ROLLOUTS_FILE}: rollout {was} is missing",
     ]
 
@@ -143,7 +143,7 @@ def test_keys_of_any_length_take_no_memory_while_their_rows_are_looked_for(run: 
     with (tmp_path / ROLLOUTS_FILE).open("w") as file:
         file.writelines(json.dumps({"rollout_id": f"{number:0100000}"}) + "\n" for number in range(100))
     tracemalloc.start()
-    told = sum("follows from no game" in one for one in different_from_published(RunFolder(tmp_path), run))
+    told = sum("no game in the journal has it" in one for one in different_from_published(RunFolder(tmp_path), run))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (told, most < 6_000_000) == (100, True), most

@@ -263,7 +263,7 @@ def _no_count(run: Path) -> str:
 
 def _no_format(run: Path) -> str:
     edited(run / "manifest.json", '"format": 1,', "")
-    return "manifest.json says no format"
+    return "manifest.json has no format"
 
 
 def _interval_without_format(run: Path) -> str:
@@ -276,7 +276,7 @@ def _interval_without_format(run: Path) -> str:
 
 def _address_taken_out(run: Path) -> str:
     edited(run / "spec.yaml", "base_url: null", "base_url: ???")
-    return "spec.yaml is not what the manifest has the hash of"
+    return "spec.yaml does not have the hash in the manifest"
 
 
 def _count(run: Path) -> str:
@@ -335,7 +335,7 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "before", "after", "told"),
     [
-        ("parameters.yaml", "votes: 1", "votes: 3", "votes: 3; from data/ follows 1"),
+        ("parameters.yaml", "votes: 1", "votes: 3", "votes: 3, but data/ has 1"),
         ("parameters.yaml", "votes: 1", "votes: 1\nhooks: 1", "hooks: 1, which is not in"),
         ("parameters.yaml", "votes: 1", "votes: &a 1", "cannot be read"),
         ("spec.yaml", "data/spec.yaml, ", "", "extends: [parameters.yaml]"),
@@ -375,7 +375,7 @@ def test_what_stands_behind_a_journals_last_record_is_named(there: Path, tmp_pat
     journal = (run_in(there) / "journal.jsonl").read_bytes() + bytes(100)
     torn = Bundle.of(replace(bundle.release, files=()), {**bundle.contents, "data/journal.jsonl": journal})
     wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", torn))
-    assert wrong == ["data/journal.jsonl ends in 100 torn bytes, which are no record"]
+    assert wrong == ["data/journal.jsonl ends with 100 bytes of an incomplete record"]
 
 
 def test_a_lock_that_is_too_large_is_told_without_a_folder_that_is_gone(there: Path, tmp_path: Path) -> None:

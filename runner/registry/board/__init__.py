@@ -1,1 +1,1 @@
-"""The leaderboard of what a registry holds."""
+"""The leaderboard of a registry."""

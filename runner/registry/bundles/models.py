@@ -38,10 +38,10 @@ MAX_WEIGHTS = 64 << 20
 """Larger weights are not published, only their hash."""
 MAX_WEIGHT_FILES = 200
 
-_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HEX = re.compile(r"[0-9a-f]{64}")
-_ASKED = ("chat_format", "system_role", "send_name")
-"""Settings that do not depend on the server."""
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_REQUEST_SETTINGS = ("chat_format", "system_role", "send_name")
+"""Settings of requests, which do not depend on the server."""
 
 
 def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
@@ -80,27 +80,28 @@ def _draft(
 ) -> Draft:
     """Return the draft of one model, with original names: it is redacted together with its run."""
     name, last = group["group"], group["made"][-1]
-    weights, notes = _weights(state["model"], last["weights_sha256"])
-    files, left_out = _published(weights, state["model"], naming) if weights is not None else ({}, [])
+    weights, notes = _find_weights(state["model"], last["weights_sha256"])
+    files, omitted = _weight_files(weights, state["model"], naming) if weights is not None else ({}, [])
     began = ModelSource(folder.path).groups[name]
-    said = _settings(began, state)
+    entry = _settings(began, state)
     address = "weights/" if files else _address(began, state["model"])
     if is_path(state["model"]) or weights is not None:
         sha256 = last["weights_sha256"] if weights is None else weights.sha256
-        said["weights"] = {
+        entry["weights"] = {
             "sha256": sha256,
             "bytes": None if weights is None else weights.size,
             "files": None if weights is None else len(weights.files),
             "address": address,
         }
-    took = _took(group)
+    effort = _effort_of(group)
     reference = model_reference(manifest.run_id, name, naming.owner, naming.version)
     release = Release(
         kind=Kind.MODEL,
         owner=naming.owner,
         name=reference.name,
         version=naming.version,
-        description=naming.description or _described(name, manifest.run_id, said["base_model"], took["continues"]),
+        description=naming.description
+        or _describe_model(name, manifest.run_id, entry["base_model"], effort["continues"]),
         licence=naming.licence,
         visibility=naming.visibility,
         identity=_identity(manifest, last, weights),
@@ -114,21 +115,21 @@ def _draft(
             "group": name,
             "provider": group["provider"],
             "model": last["model"],
-            "base_model": said["base_model"],
+            "base_model": entry["base_model"],
             "iteration": last["iteration"],
             "address": address,
-            "effort": took["own"],
-            "continues": took["continues"],
+            "effort": effort["own"],
+            "continues": effort["continues"],
             "trained": [dict(group)],
             **_shutdown(group["provider"], last["model"], began.get("base_url")),
         },
     )
     texts = {
-        "model.yaml": dump(said).encode(),
-        "training.yaml": dump(took).encode(),
-        "README.md": _readme(release, said, took).encode(),
+        "model.yaml": dump(entry).encode(),
+        "training.yaml": dump(effort).encode(),
+        "README.md": _readme(release, entry, effort).encode(),
     }
-    return Draft(release, {**texts, **files}, (*notes, *left_out))
+    return Draft(release, {**texts, **files}, (*notes, *omitted))
 
 
 def _shutdown(provider: str, model: str, address: object) -> dict[str, Any]:
@@ -137,107 +138,109 @@ def _shutdown(provider: str, model: str, address: object) -> dict[str, Any]:
     return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
 
 
-def _settings(began: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry of `models`, without the server's address."""
     steps = [shown_step(step) for step in state["lineage"]]
-    served = {"base_url": "???"} if began.get("base_url") is not None else {}
+    address = {"base_url": "???"} if group.get("base_url") is not None else {}
     return {
-        "provider": began.get("provider"),
+        "provider": group.get("provider"),
         "model": state["model"],
         "base_model": state["base_model"],
-        **served,
-        **{name: began[name] for name in _ASKED if began.get(name) is not None},
+        **address,
+        **{name: group[name] for name in _REQUEST_SETTINGS if group.get(name) is not None},
         "lineage": [{name: value for name, value in step.items() if value is not None} for step in steps],
     }
 
 
-def _weights(model: str, recorded: str | None) -> tuple[Weights | None, list[str]]:
+def _find_weights(model: str, recorded: str | None) -> tuple[Weights | None, list[str]]:
     """Return the weights, or None with a note if they are not here or have changed."""
-    shown = without_path(model)
+    name = without_path(model)
     try:
-        found = weights_at(model)
+        weights = weights_at(model)
     except OSError as error:
-        return None, [f"the weights {shown} cannot be read: {error.strerror}; they are known by their hash alone"]
-    if found is not None and recorded not in (None, found.sha256):
-        return None, [f"the weights {shown} were changed since they were made, and are left out"]
-    if found is None and is_path(model):
-        return None, [f"the weights {shown} are not on this machine, and are left out"]
-    return found, []
+        return None, [f"the weights {name} cannot be read: {error.strerror}; only their hash is published"]
+    if weights is not None and recorded not in (None, weights.sha256):
+        return None, [f"the weights {name} were changed after the training and are not published"]
+    if weights is None and is_path(model):
+        return None, [f"the weights {name} are not on this machine and are not published"]
+    return weights, []
 
 
-def _published(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, Content], list[str]]:
-    """Return the files of weights to publish, or a note why they are not published."""
-    root, shown = Path(model).expanduser(), without_path(model)
+def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, Content], list[str]]:
+    """Return the weight files to publish, or a note with the reason why they are not published."""
+    root, name = Path(model).expanduser(), without_path(model)
     paths = {name: root / name if name else root for name, _, _ in weights.files}
     names = {name: f"weights/{name or root.name}" for name in paths}
     if naming.licence is None:
-        why = "no licence was given"
+        reason = "no license was given"
     elif weights.size > MAX_WEIGHTS or len(paths) > MAX_WEIGHT_FILES:
-        why = f"{weights.size:,} bytes in {len(paths)} files; at most {MAX_WEIGHTS:,} in {MAX_WEIGHT_FILES} are sent"
+        reason = (
+            f"{weights.size:,} bytes in {len(paths)} files; at most {MAX_WEIGHTS:,} in {MAX_WEIGHT_FILES} are published"
+        )
     elif any(path.is_symlink() for path in paths.values()):
-        why = "they are links to other places"
-    elif wrong := next((name for name in names.values() if wrong_path(name)), None):
-        why = f"no file of a release can be called {wrong}"
+        reason = "they include symbolic links"
+    elif invalid := next((name for name in names.values() if wrong_path(name)), None):
+        reason = f"{invalid} is not a valid path in a release"
     else:
         return {names[name]: path for name, path in paths.items()}, []
-    return {}, [f"the weights {shown} are left out, and known by their hash: {why}"]
+    return {}, [f"the weights {name} are not published, only their hash: {reason}"]
 
 
 def _address(began: Mapping[str, Any], model: str) -> str | None:
-    """Return where a model can be obtained, if its name says so; never a place on this machine."""
+    """Return the address of a model if its name identifies one; never a path on this machine."""
     if is_path(model) or not traits_of(began.get("provider")).trains:
         return None
     if began.get("base_url") is None:
         return f"{began['provider']}:{model}"
-    return f"hf:{model}" if _HUB.fullmatch(model) else None
+    return f"hf:{model}" if _HUB_NAME.fullmatch(model) else None
 
 
-def _took(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the effort of each training of a run and their sum; the sum over all ancestors is null if there are any.
+def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the effort of each training of a run, and their sum; `in all` is null if the run has ancestors.
 
-    The effort of ancestors is in their releases: `nip-run history` adds it up.
+    The effort of ancestors is in their releases, and `nip-run history` adds it up.
     """
     games = {row["iteration"]: row for row in group["games"]}
     steps = [
         {
-            "iteration": made["iteration"],
-            "model": made["model"],
-            "from_model": made["from_model"],
-            "method": made["method"],
-            "dataset_sha256": made["dataset_sha256"],
-            "examples": made["examples"],
-            "trained_tokens": made["trained_tokens"],
-            "games": [games[one] for one in made["trained_on"] if one in games],
+            "iteration": model["iteration"],
+            "model": model["model"],
+            "from_model": model["from_model"],
+            "method": model["method"],
+            "dataset_sha256": model["dataset_sha256"],
+            "examples": model["examples"],
+            "trained_tokens": model["trained_tokens"],
+            "games": [games[iteration] for iteration in model["trained_on"] if iteration in games],
         }
-        for made in group["made"]
+        for model in group["made"]
     ]
-    learnt = _behind_last(group)
-    rows = [games.get(one, {}) for one in sorted(learnt)]
+    iterations = _training_iterations(group)
+    rows = [games.get(iteration, {}) for iteration in sorted(iterations)]
     total = {name: _sum([row.get(name) for row in rows]) for name in EFFORT}
-    before = _continued(group)
-    return {"steps": steps, "continues": before, "own": total, "in all": total if before is None else None}
+    continued = _continued(group)
+    return {"steps": steps, "continues": continued, "own": total, "in all": total if continued is None else None}
 
 
 def _continued(group: Mapping[str, Any]) -> str | None:
     """Return the release, or else the run, that made the model at the start; None if it was not trained."""
-    before = group["lineage"][-1] if group["lineage"] else None
-    return None if before is None else before["release"] or before["run_id"]
+    step = group["lineage"][-1] if group["lineage"] else None
+    return None if step is None else step["release"] or step["run_id"]
 
 
-def _described(group: str, run_id: str, base: str, continues: str | None) -> str:
+def _describe_model(group: str, run_id: str, base: str, continues: str | None) -> str:
     """Describe a model in one line."""
     past = f"trained from {base}" if continues is None else f"continues {continues}, its base is {base}"
     return f"Model group {group} of {run_id}, {past}"
 
 
-def _behind_last(group: Mapping[str, Any]) -> set[int]:
+def _training_iterations(group: Mapping[str, Any]) -> set[int]:
     """Return the iterations whose games the last model or its predecessors were trained on."""
-    made = {one["iteration"]: one for one in group["made"]}
-    at, learnt = group["made"][-1], set()
-    while at is not None:
-        learnt |= set(at["trained_on"])
-        at = made.get(at["from_iteration"])
-    return learnt
+    models = {model_["iteration"]: model_ for model_ in group["made"]}
+    model, iterations = group["made"][-1], set()
+    while model is not None:
+        iterations |= set(model["trained_on"])
+        model = models.get(model["from_iteration"])
+    return iterations
 
 
 def _sum(values: list[Any]) -> Any:
@@ -245,12 +248,12 @@ def _sum(values: list[Any]) -> Any:
 
 
 def _identity(manifest: Manifest, last: Mapping[str, Any], weights: Weights | None) -> dict[str, str]:
-    said = {
+    hashes = {
         "run": manifest.identity,
         "training_data": last["dataset_sha256"],
         "weights": last["weights_sha256"] if weights is None else weights.sha256,
     }
-    return {name: value for name, value in said.items() if value is not None and _HEX.fullmatch(value)}
+    return {name: value for name, value in hashes.items() if value is not None and _SHA256.fullmatch(value)}
 
 
 def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tuple[ReleaseLink, ...]]:
@@ -261,42 +264,40 @@ def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tu
         identity=manifest.identity,
     )
     for group in trained_facts(folder):
-        before = group["lineage"][-1] if group["lineage"] else None
+        step = group["lineage"][-1] if group["lineage"] else None
         identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
         yield (
             (parent,)
-            if before is None
+            if step is None
             else (
                 parent,
-                ReleaseLink(
-                    role="input", release=before["release"], sha256=before["release_sha256"], identity=identity
-                ),
+                ReleaseLink(role="input", release=step["release"], sha256=step["release_sha256"], identity=identity),
             )
         )
 
 
-def _readme(release: Release, said: Mapping[str, Any], took: Mapping[str, Any]) -> str:
-    total, continues = took["own"], took["continues"]
-    told = ", ".join(f"{name.replace('_', ' ')}: {'unknown' if v is None else f'{v:,}'}" for name, v in total.items())
-    weights = said.get("weights")
-    where = (
+def _readme(release: Release, entry: Mapping[str, Any], effort: Mapping[str, Any]) -> str:
+    total, continues = effort["own"], effort["continues"]
+    totals = ", ".join(
+        f"{name.replace('_', ' ')}: {'unknown' if number is None else f'{number:,}'}" for name, number in total.items()
+    )
+    weights = entry.get("weights")
+    weights_line = (
         "" if weights is None else f"\nWeights: sha256:{weights['sha256']}, {weights['address'] or 'not published'}.\n"
     )
-    before = (
+    continues_line = (
         ""
         if continues is None
         else f"\nIt continues {code(continues)}, whose training is not counted here: `nip-run history` adds it up.\n"
     )
-    served = (
-        "\nSay where it is served: `base_url` in `model.yaml` is for you to fill in.\n" if "base_url" in said else ""
-    )
+    address_line = "\nSet `base_url` in `model.yaml` to the address of your server.\n" if "base_url" in entry else ""
     return f"""# {release.reference}
 
-A model that a training run made: {len(said["lineage"])} trainings from {said["base_model"]}. All of them are in
-`model.yaml`, and what each took in data in `training.yaml`.
+A model that a training run made: {len(entry["lineage"])} trainings from {entry["base_model"]}. `model.yaml`
+lists all of them, and `training.yaml` has the effort of each.
 
-For this run's own trainings: {told}.
-{before}{where}{served}
+Effort of this run's own trainings: {totals}.
+{continues_line}{weights_line}{address_line}
 In a spec:
 
 ```yaml

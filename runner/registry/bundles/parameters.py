@@ -1,6 +1,6 @@
-"""The hyperparameters of a run by themselves, nested as in a spec: what is edited there wins over the run's own spec.
+"""The file with a run's hyperparameters, nested as in a spec; edits in it override the run's own spec.
 
-`spec.yaml` of a release extends the run's resolved spec and then this file, so that as published it is the same spec.
+`spec.yaml` of a release extends the run's resolved spec and then this file, so without edits it is the same spec.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from runner.spec.origin import DATA
 FILE = "parameters.yaml"
 
 SPEC = f"""\
-# What was played, and above it what you change in {FILE}; or add keys here.
+# The spec that was played, overridden by your changes in {FILE}. You can also add keys here.
 extends: [{DATA}/spec.yaml, {FILE}]
 """
 
 _HEADER = """\
-# Every hyperparameter of the run, with its value. Change any, and play this folder: what stands here wins.
-# `KEY: null` takes an entry away, such as a key of `extra_body`; the keys are in docs/reference/spec.md.
+# Every hyperparameter of the run. Change any value, and play this folder: this file overrides the played spec.
+# `KEY: null` removes an entry, such as a key of `extra_body`; docs/reference/spec.md describes the keys.
 """
 
 NOT_PARAMETERS = frozenset(
@@ -28,31 +28,31 @@ NOT_PARAMETERS = frozenset(
         "name", "description", "kind", "benchmark", "prompts", "sweep", "max_sweep_points", "cache", "rejudge",
     )
 )  # fmt: skip
-"""Keys of a spec that say what it is called, or where its files are. All others are hyperparameters."""
+"""Keys of a spec that name it or its files. All others are hyperparameters."""
 
-_PATHS: Mapping[str, frozenset[str]] = {
+_SOURCE_KEYS: Mapping[str, frozenset[str]] = {
     "dataset": frozenset(("path", "revision", "columns", "labels", "ids", "explode")),
     "protocol": frozenset(("use",)),
     "training": frozenset(("rerun_tests", "from")),
     "models": frozenset(("run", "from_run", "from_group", "lineage", "base_model")),
 }
-"""Of a section, what names files and runs, or tells of them; of `models`, in each group."""
+"""Keys that name or describe files and runs, by section; for `models`, in each group."""
 
 
 def parameters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The hyperparameters of a resolved spec."""
-    found = {name: value for name, value in spec.items() if name not in NOT_PARAMETERS}
+    """Return the hyperparameters of a resolved spec."""
+    selected = {name: value for name, value in spec.items() if name not in NOT_PARAMETERS}
     for section in ("dataset", "protocol", "training"):
-        if found.get(section) is not None:
-            found[section] = _without(found[section], _PATHS[section])
+        if selected.get(section) is not None:
+            selected[section] = _without(selected[section], _SOURCE_KEYS[section])
     if spec.get("rejudge") is not None:
-        found["rejudge"] = _without(spec["rejudge"], frozenset(("run",)))
-    found["models"] = {name: _without(group, _PATHS["models"]) for name, group in found["models"].items()}
-    return found
+        selected["rejudge"] = _without(spec["rejudge"], frozenset(("run",)))
+    selected["models"] = {name: _without(group, _SOURCE_KEYS["models"]) for name, group in selected["models"].items()}
+    return selected
 
 
 def parameters(spec: Mapping[str, Any]) -> bytes:
-    """The file of a resolved spec's hyperparameters."""
+    """Return the file with the hyperparameters of a resolved spec."""
     return (_HEADER + dump(parameters_of(spec))).encode()
 
 

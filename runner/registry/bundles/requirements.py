@@ -1,4 +1,4 @@
-"""What playing a fetched spec requires: the command, servers, keys and the rough cost."""
+"""Requirements for playing a fetched spec: the command, servers, keys and the rough cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
 
 @dataclass(frozen=True)
 class PlayRequirements:
-    """What playing a fetched spec again requires."""
+    """The requirements for playing a fetched spec again."""
 
     command: str
     keys: tuple[KeyUse, ...] = ()
@@ -33,20 +33,20 @@ class PlayRequirements:
     addresses: tuple[str, ...] = ()
     """Spec keys of server addresses that the user has to set."""
     calls: tuple[int, int] | None = None
-    """From the shortest games to the longest, without retries."""
+    """The number of calls if all games are as short or as long as possible, without retries."""
     cost_usd: tuple[float, float] | None = None
-    """None: the price of a model is unknown."""
+    """The cost of these calls; None if the price of a model is unknown."""
     missing: tuple[str, ...] = ()
     """Files that its trainers need and the release does not have."""
     prices: tuple[str, ...] = ()
     """Messages about the prices that the release sets, each with the known price."""
     problem: str | None = None
-    """Why it cannot be played as it is."""
+    """The reason why it cannot be played as it is."""
 
     def fresh(self, command: str) -> str:
         """Return a `reproduce` command with the options needed to play it again."""
-        given = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
-        return " ".join([command, "--fresh", *given, *forms_of(self.keys)])
+        options = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
+        return " ".join([command, "--fresh", *options, *forms_of(self.keys)])
 
     def to_json(self) -> dict[str, Any]:
         keys = [
@@ -58,11 +58,11 @@ class PlayRequirements:
 
 def to_reproduce(got: FetchedRelease) -> str:
     """Return the command that reproduces a fetched run, with its registry or its rows if they are needed."""
-    words = ["nip-run", "reproduce", str(got.folder)]
+    arguments = ["nip-run", "reproduce", str(got.folder)]
     where = where_from(got.folder) if got.is_training_run else None
-    words += ["--from", where] if where else []
-    words += ["--set", f"{OPTION}=FILE"] if lacks_rows(got) else []
-    return shlex.join(words)
+    arguments += ["--from", where] if where else []
+    arguments += ["--set", f"{OPTION}=FILE"] if lacks_rows(got) else []
+    return shlex.join(arguments)
 
 
 def what_it_takes(folder: Path) -> PlayRequirements:
@@ -72,7 +72,7 @@ def what_it_takes(folder: Path) -> PlayRequirements:
         plans = [plan_of(spec) for spec in load_specs(folder)]
         keys = tuple(sorted({use for plan in plans for use in to_allow(plan) if use not in NOT_ASKED}))
         addresses = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
-        asked = [one for plan in plans for one in asked_for(plan)]
+        estimates = [estimate for plan in plans for estimate in asked_for(plan)]
         prices = tuple(dict.fromkeys(line for plan in plans for _, line in stranger_prices(plan)))
     except NipRunError as error:
         return PlayRequirements(command, problem=str(error))
@@ -80,8 +80,12 @@ def what_it_takes(folder: Path) -> PlayRequirements:
         *(f"{key}=http://HOST:PORT/v1" for key in addresses),
         *forms_of(keys),
     ]
-    low, high = (sum(one.calls[end] for one in asked) for end in (0, 1))
-    known = [one.cost_usd for one in asked if one.cost_usd is not None]
-    cost = (sum(one[0] for one in known), sum(one[1] for one in known)) if len(known) == len(asked) else None
+    low, high = (sum(estimate.calls[index] for estimate in estimates) for index in (0, 1))
+    costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
+    cost = (
+        (sum(estimate[0] for estimate in costs), sum(estimate[1] for estimate in costs))
+        if len(costs) == len(estimates)
+        else None
+    )
     missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec.trainer_files)))
     return PlayRequirements(" ".join([command, *options]), keys, addresses, (low, high), cost, missing, prices)

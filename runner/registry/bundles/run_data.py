@@ -1,4 +1,4 @@
-"""What a run came to, for people and tables: the performance, the counts, what it cost, what it was played with."""
+"""The file with a run's results for people and tables: metrics, counts, cost, models and versions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ESTIMATE = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
-    """The file; `metrics` is the run's `metrics.json`, empty where it has none."""
+    """Return the file; `metrics` is the run's `metrics.json`, or empty if it has none."""
     counts = {name: getattr(manifest, name) for name in COUNTS}
     if manifest.is_training_run:
         counts |= metrics.get("games", {})
-    said = {
+    data = {
         "run_id": manifest.run_id,
         "name": manifest.name,
         "kind": manifest.kind,
@@ -42,14 +42,14 @@ def run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
         "versions": {"nip-run": manifest.version, "python": manifest.python},
     }
     return (
-        "# What the run came to. Intervals are at 95 %; docs/reference/metrics.md says how each is made.\n" + dump(said)
+        "# The results of the run. Intervals are at 95 %; docs/reference/metrics.md defines each metric.\n" + dump(data)
     ).encode()
 
 
 def accuracy_of(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The accuracy of the whole game with its interval; None where there is none."""
+    """Return the accuracy of the game with its interval; None if there is none."""
     rows = (
         row for row in metrics.get("metrics", []) if (row.get("agent"), row.get("metric")) == (None, RANKING_METRIC)
     )
-    found = next(rows, None)
-    return None if found is None else {name: found.get(name) for name in _ESTIMATE}
+    accuracy = next(rows, None)
+    return None if accuracy is None else {name: accuracy.get(name) for name in _ESTIMATE}

@@ -1,4 +1,4 @@
-"""What the manifest of a run's release says of it, for lists, boards and lineage, from the run's folder alone."""
+"""Facts of a run in the manifest of its release, for lists, boards and lineage, computed from the run's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.results.manifest import Manifest
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
 
 MOST_DATAPOINTS = 8_000
-"""Of more, the manifest holds no hashes: it would be larger than any reader takes."""
+"""Maximum number of datapoints whose hashes are in the manifest; with more, readers would refuse it as too large."""
 
 _FACTS = (
     "run_id", "name", "kind", "benchmark", "protocol", "seed", "version", "python", "started_at", "finished_at",
@@ -30,10 +30,10 @@ _FACTS = (
 
 
 def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
-    """The datapoints that were saved with a run.
+    """Return the datapoints that were saved with a run.
 
     Raises:
-        RunError: they are gone or damaged.
+        RunError: they are missing or damaged.
     """
     try:
         return list(played_datapoints(folder, saved_value(folder, "dataset", "group_by")))
@@ -42,7 +42,7 @@ def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
 
 
 def task_of(folder: RunFolder, points: list[PlayedDatapoint]) -> Task:
-    """The task of these datapoints, as the board has it."""
+    """Return the task of these datapoints, as a board computes it."""
     columns = {name for point in points for name in point.columns}
     return Task.of([point.digest for point in points], template_variables(folder) & columns)
 
@@ -50,10 +50,10 @@ def task_of(folder: RunFolder, points: list[PlayedDatapoint]) -> Task:
 def facts_of(
     folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], points: list[PlayedDatapoint]
 ) -> dict[str, Any]:
-    """Plain JSON; the keys are those of every run's release."""
+    """Return the facts as plain JSON; every run's release has the same keys."""
     hashes = sorted(point.content_sha256 for point in points)
     return {
-        **shutdown_facts(_asked_models(folder, manifest)),
+        **shutdown_facts(_models_of_agents(folder, manifest)),
         **{name: getattr(manifest, name) for name in _FACTS},
         "task": None if manifest.is_training_run else task_of(folder, points).sha256,
         "status": manifest.status.value,
@@ -70,7 +70,7 @@ def facts_of(
     }
 
 
-def _asked_models(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettings]:
+def _models_of_agents(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettings]:
     """Yield the agents' models, with what decides which server is asked."""
     for row in manifest.agents:
         provider = cast("ProviderName", row["provider"])
@@ -81,7 +81,7 @@ def _asked_models(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettin
 
 
 def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapoint]) -> dict[str, str]:
-    """What is equal where runs are, however their files are written."""
+    """Return hashes that are equal for equal runs, regardless of how their files are written."""
     return {
         "run": manifest.identity,
         "game": manifest.game_sha256,
@@ -93,15 +93,17 @@ def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapo
 
 
 def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
-    """Where each part of a run came from, as it was measured when it began; nothing of a run of 0.1.0.
+    """Return the source of each part of a run, recorded when it began; runs of 0.1.0 have none.
 
     Raises:
-        RunError: what stands there was not written by nip-run.
+        RunError: the sources in its manifest are damaged.
     """
     try:
         return {
-            str(part): FileSource(**{name: said.get(name) for name in ("repository", "commit", "path", "clean", "why")})
-            for part, said in (manifest.sources or {}).items()
+            str(part): FileSource(
+                **{name: source.get(name) for name in ("repository", "commit", "path", "clean", "why")}
+            )
+            for part, source in (manifest.sources or {}).items()
         }
     except (AttributeError, TypeError) as error:
         raise RunError(f"run {manifest.run_id}: the sources in its manifest are damaged: {error}") from error
@@ -115,14 +117,14 @@ def with_sources(manifest: Manifest, sources: Mapping[str, FileSource] | None) -
 
 
 def is_pinned(manifest: Manifest) -> bool:
-    """Whether others can get every part of a run as it was: from a commit, or as a release."""
+    """Tell whether others can get the original of every part of a run, from a commit or as a release."""
     return not any(why_not_pinned(sources_of_manifest(manifest)))
 
 
 def why_not_pinned(sources: Mapping[str, FileSource]) -> Iterator[str]:
-    """Why the parts of a run or a component cannot be got as they were; the one test of it."""
+    """Yield the reasons why others cannot get the original parts of a run or component."""
     if not sources:
-        yield "it is not recorded which commit its files were in"
+        yield "the commit of its files was not recorded"
     for part, source in sorted(sources.items()):
         if not source.clean:
             yield f"{part}: {source.why or 'its commit is not known; commit and push it before playing'}"

@@ -44,7 +44,7 @@ NO_ROWS = "none"
 """The license of a dataset whose rows must not be published."""
 ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
-"""The place of a replayed run in a published spec; its answers are in the run's own journal."""
+"""The path of a replayed run in a published spec; its answers are in the run's own journal."""
 
 _LOGS = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
 _INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
@@ -75,7 +75,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     )
     has_rows = naming.dataset_licence != NO_ROWS
     contents: dict[str, Content] = {
-        **_own_files(folder, spec),
+        **_run_files(folder, spec),
         **_start_files(folder),
         parameters.FILE: parameters.parameters(spec),
         SAVED_SPEC: parameters.SPEC.encode(),
@@ -87,7 +87,9 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
     missing = missing_lines(read_index(folder.path / "inputs" / FOLDER))
     notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
-    derived = {readme.FILE: lambda said, at: _readme(said, RunFolder.got(at / DATA), has_rows=has_rows)}
+    derived = {
+        readme.FILE: lambda redacted, folder_: _readme(redacted, RunFolder.got(folder_ / DATA), has_rows=has_rows)
+    }
     withheld = {} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"}
     return Draft(release, contents, notes, derived, withheld)
 
@@ -105,35 +107,35 @@ def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[D
         RunError, SpecError: a file of the run, or of a part, is missing or damaged.
     """
     parts = results.parts_of(folder.run_id) if folder.manifest().is_training_run else []
-    own = replace(naming, name=None, description="", child_of=None)
+    naming_of_parts = replace(naming, name=None, description="", child_of=None)
     return [
-        *(draft_of(part, results, own) for part in parts),
-        *model_drafts(folder, own),
+        *(draft_of(part, results, naming_of_parts) for part in parts),
+        *model_drafts(folder, naming_of_parts),
         draft_of(folder, results, naming),
     ]
 
 
 def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[ReleaseLink, ...]:
-    found = links_of(folder, results, naming.owner, naming.version)
+    links = links_of(folder, results, naming.owner, naming.version)
     if naming.child_of is None:
-        return found
+        return links
     parent = ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
-    return (*(link for link in found if link.role != "child_of"), parent)
+    return (*(link for link in links if link.role != "child_of"), parent)
 
 
-def _own_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:
-    """Return the run folder's files, without derived ones."""
+def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:
+    """Return the files of the run's folder, without derived ones."""
     inputs = folder.path / "inputs"
     trainers = inputs / FOLDER
     stored = read_index(trainers)
     names = {stored_name(group, path) for group, files in stored.items() for path in files.files}
     names |= {INDEX} if stored else set()
     prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(SUFFIX))
-    found: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _spec(folder, spec)}
-    found |= {f"{DATA}/{name}": folder.path / name for name in _LOGS if (folder.path / name).is_file()}
-    found |= {f"{DATA}/inputs/{name}": inputs / name for name in _INPUTS if (inputs / name).is_file()}
-    found |= {f"{DATA}/inputs/{FOLDER}/{name}": trainers / name for name in sorted(names)}
-    return found | {f"{DATA}/inputs/prompts/{path.name}": path for path in prompts}
+    contents: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _spec(folder, spec)}
+    contents |= {f"{DATA}/{name}": folder.path / name for name in _LOGS if (folder.path / name).is_file()}
+    contents |= {f"{DATA}/inputs/{name}": inputs / name for name in _INPUTS if (inputs / name).is_file()}
+    contents |= {f"{DATA}/inputs/{FOLDER}/{name}": trainers / name for name in sorted(names)}
+    return contents | {f"{DATA}/inputs/prompts/{path.name}": path for path in prompts}
 
 
 def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
@@ -141,19 +143,23 @@ def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
     replaying = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
     if not replaying:
         return folder.spec
-    run = {name: {**group, "run": f"{REPLAYED}/{PurePath(group['run']).name}"} for name, group in replaying.items()}
-    said = {**spec, "models": {**spec["models"], **run}}
-    return ("# The resolved spec of this run, with every default written out.\n" + dump(said)).encode()
+    placeholders = {
+        name: {**group, "run": f"{REPLAYED}/{PurePath(group['run']).name}"} for name, group in replaying.items()
+    }
+    published_spec = {**spec, "models": {**spec["models"], **placeholders}}
+    return ("# The resolved spec of this run, with every default written out.\n" + dump(published_spec)).encode()
 
 
 def _start_files(folder: RunFolder) -> dict[str, Content]:
     """Return the files that were saved when the run began; runs of 0.1.0 have none."""
     inputs = folder.path / "inputs"
     written = sorted(path for path in (inputs / WRITTEN).iterdir()) if (inputs / WRITTEN).is_dir() else []
-    found: dict[str, Content] = {f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")}
+    contents: dict[str, Content] = {
+        f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")
+    }
     if (inputs / ENVIRONMENT).is_file():
-        found[ENVIRONMENT] = _read(inputs / ENVIRONMENT)
-    return found
+        contents[ENVIRONMENT] = _read(inputs / ENVIRONMENT)
+    return contents
 
 
 def _read(path: Path) -> bytes:
@@ -168,7 +174,7 @@ def _rows(folder: RunFolder, release: Release, manifest: Manifest, naming: Namin
     path = folder.path / "inputs" / "dataset.jsonl"
     try:
         columns = croissant.column_kinds(_lines(path))
-        described = croissant.croissant_of(
+        description = croissant.croissant_of(
             release.name,
             f"The datapoints of the run {manifest.run_id}, on {manifest.benchmark}.",
             naming.dataset_licence or naming.licence,
@@ -178,7 +184,7 @@ def _rows(folder: RunFolder, release: Release, manifest: Manifest, naming: Namin
         )
     except (OSError, orjson.JSONDecodeError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
-    return {ROWS: path, croissant.FILE: described}
+    return {ROWS: path, croissant.FILE: description}
 
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -190,7 +196,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
     """Describe the rows that were played by their source and hashes, without their content."""
     source = sources_of_manifest(manifest).get("dataset")
-    said = {
+    pin = {
         "file": None if source is None or source.path is None else PurePath(source.path).name,
         "source": None if source is None else vars(source),
         "source_sha256": manifest.dataset_source_sha256,
@@ -198,15 +204,15 @@ def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
         "selection": dict(manifest.dataset_selection),
         "rows": [
             {
-                "id": p.id,
-                "content_sha256": p.content_sha256,
-                "sha256": p.sha256,
-                "group_sha256": p.group_sha256,
+                "id": point.id,
+                "content_sha256": point.content_sha256,
+                "sha256": point.sha256,
+                "group_sha256": point.group_sha256,
             }
-            for p in points
+            for point in points
         ],
     }
-    return orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(pin, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def _notes(
@@ -216,9 +222,9 @@ def _notes(
         if not source.clean:
             yield f"not pinned: {part}: {source.why}"
     if manifest.sources is None:
-        yield f"not pinned: the run was begun by nip-run {manifest.version}, which did not record where its files are"
+        yield f"not pinned: the run was started by nip-run {manifest.version}, which did not record its files' origin"
     if ENVIRONMENT not in contents:
-        yield f"no {ENVIRONMENT}: the run was begun by nip-run {manifest.version}, which did not record its packages"
+        yield f"no {ENVIRONMENT}: the run was started by nip-run {manifest.version}, which did not record its packages"
     if not has_rows:
         yield "the dataset's rows are not published; their ids, hashes and source are, and so are the models' messages"
     for group in (group for group in spec["models"].values() if group.get("run") is not None):

@@ -91,7 +91,7 @@ def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
     """Write a copy of a spec file with its comments and with the version of every release that it names.
 
     Raises:
-        UsageError: the file exists, or is not in the spec's folder, to which the paths in the spec are relative.
+        UsageError: the file exists, or is not in the folder of the spec, whose paths are relative to that folder.
         RunError: it cannot be written.
     """
     if target.absolute().parent.resolve() != path.absolute().parent.resolve():

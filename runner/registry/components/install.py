@@ -66,7 +66,7 @@ class Installer:
         return self._install_all(selected)
 
     def restore(self) -> list[Install]:
-        """Install all releases that the lock pins, by their hashes; check those that are installed already.
+        """Install all releases that the lock pins, by their hashes, and check the installed ones.
 
         Raises:
             NotPublished, ReleaseError: as `install`; also if a registry has another release than the lock pins.

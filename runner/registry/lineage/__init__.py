@@ -1,1 +1,1 @@
-"""Which runs and models others came from."""
+"""The origins of runs and models: which others they came from."""

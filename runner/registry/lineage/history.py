@@ -105,10 +105,8 @@ def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow
     lineage = Lineage(sessions)
     runs, replays = _by_run(sessions)
     selected = _select(name, runs, replays, lineage)
-    parent = next(
-        (session_.parent_run_id for session_ in sessions if session_.parent_run_id and name in _run_names(session_)),
-        None,
-    )
+    parents = (session.parent_run_id for session in sessions if name in _run_names(session))
+    parent = next(filter(None, parents), None)
     if not selected and parent is not None:  # a part of a training run belongs to the row of that run
         selected = _select(parent, runs, replays, lineage)
         if not selected:

@@ -48,8 +48,8 @@ class Subject:
     """The release before redaction."""
     draft: Draft
     """The redacted release."""
-    laid_out: Path
-    """A folder with the redacted files."""
+    folder: Path
+    """A folder with the redacted files, as `get` would write it."""
     registry: Registry | None
     """The registry to publish to; None if it is not known yet."""
     together: frozenset[str]
@@ -57,7 +57,7 @@ class Subject:
     names: MachineNames
     force: bool = False
     licence_needed: bool = True
-    beside: Sequence[Release] = ()
+    batch: Sequence[Release] = ()
     """The releases that are published together, before redaction."""
 
     @property
@@ -66,8 +66,8 @@ class Subject:
 
     @cached_property
     def run(self) -> RunFolder | None:
-        """Its run; None for a component."""
-        return run_folder(self.laid_out) if self.release.kind == Kind.RUN else None
+        """The run in the release; None for a component."""
+        return run_folder(self.folder) if self.release.kind == Kind.RUN else None
 
     @cached_property
     def manifest(self) -> Manifest | None:
@@ -100,19 +100,19 @@ def _finished(subject: Subject) -> Iterator[str]:
     if run is None or manifest is None:
         return
     if manifest.status not in PLAYED:
-        what = "is being played" if manifest.status == Status.RUNNING else f"is {manifest.status}"
-        yield f"run {manifest.run_id} {what}, and only finished runs can be published; repeat its command to finish it"
+        state = "is being played" if manifest.status == Status.RUNNING else f"is {manifest.status}"
+        yield f"run {manifest.run_id} {state}, and only finished runs can be published; repeat its command to finish it"
         return
     if manifest.status == Status.INCOMPLETE:
         yield CheckNote(
             f"it is incomplete: {manifest.transport_failed} of {manifest.rollouts} rollouts were lost in transport"
         )
     for line in torn_logs(run, manifest.identity):
-        yield f"{line}; run the same command again, which cuts them off"
+        yield f"{line}; run the same command again, which removes them"
 
 
-def _captured(subject: Subject) -> Iterator[str]:
-    """The resolved spec and its inputs were saved; `numbers` checks that they are those that were played."""
+def _inputs_saved(subject: Subject) -> Iterator[str]:
+    """The resolved spec and its inputs were saved; `numbers` checks that they belong to the journal."""
     if subject.manifest is None:
         return
     gone = [path for path in (SPEC, f"{DATA}/inputs/protocol.yaml", ROWS) if path not in subject.draft.all_contents]
@@ -126,53 +126,57 @@ def _references(subject: Subject) -> Iterator[str]:
         if link.release is None or link.release in subject.together:
             continue
         if link.role == "child_of" and link.sha256 is None:
-            there = (
+            problem = (
                 "the registry is not known; add --to WHERE"
                 if subject.registry is None
                 else f"it is not in {subject.registry.where}"
             )
-            yield f"--child-of {link.release}: {there}; publish that release there first"
+            yield f"--child-of {link.release}: {problem}; publish that release there first"
             continue
-        named = parse(link.release)
-        if not isinstance(named, Reference) or named.version in (None, LATEST):
+        reference = parse(link.release)
+        if not isinstance(reference, Reference) or reference.version in (None, LATEST):
             yield f"{link.role} names {link.release} without a version; name it as OWNER/NAME@VERSION"
-        elif link.role not in _NEIGHBOURS and link.sha256 is None:
+        elif link.role not in _ROLES_IN_RUN and link.sha256 is None:
             yield f"{link.role} names {link.release} without its hash; `nip-run install {link.release}` pins it"
         elif subject.registry is not None:
-            yield from _published(subject, link.role, named, link.sha256, subject.registry)
-    if subject.registry is not None and (why := closed_cycle(subject.release, subject.beside, subject.registry)):
-        yield why
+            yield from _check_link(subject, link.role, reference, link.sha256, subject.registry)
+    if subject.registry is not None and (cycle := closed_cycle(subject.release, subject.batch, subject.registry)):
+        yield cycle
 
 
 def _kind(subject: Subject) -> Iterator[str]:
-    """Its kind is `training` exactly if it trains models."""
+    """The run's kind is `training` exactly if it trains models."""
     if subject.run is not None:
         yield from wrong_kind(subject.run, subject.release.facts)
 
 
-_NEIGHBOURS = ("part", "parent", "judges", "output", "input")
+_ROLES_IN_RUN = ("part", "parent", "judges", "output", "input")
 """Links that follow from the run; their releases may be published later."""
 
 
-def _published(subject: Subject, role: str, named: Reference, sha256: str | None, registry: Registry) -> Iterator[str]:
-    found = next((one for one in registry.entries(named.kind) if one.reference == named), None)
-    if found is None:
-        yield CheckNote(f"{role}: {named} is not in {registry.where}; publish it there too, so that others find it")
-    elif sha256 is not None and found.sha256 != sha256:
-        yield f"{role}: {named} in {registry.where} is not the release that was used (sha256:{sha256[:12]})"
-    elif subject.release.visibility == "public" and registry.read(found)[0].visibility == "private":
-        yield f"{role}: {named} is private, and this would be public; publish that one openly, or this --private"
+def _check_link(
+    subject: Subject, role: str, reference: Reference, sha256: str | None, registry: Registry
+) -> Iterator[str]:
+    entry = next(
+        (candidate for candidate in registry.entries(reference.kind) if candidate.reference == reference), None
+    )
+    if entry is None:
+        yield CheckNote(f"{role}: {reference} is not in {registry.where}; publish it there too, so that others find it")
+    elif sha256 is not None and entry.sha256 != sha256:
+        yield f"{role}: {reference} in {registry.where} is not the release that was used (sha256:{sha256[:12]})"
+    elif subject.release.visibility == "public" and registry.read(entry)[0].visibility == "private":
+        yield f"{role}: {reference} is private, but this release is public; make that one public, or use --private"
 
 
 def _pinned(subject: Subject) -> Iterator[str]:
     """Every part is in a public commit, or has no public remote, which marks the release as not pinned."""
     could_be = {part for part, source in subject.release.sources.items() if source.repository is not None}
-    for why in why_not_pinned(subject.release.sources):
-        if subject.force or why.partition(":")[0] not in could_be:
-            yield CheckNote(f"not pinned: {why}")
+    for reason in why_not_pinned(subject.release.sources):
+        if subject.force or reason.partition(":")[0] not in could_be:
+            yield CheckNote(f"not pinned: {reason}")
         else:
             later = " (then add --pin SPEC)" if subject.release.kind in (Kind.RUN, Kind.MODEL) else ""
-            yield f"{why}{later}, or publish it as not pinned with --force"
+            yield f"{reason}{later}, or publish it as not pinned with --force"
 
 
 def _versions(subject: Subject) -> Iterator[str]:
@@ -183,11 +187,11 @@ def _versions(subject: Subject) -> Iterator[str]:
     if not manifest.version or not manifest.python:
         yield "the versions of nip-run and Python that played it are not recorded; play it again to publish it"
     if "environment.lock" not in subject.draft.contents:
-        said = "there is no environment.lock with the versions of the packages that it was played with"
-        yield CheckNote(said) if manifest.sources is None else said  # an earlier version kept none
+        message = "there is no environment.lock with the versions of the packages that it was played with"
+        yield CheckNote(message) if manifest.sources is None else message  # earlier versions did not record them
 
 
-def _private(subject: Subject) -> Iterator[str]:
+def _nothing_private(subject: Subject) -> Iterator[str]:
     """No byte has a secret or a name of this machine or its user."""
     yield from find_private_text(subject.release, subject.draft.contents, subject.raw, subject.names)
 
@@ -196,13 +200,13 @@ def _readable(subject: Subject) -> Iterator[str]:
     """Readers accept it: files that nip-run refuses from others are not published."""
     for path in sorted(subject.draft.contents):
         if path.endswith((".yaml", ".yml")):
-            for problem in read(subject.laid_out / path, path).problems:
+            for problem in read(subject.folder / path, path).problems:
                 yield f"{problem}; a reader refuses it"
         elif path.endswith(".jinja"):
-            yield from _template(subject.laid_out / path, path)
+            yield from _template(subject.folder / path, path)
     of_a_run = subject.manifest is not None and subject.manifest.format > 0
     if of_a_run or (subject.release.kind == Kind.SPEC and not subject.release.links):  # no release to install first
-        yield from unreadable_spec(subject.laid_out)
+        yield from unreadable_spec(subject.folder)
 
 
 def _template(file: Path, path: str) -> Iterator[str]:
@@ -215,8 +219,8 @@ def _numbers(subject: Subject) -> Iterator[str]:
     if subject.run is None or subject.manifest is None or subject.manifest.status not in PLAYED:
         return
     for line in wrong_in_run(subject.run):
-        shown = line.replace(f"{subject.laid_out}/", "")
-        yield CheckNote(shown) if isinstance(line, CheckNote) else shown
+        message = line.replace(f"{subject.folder}/", "")
+        yield CheckNote(message) if isinstance(line, CheckNote) else message
 
 
 def _manifest(subject: Subject) -> Iterator[str]:
@@ -231,25 +235,25 @@ def _terms(subject: Subject) -> Iterator[str]:
         yield "a public release needs a license: add --license NAME (such as CC-BY-4.0), or --private"
 
 
-def _free(subject: Subject) -> Iterator[str]:
-    """Its name and version are free."""
+def _available(subject: Subject) -> Iterator[str]:
+    """The name and version are free in the registry."""
     if subject.registry is not None:
         yield from taken(subject.registry, subject.bundle)
 
 
 CHECKS: Mapping[str, CheckFunction] = {
     "finished": _finished,
-    "captured": _captured,
+    "captured": _inputs_saved,
     "kind": _kind,
     "references": _references,
     "pinned": _pinned,
     "versions": _versions,
-    "nothing private": _private,
+    "nothing private": _nothing_private,
     "readable": _readable,
     "numbers": _numbers,
     "manifest": _manifest,
     "terms": _terms,
-    "name": _free,
+    "name": _available,
 }
 """The checks in order; the last one asks the registry."""
 
@@ -260,10 +264,10 @@ def run_checks(subject: Subject) -> list[CheckOutcome]:
 
 
 def _outcome(name: str, check: CheckFunction, subject: Subject) -> CheckOutcome:
-    said: list[str] = []
+    messages: list[str] = []
     try:
-        said.extend(check(subject))
+        messages.extend(check(subject))
     except (NipRunError, OSError) as error:
-        said.append(str(error))
-    failures = tuple(dict.fromkeys(line for line in said if not isinstance(line, CheckNote)))
-    return CheckOutcome(name, failures, tuple(dict.fromkeys(line for line in said if isinstance(line, CheckNote))))
+        messages.append(str(error))
+    failures = tuple(dict.fromkeys(line for line in messages if not isinstance(line, CheckNote)))
+    return CheckOutcome(name, failures, tuple(dict.fromkeys(line for line in messages if isinstance(line, CheckNote))))

@@ -58,9 +58,13 @@ def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
 
 def _trainer_parts(spec: Spec) -> dict[str, PinnedFiles]:
     """The user's own files of each trainer; those of a fetched one are pinned by its release."""
-    own = [(group, found) for group, found in _trainers(spec) if group not in spec.trainer_files and found.contents]
-    here = Path.cwd()
-    return {group: PinnedFiles(here, tuple(here / path for path in found.contents)) for group, found in own}
+    files_of_user = [
+        (group, files) for group, files in _trainers(spec) if group not in spec.trainer_files and files.contents
+    ]
+    current = Path.cwd()
+    return {
+        group: PinnedFiles(current, tuple(current / path for path in files.contents)) for group, files in files_of_user
+    }
 
 
 def _saved(path: Path) -> bytes | None:
@@ -84,8 +88,8 @@ def _changed(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
     if spec.dataset.source_sha256 != manifest.dataset_source_sha256:
         yield "dataset: the file is not the one that was played"
     stored = read_index(folder.path / "inputs" / TRAINERS)
-    for group, found in _trainers(spec):
+    for group, files in _trainers(spec):
         used = {path: facts["sha256"] for path, facts in stored[group].files.items()} if group in stored else {}
-        now = {path: hashlib.sha256(data).hexdigest() for path, (data, _) in found.contents.items()}
+        now = {path: hashlib.sha256(data).hexdigest() for path, (data, _) in files.contents.items()}
         for path in sorted({path for path, _ in used.items() ^ now.items()}):
             yield f"trainer of {group}: {path} is not the file that the run used"

@@ -43,7 +43,7 @@ class ReadyRelease:
     draft: Draft
     outcomes: Sequence[CheckOutcome]
     bundle: Bundle | None
-    """None if it cannot be built; an outcome says why."""
+    """The release to send; None if it cannot be built, and an outcome has the reason."""
 
     @property
     def passed(self) -> bool:
@@ -58,8 +58,13 @@ class ReadyRelease:
             "sha256": None if self.bundle is None else self.bundle.sha256,
             "passed": self.passed,
             "checks": [
-                {"check": one.check, "passed": one.passed, "failures": list(one.failures), "notes": list(one.notes)}
-                for one in self.outcomes
+                {
+                    "check": outcome.check,
+                    "passed": outcome.passed,
+                    "failures": list(outcome.failures),
+                    "notes": list(outcome.notes),
+                }
+                for outcome in self.outcomes
             ],
             "files": [vars(entry) for entry in release.files],
             "bytes": release.size,
@@ -80,51 +85,49 @@ def ready(
     A family is a training run with its parts, or a single draft; families do not depend on each other.
 
     Raises:
-        ReleaseError: something cannot be redacted, so that nothing may be published.
+        ReleaseError: something cannot be redacted; nothing may be published.
     """
-    with ExitStack() as places:
-        made: list[ReadyRelease] = []
-        beside = [draft.release for family in families for draft in family]
-        together = frozenset(str(release.reference) for release in beside)
-        for said in families:
-            family = [_resolved(draft, registry) for draft in said]
-            work = Path(places.enter_context(TemporaryDirectory(prefix=".nip-run-")))
+    with ExitStack() as stack:
+        prepared: list[ReadyRelease] = []
+        batch = [draft.release for family in families for draft in family]
+        together = frozenset(str(release.reference) for release in batch)
+        for drafts in families:
+            family = [_resolve(draft, registry) for draft in drafts]
+            work = Path(stack.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, redact_drafts(family, work), strict=True)):
-                marked = _by_hash(_marked(draft), made)
-                laid_out = lay_out_as_fetched(marked.release, marked.all_contents, work / f"laid_out_{number}")
-                subject = Subject(
-                    raw, marked, laid_out, registry, together, options.names, options.force, beside=beside
-                )
-                made.append(_ready(subject))
-        yield made
+                marked = _with_hashes(_with_notes(draft), prepared)
+                folder = lay_out_as_fetched(marked.release, marked.all_contents, work / f"laid_out_{number}")
+                subject = Subject(raw, marked, folder, registry, together, options.names, options.force, batch=batch)
+                prepared.append(_check(subject))
+        yield prepared
 
 
-def _resolved(draft: Draft, registry: Registry | None) -> Draft:
+def _resolve(draft: Draft, registry: Registry | None) -> Draft:
     """Return the draft with the version and hash of the release that it is a child of, if the registry has it."""
-    links = tuple(_found(link, registry, draft.release.kind) for link in draft.release.links)
+    links = tuple(_resolve_link(link, registry, draft.release.kind) for link in draft.release.links)
     return draft if links == draft.release.links else replace(draft, release=replace(draft.release, links=links))
 
 
-def _found(link: ReleaseLink, registry: Registry | None, kind: Kind) -> ReleaseLink:
+def _resolve_link(link: ReleaseLink, registry: Registry | None, kind: Kind) -> ReleaseLink:
     if registry is None or link.role != "child_of" or link.release is None or link.sha256 is not None:
         return link
     try:
         entry = registry.find(parse(link.release, kind if link.release.count("/") == 1 else None))
     except (NotPublished, UsageError):
-        return link  # the check of references says what to do
+        return link  # the check of references reports it
     return replace(link, release=str(entry.reference), sha256=entry.sha256)
 
 
-def _marked(draft: Draft) -> Draft:
+def _with_notes(draft: Draft) -> Draft:
     """Return the draft with the fact whether it is pinned, and with notes about models that are shut down."""
     release, notes = draft.release, (*draft.notes, *shutdown_notes(draft.release.facts))
     marked = replace(release, facts={**release.facts, "pinned": not any(why_not_pinned(release.sources))})
     return replace(draft, release=marked, notes=notes)
 
 
-def _by_hash(draft: Draft, made: Sequence[ReadyRelease]) -> Draft:
+def _with_hashes(draft: Draft, prepared: Sequence[ReadyRelease]) -> Draft:
     """Return the draft with the hashes of its parts and models, which are published with it and before it."""
-    hashes = {str(one.bundle.release.reference): one.bundle.sha256 for one in made if one.bundle is not None}
+    hashes = {str(item.bundle.release.reference): item.bundle.sha256 for item in prepared if item.bundle is not None}
     links = tuple(
         replace(link, sha256=hashes.get(link.release)) if link.release and link.role in ("part", "output") else link
         for link in draft.release.links
@@ -132,7 +135,7 @@ def _by_hash(draft: Draft, made: Sequence[ReadyRelease]) -> Draft:
     return replace(draft, release=replace(draft.release, links=links))
 
 
-def _ready(subject: Subject) -> ReadyRelease:
+def _check(subject: Subject) -> ReadyRelease:
     outcomes = run_checks(subject)
     try:
         return ReadyRelease(subject.draft, outcomes, subject.bundle)
@@ -140,15 +143,17 @@ def _ready(subject: Subject) -> ReadyRelease:
         return ReadyRelease(subject.draft, outcomes, None)
 
 
-def failures(made: Sequence[ReadyRelease]) -> list[str]:
-    """Return all problems, one line for each cause, however many releases have it."""
+def failures(releases: Sequence[ReadyRelease]) -> list[str]:
+    """Return all problems, one line for each cause, even if several releases have it."""
     causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
-    for prepared in made:
-        for outcome in prepared.outcomes:
+    for ready_release in releases:
+        for outcome in ready_release.outcomes:
             for failure in outcome.failures:
                 cause = failure.occurrences[0].cause if isinstance(failure, PrivateText) else failure
-                causes.setdefault((outcome.check, cause), []).append((str(prepared.draft.release.reference), failure))
-    return [_problem(check, failures, several=len(made) > 1) for (check, _), failures in causes.items()]
+                causes.setdefault((outcome.check, cause), []).append(
+                    (str(ready_release.draft.release.reference), failure)
+                )
+    return [_problem(check, failures, several=len(releases) > 1) for (check, _), failures in causes.items()]
 
 
 def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) -> str:
@@ -168,17 +173,17 @@ def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) 
     return f"{reference}{more}: {check}: {message}"
 
 
-def send(made: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Published], Added]:
+def send(releases: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Published], Added]:
     """Send all releases.
 
     Raises:
-        ReleaseError: a check has failed, so that nothing was sent; or the registry cannot be written.
+        ReleaseError: a check failed and nothing was sent, or the registry cannot be written.
         TakenError: a name and version is another release's; nothing was sent.
     """
-    wrong = failures(made)
-    bundles = [one.bundle for one in made if one.bundle is not None]
-    if wrong or len(bundles) < len(made):
-        raise ReleaseError(f"nothing was published: {counted(len(wrong), 'problem')}").with_notes(wrong)
+    problems = failures(releases)
+    bundles = [release.bundle for release in releases if release.bundle is not None]
+    if problems or len(bundles) < len(releases):
+        raise ReleaseError(f"nothing was published: {counted(len(problems), 'problem')}").with_notes(problems)
     return registry.publish(bundles, _message(bundles))
 
 

@@ -1,4 +1,4 @@
-"""What a reader's nip-run says of the spec of a release, laid out as whoever gets it will have it."""
+"""Check that nip-run can load the spec of a release from the folder that `get` would write."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from runner.spec.origin import DATA
 from runner.training.plan import plan_of
 
 SPEC = "spec.yaml"
-_OF_THEIR_OWN = "http://127.0.0.1:1/v1"
-"""What a reader gives in the place of an address that was taken out; nobody is asked."""
+_READERS_ADDRESS = "http://127.0.0.1:1/v1"
+"""The address that replaces a removed one, as a reader would set it; it is never contacted."""
 
 
 def unreadable_spec(folder: Path) -> Iterator[str]:
-    """Why the spec in a folder as `get` leaves it cannot be loaded to be played; nothing of it is played."""
+    """Yield the reasons why the spec in a folder that `get` wrote cannot be loaded; nothing is played."""
     files = [path for path in (folder / SPEC, folder / DATA / SPEC) if path.is_file()]
     if folder / SPEC not in files:
         return
-    said = {
+    values = {
         key: value
         for path in files
         for key, value in values_in(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
     }
-    if any(key.endswith(".provider") and traits_of(value).needs_run for key, value in said.items()):
-        return  # a replay plays only beside the run that it replays
-    gone = [key for key, value in said.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
-    own = [f"{key}={_OF_THEIR_OWN}" for key in gone if not key.startswith("sweep.")]
+    if any(key.endswith(".provider") and traits_of(value).needs_run for key, value in values.items()):
+        return  # a replay can only be played if the run that it replays is in the same results folder
+    removed = [key for key, value in values.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
+    overrides = [f"{key}={_READERS_ADDRESS}" for key in removed if not key.startswith("sweep.")]
     try:
-        for spec in load_specs(folder / SPEC, own):
+        for spec in load_specs(folder / SPEC, overrides):
             plan_of(spec)
     except NipRunError as error:
         for problem in error.problems if isinstance(error, SpecError) else (error,):

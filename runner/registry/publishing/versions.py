@@ -1,4 +1,4 @@
-"""Whether a release's name and version are free; and if not, in what the one that has them is another."""
+"""Check that a release's name and version are free, or describe how the published release differs."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from runner.registry.check_notes import CheckNote
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.spec.origin import DATA
 
-THERE_ALREADY = "it is there already, with the very same bytes"
+THERE_ALREADY = "it is published there already, with the same bytes"
 
 
 def taken(registry: Registry, bundle: Bundle) -> Iterator[str]:
-    """What hinders that it is published there, or a note where it is there already."""
-    there = {entry.reference: entry for entry in registry.entries(bundle.release.kind)}
-    found = there.get(bundle.release.reference)
-    if found is None:
+    """Yield the reason why a release cannot be published under its name, or a note if it is published already."""
+    entries = {entry.reference: entry for entry in registry.entries(bundle.release.kind)}
+    published = entries.get(bundle.release.reference)
+    if published is None:
         return
-    if found.sha256 == bundle.sha256:
+    if published.sha256 == bundle.sha256:
         yield CheckNote(THERE_ALREADY)
         return
     yield (
-        f"this differs from {found.reference} in {registry.where} (sha256:{found.sha256[:12]}) in "
-        f"{_what_differs(registry, bundle, found)}, and a version never changes; give another with "
+        f"this differs from {published.reference} in {registry.where} (sha256:{published.sha256[:12]}) in "
+        f"{_describe_difference(registry, bundle, published)}, and a version never changes; give another with "
         "--as OWNER/NAME@VERSION"
     )
 
 
-def _what_differs(registry: Registry, bundle: Bundle, found: ReleaseEntry) -> str:
-    """What somebody said of it, if that differs, since files say it, too; else the files."""
+def _describe_difference(registry: Registry, bundle: Bundle, entry: ReleaseEntry) -> str:
+    """Name the terms that differ, because files repeat them, or else the files that differ."""
     try:
-        there, _ = registry.read(found)
+        published, _ = registry.read(entry)
     except (ReleaseError, NewerFormatError):
         return "its bytes"
-    ours = bundle.release
-    said = [
-        f"its {name} (there {getattr(there, name) or 'none'}, here {getattr(ours, name) or 'none'})"
+    new = bundle.release
+    terms = [
+        f"its {name} (published {getattr(published, name) or 'none'}, here {getattr(new, name) or 'none'})"
         for name in ("licence", "visibility", "description")
-        if getattr(there, name) != getattr(ours, name)
+        if getattr(published, name) != getattr(new, name)
     ]
-    if said:
-        return " and ".join(said)
-    theirs, own = ({file.path: file.sha256 for file in one.files} for one in (there, ours))
-    files = sorted(path for path in theirs | own if theirs.get(path) != own.get(path))
+    if terms:
+        return " and ".join(terms)
+    published_files, new_files = ({file.path: file.sha256 for file in release.files} for release in (published, new))
+    files = sorted(path for path in published_files | new_files if published_files.get(path) != new_files.get(path))
     if not files:
-        return "what its manifest says"
+        return "its manifest"
     first = next((path for path in files if path.startswith(f"{DATA}/inputs/")), files[0])
     return first if len(files) == 1 else f"{first} and {counted(len(files) - 1, 'more file')}"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 _ANY = "any"
-"""What a model wrote: any value."""
+"""Any value, because a model wrote it."""
 _SCALAR = "scalar"
 _NUMBERS = "numbers"
 """Counts, however a server nests them."""
-_OTHERS = "*"
-"""All other fields of an object."""
+_OTHER_FIELDS = "*"
+"""Key for all other fields of an object."""
 _REMOVED = object()
 
 _TOKEN = {"token": _SCALAR, "logprob": _SCALAR, "bytes": _NUMBERS}
@@ -29,7 +29,7 @@ _CHOICE = {
 _BLOCK = {"type": _SCALAR, "text": _ANY, "thinking": _ANY, "signature": _ANY, "data": _ANY}
 _ANSWER = {
     "id": _SCALAR, "object": _SCALAR, "created": _NUMBERS, "model": _SCALAR, "choices": [_CHOICE],
-    "usage": {"service_tier": _SCALAR, _OTHERS: _NUMBERS}, "service_tier": _SCALAR, "system_fingerprint": _SCALAR,
+    "usage": {"service_tier": _SCALAR, _OTHER_FIELDS: _NUMBERS}, "service_tier": _SCALAR, "system_fingerprint": _SCALAR,
     "type": _SCALAR, "role": _SCALAR, "content": [_BLOCK], "stop_reason": _SCALAR, "stop_sequence": _SCALAR,
     "stop_details": {"type": _SCALAR, "category": _SCALAR, "explanation": _ANY},
 }  # fmt: skip
@@ -39,8 +39,8 @@ MODEL_TEXT = ("choices", "content", "stop_details")
 
 def select_known_fields(answer: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Return an answer with the fields of the format only, and how many other fields it had."""
-    known = _select_members(answer, _ANSWER)
-    return known, 0 if known == answer else _count_fields(answer) - _count_fields(known) or 1
+    selected = _select_members(answer, _ANSWER)
+    return selected, 0 if selected == answer else _count_fields(answer) - _count_fields(selected) or 1
 
 
 def _select(value: Any, allowed: Any) -> Any:
@@ -59,7 +59,9 @@ def _select(value: Any, allowed: Any) -> Any:
 
 
 def _select_members(value: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, Any]:
-    selected = {name: _select(item, allowed.get(name, allowed.get(_OTHERS, _REMOVED))) for name, item in value.items()}
+    selected = {
+        name: _select(item, allowed.get(name, allowed.get(_OTHER_FIELDS, _REMOVED))) for name, item in value.items()
+    }
     return {name: item for name, item in selected.items() if item is not _REMOVED}
 
 

@@ -1,6 +1,6 @@
 """Redaction of drafts: private values are removed from structured data, and free text is never changed.
 
-Free text is what somebody or a model wrote: prompts, rows of a dataset, messages. If it has a private text, the checks
+Free text is what a person or a model wrote: prompts, rows of a dataset, messages. If it has a private text, the checks
 stop the publish. The same run is redacted to the same bytes on every machine, and redacting twice changes nothing.
 """
 
@@ -51,7 +51,7 @@ def redact_drafts(drafts: Sequence[Draft], work: Path) -> list[Draft]:
     """Redact drafts that belong together, such as a training run and its parts; new files are written to `work`.
 
     Raises:
-        ReleaseError: something cannot be redacted, so that nothing may be published.
+        ReleaseError: something cannot be redacted; nothing may be published.
     """
     strings = [pair for draft in drafts for pair in _structured_strings(draft)]
     models = renamed_models(text for key, text in strings if key in MODEL_KEYS)
@@ -220,8 +220,8 @@ def public_source(source: FileSource) -> FileSource:
         return source
     url = urlsplit(source.repository)
     if url.scheme in ("", "file") and not re.match(r"(?:[\w.-]+@)?[\w.-]+:[^/\\]", source.repository):
-        why = "its repository's remote is a folder of the machine that it was played on, which others cannot get"
-        return replace(source, repository=None, clean=False, why=why)
+        reason = "its repository's remote is a folder of the machine that it was played on, which others cannot get"
+        return replace(source, repository=None, clean=False, why=reason)
     if url.scheme in ("http", "https") and "@" in url.netloc:
         return replace(source, repository=urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2])))
     return source

@@ -30,7 +30,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}:///?(?P<host>[^\s/'\"<>()\[\]]*
 _STORE = re.compile(
     r"(?i)(?:unix|ipc|s3[an]?|gs|gcs|az|azure|abfss?|wasbs?|hdfs|dbfs|r2|oci|swift|minio|rsync|sftp|scp)://"
 )
-"""Schemes of buckets and sockets, which are private whatever their host is."""
+"""Schemes of buckets and sockets, which are private with any host."""
 _WEB = re.compile(
     r"(?i)(?:https?|wss?|tcp|udp|grpcs?|rpc|rediss?|file|ftp|ssh|nfs|smb|zmq|amqps?|postgres(?:ql)?|mysql)://"
 )
@@ -55,7 +55,7 @@ _INTERNAL_HOST = re.compile(
 
 
 def is_public_host(host: str) -> bool:
-    """Tell whether a host name can be looked up by anybody."""
+    """Tell whether anyone can look up a host name."""
     return _PUBLIC_HOST.fullmatch(host) is not None
 
 
@@ -63,7 +63,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_ENCODED, PATH), (_VARIABLE, PATH), (_MOUNT, PATH), (_SHARE, PATH), (_DRIVE, PATH), (_USER, ADDRESS),
     (_IPV6, ADDRESS), (_IPV4, ADDRESS), (_ABSOLUTE, PATH), (_HOME, PATH), (_INTERNAL_HOST, ADDRESS),
 )  # fmt: skip
-"""The patterns in the order in which they are applied, after that of URLs."""
+"""The patterns in the order of their application, after the pattern of URLs."""
 
 
 def redact_locations(text: str, count: Callable[[str], None]) -> str:
@@ -97,7 +97,7 @@ def _is_private_url(match: re.Match[str]) -> bool:
 
 
 def _is_public(match: re.Match[str]) -> bool:
-    """Tell whether a match is no private location: a public host's path, a version after `@`, a public git remote."""
+    """Tell whether a match is a public host's path, a version after `@`, or a public git remote."""
     if match.re is _MOUNT:
         return is_public_host(match["host"])
     if match.re is _USER:

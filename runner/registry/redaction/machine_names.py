@@ -20,7 +20,7 @@ from runner.registry.redaction.text_search import Cause
 MIN_LENGTH = 3
 """A shorter name would match in any text."""
 _MIN_HOST_LENGTH = 2
-"""For hosts that the spec names, such as `g7`."""
+"""The same for hosts that the spec names, such as `g7`."""
 
 GENERIC = frozenset(
     (
@@ -32,7 +32,7 @@ GENERIC = frozenset(
         "mistral", "deepseek", "gemma", "models", "chat", "openai", "broadcasthost",
     )
 )  # fmt: skip
-"""Names that identify nobody and are common in texts."""
+"""Names that are common in texts and identify no one."""
 
 _HOSTS_FILE = Path("/etc/hosts")
 _LOCAL_ADDRESS = re.compile(r"127\.|0\.0\.0\.0|255\.|::1?(?![0-9a-f:])|f[ef][0-9a-f]{2}:", re.IGNORECASE)
@@ -67,7 +67,7 @@ class MachineNames:
 
     def allow(self, allowed: Collection[str]) -> MachineNames:
         """Return these names with more allowed words and paths."""
-        return replace(self, allowed=self.allowed | {word.lower() for word in allowed})
+        return replace(self, allowed=self.allowed | {name.lower() for name in allowed})
 
     def with_words(self, words: Collection[str], description: str) -> MachineNames:
         """Return these names with further words, such as hosts."""
@@ -89,8 +89,12 @@ class MachineNames:
         ]
 
 
-def _identifying(words: Mapping[str, str], min_length: int = MIN_LENGTH) -> dict[str, str]:
-    return {word: text for word, text in words.items() if len(word) >= min_length and word.lower() not in GENERIC}
+def _identifying(names: Mapping[str, str], min_length: int = MIN_LENGTH) -> dict[str, str]:
+    return {
+        name: description
+        for name, description in names.items()
+        if len(name) >= min_length and name.lower() not in GENERIC
+    }
 
 
 def path_pattern(path: str) -> re.Pattern[bytes]:
@@ -141,11 +145,11 @@ def _neighbor_hosts() -> list[str]:
 
 def _own_hosts() -> Iterator[str]:
     """Yield the names of this machine that are known without asking a server."""
-    own = {socket.gethostname(), os.environ.get("HOSTNAME", "")} - {""}
+    hosts = {socket.gethostname(), os.environ.get("HOSTNAME", "")} - {""}
     for _, *names in _host_entries():
-        if own & set(names):
-            own |= set(names)
-    for name in sorted(own):
+        if hosts & set(names):
+            hosts |= set(names)
+    for name in sorted(hosts):
         yield name
         if "." in name and not name.replace(".", "").isdigit():
             yield name.partition(".")[0]

@@ -27,7 +27,7 @@ def find_private_text(
     """Yield one message for each cause; `original` is the draft before it was redacted."""
     rules = rules_for(original)
     names = names.with_words(rules.host_words, "the host of a server that the spec names")
-    allowed = names.allow({release.owner, *_words_of_public_sources(release)})
+    allowed = names.allow({release.owner, *_parts_of_public_sources(release)})
     finders: list[Finder] = [
         find_secret_forms,
         HeldSecrets(),
@@ -41,12 +41,12 @@ def find_private_text(
     )
 
 
-def _words_of_public_sources(release: Release) -> set[str]:
+def _parts_of_public_sources(release: Release) -> set[str]:
     """Return the words in the public repository URLs of a release, which are published anyway."""
     urls = [source.repository for source in release.sources.values() if source.repository and source.clean]
-    split = [re.split(r"[:/]+", re.sub(r"^[a-z+]+://", "", url)) for url in urls]
-    words = [(host.rpartition("@")[2], *path) for host, *path in split]
-    return {word for host, *path in words if is_public_host(host) for word in (host, *path) if word}
+    split_urls = [re.split(r"[:/]+", re.sub(r"^[a-z+]+://", "", url)) for url in urls]
+    parts = [(host.rpartition("@")[2], *path) for host, *path in split_urls]
+    return {part for host, *path in parts if is_public_host(host) for part in (host, *path) if part}
 
 
 def _has_more_than_host(address: str) -> bool:

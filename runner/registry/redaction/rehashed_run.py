@@ -74,7 +74,7 @@ def _rollout_ids(plan: Plan) -> Iterator[str]:
         if plan.shape is None:
             yield job.rollout_id
         else:
-            yield from (plan.branch(job, job.number + place).rollout_id for place in range(plan.shape.branches))
+            yield from (plan.branch(job, job.number + index).rollout_id for index in range(plan.shape.branches))
 
 
 def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
@@ -86,10 +86,13 @@ def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
     """
     manifest, before = folder.manifest(), saved_plan(folder)
     after = before.with_spec(_redact_spec(before.spec, rules))
-    own = recorded_plan(before.spec, folder, plan_of)
+    recorded_run = recorded_plan(before.spec, folder, plan_of)
     changes = {
         manifest.game_sha256: (before.game_hash, after.game_hash),
-        manifest.identity: (own.identity, own.with_spec(_redact_spec(own.spec, rules)).identity),
+        manifest.identity: (
+            recorded_run.identity,
+            recorded_run.with_spec(_redact_spec(recorded_run.spec, rules)).identity,
+        ),
     }
     hashes = {}
     for recorded, (old, new) in changes.items():
@@ -98,7 +101,7 @@ def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
         if recorded != old:
             raise ReleaseError(
                 f"{manifest.run_id}: a private value in its model settings cannot be redacted, because its spec or "
-                "inputs are not those that were played"
+                "inputs changed after it was played"
             )
         hashes[recorded] = new
     old, new = spec_hash(before), spec_hash(after)

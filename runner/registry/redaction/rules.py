@@ -1,6 +1,6 @@
 """Redaction of structured data: addresses, users at hosts, buckets, sockets and paths are replaced under fixed rules.
 
-The rules depend on the run and its spec, never on the machine that publishes: everybody gets the same bytes.
+The rules depend on the run and its spec, never on the machine that publishes, so every publisher gets the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.registry.redaction.location_patterns import ADDRESS, PATH, redact_lo
 from runner.training.weights import is_path, without_path
 
 MODEL, CACHE, ANSWER_FIELD, COMMENT = "model path", "cache path", "field of an answer", "comment"
-"""Names of rules in `facts.cleaned`, besides "address" and "path"."""
+"""Names of rules in `facts.cleaned`, in addition to "address" and "path"."""
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.internal"))  # noqa: S104 - a name
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
@@ -33,7 +33,7 @@ MODEL_KEYS = ("model", "base_model", "from_model")
 _MESSAGE_KEYS = frozenset(("error", "message", "why", "why_stopped", "reason", "log"))
 """Keys whose values are messages of programs."""
 _OPEN_KEYS = frozenset(("extra_body", "headers", "options", "environment", "env"))
-"""Keys of mappings in which a user or a server chooses the keys."""
+"""Keys of mappings whose keys a user or a server chooses."""
 _HOST_KEYS = re.compile(
     r"(?i)(?:.*[_-])?(?:hosts?|hostname|nodes?|nodename|servers?|addr|address|addresses|endpoints?|ur[il]s?|ips?|ports?|peers?)"
 )
@@ -61,7 +61,7 @@ def strings_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def renamed_models(names: Iterable[str]) -> dict[str, str]:
-    """Map each model name that is a path to its last part; a hash is added where several end alike."""
+    """Map each model name that is a path to its last part; a hash is added if several paths end alike."""
     paths = sorted({name for name in names if is_path(name)})
     short_names = {name: without_path(name) or "path" for name in paths}
     by_end: dict[str, set[str]] = {}
@@ -158,7 +158,7 @@ class RedactionRules:
         return self._redact_text(text)
 
     def redact_message(self, text: str) -> str:
-        """Redact a message of a program, in which the spec's hosts are hosts even where they are plain words."""
+        """Redact a message of a program; unlike free text, it means a host of the spec even by a plain word."""
         text = self._redact_text(text)
         for pattern in self._hosts:
             text = self._substitute(pattern, NOT_PUBLISHED, text, ADDRESS)
@@ -180,9 +180,9 @@ class RedactionRules:
 
     def redact_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """Redact a server's answer: remove fields that the format does not have; what the model wrote stays."""
-        known, removed = select_known_fields(answer)
+        selected, removed = select_known_fields(answer)
         self.counts[ANSWER_FIELD] += removed
-        return {name: item if name in MODEL_TEXT else self._redact_field(name, item) for name, item in known.items()}
+        return {name: item if name in MODEL_TEXT else self._redact_field(name, item) for name, item in selected.items()}
 
     def _redact_field(self, name: str, value: Any) -> Any:
         is_message = isinstance(value, str) and name not in MODEL_KEYS
@@ -214,7 +214,7 @@ class RedactionRules:
 
 
 def _last_part(path: str) -> str:
-    """Return a path's last part, or "path" where that would be a home folder or the only part."""
+    """Return a path's last part, or "path" if that is a home folder or the only part."""
     path = path.removeprefix("file:").removeprefix("//")
     if _HOME.fullmatch(path) or re.fullmatch(r"~[^\\/]*|[\\/][^\\/]+[\\/]?", path):
         return "path"

@@ -35,9 +35,9 @@ _MIXED = rb"(?=[A-Za-z_-]{0,80}[0-9])"
 _VALUE = rb"(?:" + _MIXED + rb"[A-Za-z0-9+/=._~-]{8,}|[A-Za-z+/=]{20,})"
 
 
-def _form(description: str, hints: tuple[str, ...], pattern: bytes, *, word: bool = True) -> _SecretForm:
+def _form(description: str, hints: tuple[str, ...], pattern: bytes, *, bounded: bool = True) -> _SecretForm:
     return _SecretForm(
-        description, tuple(hint.encode() for hint in hints), re.compile((_BEFORE if word else b"") + pattern)
+        description, tuple(hint.encode() for hint in hints), re.compile((_BEFORE if bounded else b"") + pattern)
     )
 
 
@@ -59,7 +59,7 @@ FORMS: tuple[_SecretForm, ...] = (
     _form("a token of PyPI", ("pypi-AgE",), rb"pypi-AgE[A-Za-z0-9_-]{40,}"),
     _form("a token of npm", ("npm_",), rb"npm_[A-Za-z0-9]{36}"),
     _form("a key of Stripe", ("k_live_",), rb"[rs]k_live_[A-Za-z0-9]{20,}"),
-    _form("a private key", ("PRIVATE KEY",), rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----", word=False),
+    _form("a private key", ("PRIVATE KEY",), rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----", bounded=False),
     _form("a JSON web token", ("eyJ",), rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
     _form(
         "the value of an Authorization header", ("uthorization", "UTHORIZATION"),
@@ -72,7 +72,7 @@ FORMS: tuple[_SecretForm, ...] = (
         rb"(?i:bearer)\s{1,4}(?!\[secret removed\])(?=[^\s]{16})" + _VALUE,
     ),
     _form("a password in an address", ("://",), rb"[a-z][a-z0-9+.-]{1,20}://[^\s/@:\"'<>]{1,80}:[^\s/@\"'<>]{3,80}@[\w.-]",
-          word=False),
+          bounded=False),
 )  # fmt: skip
 
 
@@ -91,9 +91,9 @@ class HeldSecrets:
         self._redactor = redactor or current_redactor()
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
-        at = self._redactor.first(data)
-        if at is not None:
-            yield at, Cause("the value of a key or a token that this process has in its environment")
+        offset = self._redactor.first(data)
+        if offset is not None:
+            yield offset, Cause("the value of a key or a token that this process has in its environment")
 
 
 _SECRET_KEYS = re.compile(
@@ -133,6 +133,6 @@ def secret_settings(contents: Mapping[str, Content]) -> Iterator[str]:
         for key, value in settings:
             if (is_trainer_file or is_open(key)) and is_secret_setting(key, value):
                 yield (
-                    f"{path}: {key} holds a value and its name says that it is a secret, which everybody could read; "
+                    f"{path}: {key} has a value that everyone could read, but its name says that it is a secret; "
                     "use `api_key_env` for keys, and run it again"
                 )

@@ -13,7 +13,7 @@ from runner.documents.releases.bundle import Content, opened
 
 BLOCK = 1 << 20
 OVERLAP = 1 << 14
-"""Bytes of a block that are searched again with the next one, so that no shorter text is cut in two."""
+"""Bytes of a block that are searched again with the next one, to find texts that cross the boundary."""
 
 MAX_PLACES = 5
 """Places of one cause that a message lists."""
@@ -32,17 +32,17 @@ class Cause(NamedTuple):
 
 
 Finder = Callable[[bytes], Iterable[tuple[int, Cause]]]
-"""Find what must not be published in some bytes: the offset of each occurrence, and its cause."""
+"""A function that finds text that must not be published: the offset of each occurrence in the bytes, and its cause."""
 
 
 @dataclass(frozen=True)
 class Occurrences:
-    """All occurrences of one cause in one file."""
+    """The occurrences of one cause in one file."""
 
     file: str
     cause: Cause
     lines: tuple[int, ...]
-    """The first of them, counted from 1."""
+    """The lines of the first occurrences, counted from 1."""
     count: int
 
 
@@ -61,7 +61,7 @@ class PrivateText(str):
         more = ["..."] if len(places) > MAX_PLACES or count > len(places) else []
         remedy = "no option allows a secret"
         if cause.text is not None:
-            remedy = f"if it does not identify anybody, add {shlex.join(['--allow-name', cause.text])}"
+            remedy = f"if it identifies no one, add {shlex.join(['--allow-name', cause.text])}"
         message = cls(
             f"{cause}: {counted(count, 'occurrence')} in {counted(len(files), 'file')}: "
             f"{', '.join([*places[:MAX_PLACES], *more])}; remove it and publish again; {remedy}"
@@ -71,7 +71,7 @@ class PrivateText(str):
 
 
 def group_by_cause(occurrences: Iterable[Occurrences]) -> list[PrivateText]:
-    """Group occurrences by cause, in the order in which the causes were found."""
+    """Group occurrences by cause, in the order of their first occurrence."""
     by_cause: dict[Cause, list[Occurrences]] = {}
     for in_file in occurrences:
         by_cause.setdefault(in_file.cause, []).append(in_file)

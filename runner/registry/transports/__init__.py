@@ -1,1 +1,1 @@
-"""Where releases live: a folder, a git repository, a server, or the Hugging Face Hub, behind one interface."""
+"""The places that store releases, with one interface: a folder, a git repository, a server, the Hugging Face Hub."""

@@ -1,4 +1,4 @@
-"""A registry in a folder, on a disk of one's own or a shared one, or a copy of such a folder."""
+"""A registry in a folder, on a local or a shared disk."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from runner.registry.transports.local_path import local_path
 from runner.registry.transports.staging import INCOMING, remove_abandoned
 
 DEEPEST = 4 + MAX_SEGMENTS
-"""Names that lead to a file: of a release's folder, and inside it. What lies deeper is no registry's."""
+"""Maximum number of names in a path: of a release's folder, and inside it. A registry has no deeper files."""
 
 
 class FolderTransport:
-    """See `Transport`. A release's folder is written elsewhere on the same disk, and renamed: whole, and only once."""
+    """See `Transport`. A release's folder is written elsewhere on the same disk, and renamed once it is complete."""
 
     def __init__(self, folder: str) -> None:
         self._root = local_path(folder)
@@ -35,16 +35,16 @@ class FolderTransport:
         return f"file:{self._root}"
 
     def stored(self, prefix: str = "") -> Iterator[Stored]:
-        # Only the folder is gone through that all such paths are in; no name of a registry begins with a dot.
+        # Only the common folder of all such paths is listed; no name in a registry begins with a dot.
         start = prefix.rpartition("/")[0]
         pending = [start] if self._leads_through_folders(start) else []
         while pending:
             folder = pending.pop()
-            for entry in _scanned(self._root / folder):
+            for entry in _scan(self._root / folder):
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.name.startswith(".") or not (path.startswith(prefix) or prefix.startswith(f"{path}/")):
                     continue
-                with suppress(FileNotFoundError):  # it may go while it is looked at
+                with suppress(FileNotFoundError):  # it may be removed at the same time
                     if entry.is_dir(follow_symlinks=False):
                         if path.count("/") + 1 < DEEPEST:
                             pending.append(path)
@@ -52,18 +52,18 @@ class FolderTransport:
                         yield Stored(path, entry.stat(follow_symlinks=False).st_size)
 
     def _leads_through_folders(self, path: str) -> bool:
-        """Whether no name of a path is a link; that the root is one may be."""
+        """Tell whether no name of a path is a link; the root may be one."""
         names = [name for name in path.split("/") if name]
         return not any((self._root / "/".join(names[:end])).is_symlink() for end in range(1, len(names) + 1))
 
     def open(self, path: str) -> IO[bytes]:
-        place = self._root / path
+        target = self._root / path
         try:
-            return open_below(self._root, _names(path))
+            return open_below(self._root, _split_path(path))
         except FileNotFoundError as error:
             raise NotPublished(f"{self.where} has no file {path}") from error
         except OSError as error:
-            raise ReleaseError(f"cannot read {place}: {error.strerror}") from error
+            raise ReleaseError(f"cannot read {target}: {error.strerror}") from error
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
         added: list[str] = []
@@ -81,24 +81,24 @@ class FolderTransport:
         entries = pinned(files)
         is_there = False
         if self._root.is_file():
-            raise ReleaseError(f"no registry can be at {self._root}: that is a file")
+            raise ReleaseError(f"{self._root} cannot be a registry: it is a file")
         try:
             make_folders(self._root)
             mode = stat.S_IMODE(self._root.stat().st_mode)
-            incoming = _made(self._root, INCOMING, mode) / secrets.token_hex(8)
+            incoming = _make_folder_below(self._root, INCOMING, mode) / secrets.token_hex(8)
             try:
-                made = {_made(incoming.parent, incoming.name, mode)}
+                new_folders = {_make_folder_below(incoming.parent, incoming.name, mode)}
                 remove_abandoned(incoming.parent, now=incoming.stat().st_mtime)
                 for path, content in files:
-                    parent = _made(incoming, "/".join(_names(path)[:-1]), mode)
-                    made.add(parent)
+                    parent = _make_folder_below(incoming, "/".join(_split_path(path)[:-1]), mode)
+                    new_folders.add(parent)
                     _write(incoming / path, content, entries.get(path), mode)
-                for one in made:
-                    fsync_dir(one)
-                parent = _made(self._root, folder.rpartition("/")[0], mode)
+                for new_folder in new_folders:
+                    fsync_dir(new_folder)
+                parent = _make_folder_below(self._root, folder.rpartition("/")[0], mode)
                 if os.path.lexists(target):
                     raise TakenError(f"{self.where} has {folder} already")
-                incoming.rename(target)  # which fails where a folder with files is
+                incoming.rename(target)  # this fails if the target is a folder with files
                 is_there = True
                 fsync_dir(parent)
             finally:
@@ -110,47 +110,47 @@ class FolderTransport:
             raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file stays open."""
 
 
-def _names(path: str) -> list[str]:
-    """The names that lead to a file.
+def _split_path(path: str) -> list[str]:
+    """Split a path into its names.
 
     Raises:
-        ReleaseError: one of them leads elsewhere than down.
+        ReleaseError: a name does not lead downwards.
     """
     names = path.split("/")
     if any(name in ("", ".", "..") or "\0" in name for name in names):
-        raise ReleaseError(f"{path!r} is no path inside a registry")
+        raise ReleaseError(f"{path!r} is not a path inside a registry")
     return names
 
 
-def _scanned(folder: Path) -> list[os.DirEntry[str]]:
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return list(found)
+        with os.scandir(folder) as entries:
+            return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise ReleaseError(f"cannot read {folder}: {error.strerror}") from error
 
 
-def _made(root: Path, path: str, mode: int) -> Path:
-    """A folder below `root`, with those that lead to it; each that is new may be used by whom the registry allows."""
+def _make_folder_below(root: Path, path: str, mode: int) -> Path:
+    """Create a folder below `root`, and its parents, with the permissions of the registry."""
     folder = root
-    for name in _names(path) if path else ():
-        above, folder = folder, folder / name
+    for name in _split_path(path) if path else ():
+        parent, folder = folder, folder / name
         if not os.path.lexists(folder):
             make_folder(folder)
-            with suppress(PermissionError):  # another's, who was quicker
+            with suppress(PermissionError):  # another publisher created it first
                 folder.chmod(mode)
-            fsync_dir(above)
+            fsync_dir(parent)
         make_folder(folder)
     return folder
 
 
 def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> None:
-    """A file, which everybody may read who may read the registry, and nobody but its owner change."""
+    """Write a file that all readers of the registry can read, and only its owner can change."""
     try:
         source = opened(content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Whether a folder is a registry: one that is misspelt, or is something else, must not look like an empty one."""
+"""Check that a folder is a registry: a misspelled or unrelated folder must not look like an empty registry."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from runner.registry.transports.staging import INCOMING
 
 
 def check_registry(folder: Path) -> None:
-    """See that a folder is there, and holds releases, or nothing but a README.
+    """Check that a folder exists, and has releases or nothing but a README and a license.
 
     Raises:
-        ReleaseError: it does not; with the registry that may be meant.
+        ReleaseError: it does not; the message suggests a registry.
     """
     if not folder.exists():
-        raise ReleaseError(f"no registry is at {folder}: there is no such folder{_nearest(folder)}")
+        raise ReleaseError(f"no registry is at {folder}: there is no such folder{_suggest_registry(folder)}")
     if not folder.is_dir():
         raise ReleaseError(f"no registry is at {folder}: that is a file")
-    if not _has_releases(folder) and any(not _is_beside(name) for name in _names(folder)):
+    if not _has_releases(folder) and any(not _is_allowed_file(name) for name in _names(folder)):
         inside = next((name for name in _names(folder) if _has_releases(folder / name)), None)
         hint = "" if inside is None else f"; did you mean {str(folder / inside)!r}?"
-        raise ReleaseError(f"no registry is at {folder}: it holds other things, and no release{hint}")
+        raise ReleaseError(f"no registry is at {folder}: it has other files, but no release{hint}")
 
 
 def _has_releases(folder: Path) -> bool:
-    """Whether there is a version of anything, or a publish began."""
+    """Tell whether a folder has a version of a release, or a publish was started in it."""
     return (folder / INCOMING).is_dir() or any(
-        _any_two_below(owner) for kind in Kind for owner in _folders(folder / kind)
+        _has_version(owner) for kind in Kind for owner in _folders(folder / kind)
     )
 
 
-def _any_two_below(owner: Path) -> bool:
+def _has_version(owner: Path) -> bool:
     return any(True for name in _folders(owner) for _ in _folders(name))
 
 
@@ -42,20 +42,22 @@ def _folders(folder: Path) -> Iterable[Path]:
     return (folder / name for name in _names(folder) if (folder / name).is_dir())
 
 
-def _is_beside(name: str) -> bool:
-    """What stands beside releases in a copy of a repository."""
+def _is_allowed_file(name: str) -> bool:
+    """Tell whether a file may be next to the releases, as in a copy of a repository."""
     return name.upper().startswith(("README", "LICEN"))
 
 
 def _names(folder: Path) -> list[str]:
     try:
-        return sorted(one.name for one in folder.iterdir() if not one.name.startswith("."))
+        return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     except OSError:
         return []
 
 
-def _nearest(folder: Path) -> str:
-    there = [name for name in _names(folder.parent) if _has_releases(folder.parent / name)]
-    if not there:
+def _suggest_registry(folder: Path) -> str:
+    registries = [name for name in _names(folder.parent) if _has_releases(folder.parent / name)]
+    if not registries:
         return ""
-    return did_you_mean(folder.name, there) or (f"; did you mean {there[0]!r}?" if len(there) == 1 else "")
+    return did_you_mean(folder.name, registries) or (
+        f"; did you mean {registries[0]!r}?" if len(registries) == 1 else ""
+    )

@@ -1,12 +1,12 @@
-"""What a registry needs of the place where it lives: three calls. Everything else is the same over all of them.
+"""The interface of the places that store registries: list, read and add files. All other code is the same for all.
 
-A registry is a tree of files, whatever holds it:
+In every place a registry is a tree of files:
 
-    {kind}/{owner}/{name}/{version}/release.sha256   the hash of the manifest; once it is there, the release is
+    {kind}/{owner}/{name}/{version}/release.sha256   the hash of the manifest, written last: a release has this file
     {kind}/{owner}/{name}/{version}/release.json     the manifest
     {kind}/{owner}/{name}/{version}/...              the files that it lists, by their own paths
-    {kind}/{owner}/{name}/{version}/yanked/yanked.json       why it was yanked, where it was
-    {kind}/{owner}/{name}/{version}/signature/...    of the manifest, where it was signed
+    {kind}/{owner}/{name}/{version}/yanked/yanked.json       why it was yanked, if it was
+    {kind}/{owner}/{name}/{version}/signature/...    the signature of the manifest, if it is signed
 """
 
 from __future__ import annotations
@@ -24,85 +24,85 @@ class Stored:
 
     path: str
     size: int | None
-    """In bytes; None where the place does not say before it is read."""
+    """The size in bytes; None if it is not known before the file is read."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What became of a publish: where it can be looked at, and what is left to do so that others see it."""
+    """The result of a publish."""
 
     revision: str | None = None
-    """The commit, where the place has commits."""
+    """The commit, if the place has commits."""
     note: str | None = None
-    """Such as the branch or pull request that is to be merged."""
+    """A note for the user, such as the pull request that has to be merged."""
     proposed_at: str | None = None
-    """Where it can be read until others have merged it; None where everybody sees it already."""
+    """The address where it can be read until it is merged; None if everyone can see it already."""
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """A release, as a place that keeps an index of its releases lists it."""
+    """A release in the index of a place."""
 
     folder: str
     """KIND/OWNER/NAME/VERSION."""
     sha256: str
-    """Of its manifest."""
+    """The hash of its manifest."""
     yanked: bytes | None
-    """What stands in its `yanked.json`; None where it has none."""
+    """The content of its `yanked.json`; None if it has none."""
     signed: bool
     vouched: str = ""
-    """How far the place itself says that it has checked a run; "": it says nothing."""
+    """The level of verification that the place states for a run; empty if it states none."""
 
 
 class Transport(Protocol):
-    """A place that holds a registry, opened at one moment: what it reads does not change under it.
+    """A place that stores a registry.
 
-    A folder is read as it stands. A repository is read at the commit that was its newest, or was asked for.
+    A folder is read in its current state. A repository is read at one commit: the newest one, or the requested one.
     """
 
     @property
     def where(self) -> str:
-        """The place, as messages, locks and links name it: without any secret, and pinned to nothing."""
+        """The address of the place for messages, locks and links, without secrets and without a commit."""
 
     def stored(self, prefix: str = "") -> Iterator[Stored]:
-        """All files whose path begins so, in any order. What is half written is not among them.
+        """Yield all files whose path starts with `prefix`, in any order, without incompletely written ones.
 
         Raises:
             ReleaseError: the place cannot be read.
         """
 
     def open(self, path: str) -> IO[bytes]:
-        """A file to read.
+        """Open a file to read.
 
         Raises:
-            NotPublished: there is none.
-            ReleaseError: it cannot be read, or is no regular file.
+            NotPublished: there is no such file.
+            ReleaseError: it cannot be read, or is not a regular file.
         """
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
-        """Add folders with their files, by paths inside them, in this order: seen whole, or not at all.
+        """Add folders with their files, by paths inside them, in this order. Readers see a complete folder or none.
 
-        Killed or cut off at any moment it leaves nothing that a reader sees, and the same call again finishes.
+        If the call is interrupted, readers see nothing of it, and the same call again completes it.
 
         Raises:
-            TakenError: a folder is there already, whatever is in it.
-            ReleaseError: it cannot be written; nothing of it is seen.
+            TakenError: a folder exists already, with any content.
+            ReleaseError: it cannot be written; readers see nothing of it.
         """
 
     def close(self) -> None:
-        """Let go of connections and of what was copied."""
+        """Close connections, and remove temporary copies."""
 
 
 @runtime_checkable
 class Swift(Protocol):
-    """A transport whose place answers at once what would be asked file by file. What it says is no truer than files."""
+    """A transport that can list releases and send many files at once. Its answers are checked like files."""
 
     def index(self, prefix: str = "") -> Iterator[Indexed]:
-        """All releases whose folder's path, with a slash behind it, begins so; in any order.
+        """Yield all releases whose folder's path, with a slash at its end, starts with `prefix`, in any order.
 
         Raises:
             ReleaseError: the place cannot be read.
         """
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Say which files are opened soon, in this order; small ones then come many at a time. None need be there."""
+        """Announce files that are opened soon, in this order, to fetch small ones together. They may be missing."""

@@ -1,4 +1,4 @@
-"""A path as somebody writes it into the one by which locks, caches and links know the place."""
+"""Normalize a path that a user wrote, so that locks, caches and links always name a place alike."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from runner.base.errors import UsageError
 
 
 def local_path(text: str) -> Path:
-    """A whole path without `.`, `..`, `~` and doubled slashes, to where the system would go by what is written.
+    """Return an absolute path without `.`, `..`, `~` and doubled slashes, which the system would resolve alike.
 
-    A link keeps its own name, since it may lead elsewhere tomorrow; only one that a `..` stands behind is followed.
+    A link keeps its own name, because it may lead elsewhere later; only a link before a `..` is followed.
 
     Raises:
-        UsageError: there is no such user's home, or a link that is followed leads round or nowhere that can be read.
+        UsageError: there is no such user's home, or a link that has to be followed is circular or cannot be read.
     """
     try:
-        whole = Path(text).expanduser().absolute()
+        absolute = Path(text).expanduser().absolute()
     except RuntimeError as error:
         raise UsageError(f"{text}: {str(error)[:1].lower()}{str(error)[1:]}") from error
-    found = Path("/")
+    path = Path("/")
     try:
-        for part in whole.parts[1:]:
-            found = found / part if part != ".." else _followed(found).parent
+        for part in absolute.parts[1:]:
+            path = path / part if part != ".." else _follow_link(path).parent
     except OSError as error:
-        raise UsageError(f"{text} cannot be followed: {found}: {error.strerror}") from error
-    return found
+        raise UsageError(f"{text} cannot be followed: {path}: {error.strerror}") from error
+    return path
 
 
-def _followed(path: Path) -> Path:
+def _follow_link(path: Path) -> Path:
     if not path.is_symlink():
         return path
-    with suppress(FileNotFoundError):  # to where nothing is yet
-        path.stat()  # says of links that lead round what `resolve` says otherwise in each version of Python
+    with suppress(FileNotFoundError):  # its target does not exist yet
+        path.stat()  # the errors of `resolve` for circular links differ between versions of Python
     return path.resolve()

@@ -1,4 +1,4 @@
-"""Where a registry lives, as somebody writes it, into the registry that is there."""
+"""Open the registry at an address that a user wrote."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from runner.registry.transports.interface import Transport
 from runner.registry.transports.registry import Registry
 
 VARIABLE = "NIP_RUN_REGISTRY"
-"""The registry that is meant where a command names none."""
+"""The environment variable with the default registry."""
 
-FORMS = "a folder (file:DIR or DIR), git:URL, hf:OWNER/NAME, or https://HOST; git: and hf: take @REVISION behind them"
+FORMS = "a folder (file:DIR or DIR), git:URL, hf:OWNER/NAME, or https://HOST; git: and hf: accept @REVISION at the end"
 
 
 def default_where() -> str:
-    """The registry of `NIP_RUN_REGISTRY`.
+    """Return the address in `NIP_RUN_REGISTRY`.
 
     Raises:
-        UsageError: it says none.
+        UsageError: it is not set.
     """
     where = os.environ.get(VARIABLE, "")
     if not where:
-        raise UsageError(f"which registry? Say where it is ({FORMS}), or set {VARIABLE}")
+        raise UsageError(f"no registry is named; name {FORMS}; or set {VARIABLE}")
     return where
 
 
 def connect(where: str | None = None, *, pull_request: bool = False) -> Registry:
-    """The registry at a place, by default at that of `NIP_RUN_REGISTRY`. The caller closes it.
+    """Open the registry at an address, by default that in `NIP_RUN_REGISTRY`. The caller closes it.
 
-    With `pull_request` what is added goes to a branch, or a pull request, and not to what others read.
+    With `pull_request`, a publish goes to a new branch or a pull request instead of the branch that others read.
 
     Raises:
-        UsageError: no place is named so.
-        ReleaseError: it cannot be read.
+        UsageError: the address is not valid.
+        ReleaseError: the registry cannot be read.
     """
-    return Registry(_transport(where or default_where(), pull_request=pull_request))
+    return Registry(_open_transport(where or default_where(), pull_request=pull_request))
 
 
 def to_read(where: str | None = None) -> Registry:
-    """`connect`, for who adds nothing: a folder must be there, and hold a registry or nothing.
+    """Open a registry only to read. If it is a folder, it must exist and have releases or nothing.
 
     Raises:
-        UsageError, ReleaseError: as `connect`; or the folder is missing, or holds something else.
+        UsageError, ReleaseError: as `connect`; or the folder is missing, or has other files.
     """
     registry = connect(where)
     if registry.where.startswith("file:"):
@@ -54,9 +54,11 @@ def to_read(where: str | None = None) -> Registry:
     return registry
 
 
-def _transport(where: str, *, pull_request: bool) -> Transport:
+def _open_transport(where: str, *, pull_request: bool) -> Transport:
     if "\0" in where or in_one_line(where) != where:
-        raise UsageError(f"no registry can be at {in_one_line(shortened(where, 200))!r}: it has characters of no text")
+        raise UsageError(
+            f"not the address of a registry: {in_one_line(shortened(where, 200))!r} has control characters"
+        )
     scheme, sign, rest = where.partition(":")
     if sign and scheme == "git":
         from runner.registry.transports.git.transport import GitTransport
@@ -70,19 +72,19 @@ def _transport(where: str, *, pull_request: bool) -> Transport:
         from runner.registry.transports.http.transport import HttpTransport
 
         if pull_request:
-            raise UsageError("a server has no pull requests; leave --pull-request out")
+            raise UsageError("a server has no pull requests; omit --pull-request")
         return HttpTransport(where)
     if pull_request:
-        raise UsageError("a folder has no pull requests; leave --pull-request out")
+        raise UsageError("a folder has no pull requests; omit --pull-request")
     if sign and scheme != "file" and "/" not in scheme:
-        raise UsageError(f"no registry can be at {_without_secret(where)!r}; it is {FORMS}")
+        raise UsageError(f"not the address of a registry: {_without_secret(where)!r}; name {FORMS}")
     if sign and scheme == "file" and (not rest or (rest.startswith("//") and not rest.startswith("///"))):
-        raise UsageError(f"no registry can be at {where!r}: which folder? write file:DIR")
+        raise UsageError(f"not the address of a registry: {where!r} names no folder; write file:DIR")
     from runner.registry.transports.folder import FolderTransport
 
     return FolderTransport(rest if sign and scheme == "file" else where)
 
 
 def _without_secret(where: str) -> str:
-    """An address as messages may show it: what stands before an @ in its host may be a token."""
+    """Return an address for messages, without the text before an @ in its host, which may be a token."""
     return re.sub(r"//[^/@]*@", "//...@", shortened(where, 200))

@@ -1,4 +1,4 @@
-"""A registry: releases by name and by hash, wherever it lives, with every byte checked on the way."""
+"""A registry in any place: releases by name and by hash, with every byte checked when it is read."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ __all__ = ("Published", "Registry", "ReleaseEntry", "version_order")
 
 MAX_SIGNATURES = 16
 MAX_STRAY = 20
-"""The most files of no release that are told, of one release."""
+"""Maximum number of files that a message lists because they do not belong to a release."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What became of one release of a publish."""
+    """The result of publishing one release."""
 
     reference: Reference
     sha256: str
     was_there: bool
-    """Whether the registry had the very same release when this publish came to add it: from an earlier one, which may
-    have been one's own that broke off, or from somebody who was quicker.
+    """Whether the registry already had this release: from an earlier publish, which may have been interrupted, or from
+    another publisher at the same time.
 
-    Two who make the very same commit of a git repository, within one second, have both added it."""
+    If two publishers make the same commit of a git repository within one second, it is false for both."""
 
 
 class Registry:
-    """The releases at one place. What is listed is read once, when it is first asked for."""
+    """The releases at one place, which are listed once, at the first request."""
 
     def __init__(self, transport: Transport, limits: Limits = USUAL) -> None:
         self._transport = transport
@@ -63,7 +63,7 @@ class Registry:
         self._transport.close()
 
     def entries(self, kind: Kind | None = None) -> list[ReleaseEntry]:
-        """All releases, by kind, owner, name, and version from the oldest.
+        """Return all releases, by kind, owner, name, and version from the oldest.
 
         Raises:
             ReleaseError: the registry cannot be read.
@@ -71,59 +71,59 @@ class Registry:
         return self._listing.of_kind(kind)
 
     def publication_order(self) -> dict[str, int]:
-        """Return each release's place in the order of publication, by its hash; empty if the place does not know."""
+        """Return the position of each release in the order of publication, by its hash; empty if it is unknown."""
         return {}
 
-    def find(self, named: Reference | Digest) -> ReleaseEntry:
-        """The release that is meant: of a name without a version, the newest that is not yanked.
+    def find(self, reference: Reference | Digest) -> ReleaseEntry:
+        """Find a release; a name without a version means its newest version that is not yanked.
 
         Raises:
-            NotPublished: there is none, with the nearest name; or all versions of it are yanked.
-            UsageError: the first digits of a hash are those of several.
+            NotPublished: there is none, or all its versions are yanked; the message suggests the nearest name.
+            UsageError: several releases match the first digits of a hash.
         """
-        if isinstance(named, Digest):
-            found = [entry for entry in self.entries() if entry.sha256.startswith(named.hex)]
-            if len({entry.sha256 for entry in found}) > 1:
-                raise UsageError(f"{named} is the start of {len(found)} releases; give more digits")
-            if len(found) > 1:  # one of them lies: a manifest says which release it is
-                found = [entry for entry in found if self._is_itself(entry)] or found
-        elif named.version is not None:
-            found = [entry for entry in self._listing.of_name(named) if entry.reference == named]
+        if isinstance(reference, Digest):
+            matches = [entry for entry in self.entries() if entry.sha256.startswith(reference.hex)]
+            if len({entry.sha256 for entry in matches}) > 1:
+                raise UsageError(f"{reference} matches {len(matches)} releases; give more digits")
+            if len(matches) > 1:  # only one is genuine: a manifest names its release
+                matches = [entry for entry in matches if self._is_genuine(entry)] or matches
+        elif reference.version is not None:
+            matches = [entry for entry in self._listing.of_name(reference) if entry.reference == reference]
         else:
-            of_name = self._listing.of_name(named)
-            found = [entry for entry in of_name if entry.yanked is None]
-            if of_name and not found:
+            of_name = self._listing.of_name(reference)
+            matches = [entry for entry in of_name if entry.yanked is None]
+            if of_name and not matches:
                 last = of_name[-1]
                 raise NotPublished(
-                    f"{self.where} has no {named} that is not yanked; {last.reference} was yanked: {last.yanked}. "
-                    "Name that version to have it all the same"
+                    f"{self.where} has no {reference} that is not yanked; {last.reference} was yanked: {last.yanked}. "
+                    "Name that version to use it anyway"
                 )
-        if found:
-            return found[-1]
+        if matches:
+            return matches[-1]
         raise NotPublished(
-            f"{self.where} has no {shortened(str(named), 200)}{self._nearest(named)}; what there is: "
+            f"{self.where} has no {shortened(str(reference), 200)}{self._suggest(reference)}; to list its releases: "
             f"{shlex.join(['nip-run', 'search', '--from', self.where])}"
         )
 
-    def _is_itself(self, entry: ReleaseEntry) -> bool:
+    def _is_genuine(self, entry: ReleaseEntry) -> bool:
         try:
             self.read(entry)
         except (ReleaseError, NewerFormatError):
             return False
         return True
 
-    def _nearest(self, named: Reference | Digest) -> str:
-        known = [
-            str(entry.reference if "@" in str(named) else entry.reference.at("")).rstrip("@")
+    def _suggest(self, reference: Reference | Digest) -> str:
+        names = [
+            str(entry.reference if "@" in str(reference) else entry.reference.at("")).rstrip("@")
             for entry in self.entries()
         ]
-        return did_you_mean(str(named), known) if known else "; nothing is published there"
+        return did_you_mean(str(reference), names) if names else "; nothing is published there"
 
     def read(self, entry: ReleaseEntry) -> tuple[Release, bytes]:
-        """A release's manifest, and its bytes.
+        """Read the manifest of a release, and return it with its bytes.
 
         Raises:
-            ReleaseError: it is damaged, is another than its name or its checksum says, or is larger than is taken.
+            ReleaseError: it is damaged, does not match its name or checksum, or is too large.
             NewerFormatError: a newer nip-run wrote it.
         """
         if entry.unreadable is not None:
@@ -132,9 +132,7 @@ class Registry:
         try:
             data = small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
             if digest(data) != entry.sha256:
-                raise ReleaseError(
-                    f"{MANIFEST} is damaged, or {CHECKSUM} is: the hash in this is not that of the other"
-                )
+                raise ReleaseError(f"{MANIFEST} or {CHECKSUM} is damaged: the hash in the one is not that of the other")
             release = Release.from_bytes(data, self.limits)
         except (ReleaseError, NewerFormatError) as error:
             raise type(error)(f"{where}: {error}") from error
@@ -142,36 +140,36 @@ class Registry:
             raise ReleaseError(f"{where} says that it is {release.reference}")
         return release, data
 
-    def expect(self, wanted: Iterable[tuple[ReleaseEntry, str]]) -> None:
-        """Say which files of releases are read soon, in this order; where the place can, they come many at a time."""
+    def expect(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
+        """Announce files that are read soon, in this order, so that the place can send them together."""
         if isinstance(self._transport, Swift):
-            self._transport.expect([f"{entry.reference.folder}/{path}" for entry, path in wanted])
+            self._transport.expect([f"{entry.reference.folder}/{path}" for entry, path in files])
 
     def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
-        """A file of a release to read; nothing is checked, see `checked_copy`.
+        """Open a file of a release to read, without any check; see `checked_copy`.
 
         Raises:
-            ReleaseError: it is not there, or cannot be read.
+            ReleaseError: it is missing, or cannot be read.
         """
         try:
             return self._transport.open(f"{entry.reference.folder}/{path}")
         except NotPublished as error:
             raise ReleaseError(
-                f"{path} is missing; the release is not whole here, as when a copy of the registry has not ended"
+                f"{path} is missing; the release is incomplete, as in an unfinished copy of a registry"
             ) from error
 
     def content(self, entry: ReleaseEntry, release: Release, path: str, most: int) -> bytes:
-        """A small file of a release, checked.
+        """Read and check a small file of a release.
 
         Raises:
-            NotPublished: it has none of this name.
+            NotPublished: the release has no such file.
             ReleaseError: it is damaged, or larger than `most` bytes.
         """
         file = release.file(path)
         if file is None:
             raise NotPublished(f"{entry.reference} has no file {path}")
         if file.size > most:
-            raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {most:,} are read")
+            raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {most:,} are allowed")
         pieces: list[bytes] = []
         try:
             with self.open(entry, path) as source:
@@ -181,7 +179,7 @@ class Registry:
         return b"".join(pieces)
 
     def unpack(self, entry: ReleaseEntry, target: Path, *, also: Mapping[str, bytes] | None = None) -> Release:
-        """Write a release into a folder, checked; see `runner.documents.releases.bundle.unpack`."""
+        """Check a release and write it into a folder; see `runner.documents.releases.bundle.unpack`."""
         release, manifest = self.read(entry)
         try:
             unpack(release, manifest, lambda path: self.open(entry, path), target, also=also)
@@ -190,7 +188,7 @@ class Registry:
         return release
 
     def wrong(self, entry: ReleaseEntry) -> Iterator[str]:
-        """Everything that is wrong with a release's files: each damaged one by name, and those of no release."""
+        """Yield each file of a release that is damaged, and each file in its folder that does not belong to it."""
         try:
             release, _ = self.read(entry)
         except (ReleaseError, NewerFormatError) as error:
@@ -202,66 +200,72 @@ class Registry:
                     checked_copy(source, file, lambda _: None)
             except ReleaseError as error:
                 yield f"{entry.reference} in {self.where}: {error}"
-        stray = list(islice(self._stray(entry, release), MAX_STRAY + 1))
+        stray = list(islice(self._unexpected_files(entry, release), MAX_STRAY + 1))
         for path in stray[:MAX_STRAY]:
-            yield f"{entry.reference} in {self.where}: {in_one_line(shortened(path, 300))} is no file of the release"
+            yield f"{entry.reference} in {self.where}: {in_one_line(shortened(path, 300))} is not a file of the release"
         if len(stray) > MAX_STRAY:
-            yield f"{entry.reference} in {self.where}: and there are more files that are none of the release"
+            yield f"{entry.reference} in {self.where}: and more files do not belong to the release"
 
-    def _stray(self, entry: ReleaseEntry, release: Release) -> Iterator[str]:
-        """The files in a release's folder that are none of its own."""
-        known = {MANIFEST, CHECKSUM, f"{YANKED}/{YANKED_FILE}", *(file.path for file in release.files)}
+    def _unexpected_files(self, entry: ReleaseEntry, release: Release) -> Iterator[str]:
+        """Yield the files in a release's folder that do not belong to it."""
+        expected = {MANIFEST, CHECKSUM, f"{YANKED}/{YANKED_FILE}", *(file.path for file in release.files)}
         prefix = f"{entry.reference.folder}/"
         for stored in self._transport.stored(prefix):
             path = stored.path.removeprefix(prefix)
-            if path not in known and path.partition("/")[0] != SIGNATURE:
+            if path not in expected and path.partition("/")[0] != SIGNATURE:
                 yield path
 
     def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], Added]:
-        """Add releases, in this order; those that are there with the very same bytes are left as they are.
+        """Add releases, in this order; releases that are published already with the same bytes stay as they are.
 
         Raises:
             TakenError: a name and version is another release's; nothing was added.
-            ReleaseError: the registry cannot be written; what was added whole stays, and the same call finishes.
+            ReleaseError: the registry cannot be written; complete releases stay, and the same call adds the others.
         """
         if len({bundle.release.reference for bundle in bundles}) < len({bundle.sha256 for bundle in bundles}):
-            raise TakenError("two releases that are to be published have one name and version; nothing was added")
-        ours: set[str] = set()
+            raise TakenError("two of the releases have the same name and version; nothing was added")
+        added_folders: set[str] = set()
         while True:
             self._listing.forget()
-            there = {
-                one.reference: one for bundle in bundles for one in self._listing.of_name(bundle.release.reference)
+            published = {
+                entry.reference: entry
+                for bundle in bundles
+                for entry in self._listing.of_name(bundle.release.reference)
             }
             for bundle in bundles:
-                _check_taken(bundle, there.get(bundle.release.reference), self.where)
-            missing = {bundle.release.reference: bundle for bundle in bundles if bundle.release.reference not in there}
+                _check_taken(bundle, published.get(bundle.release.reference), self.where)
+            missing = {
+                bundle.release.reference: bundle for bundle in bundles if bundle.release.reference not in published
+            }
             files = {reference.folder: list(bundle.files()) for reference, bundle in missing.items()}
             added = Added()
             try:
                 if files:
                     added = self._transport.add(files, message)
             except TakenError as error:
-                # Somebody else was quicker: with the same release, or with another, which the next turn finds.
-                ours.update(error.added)
+                # Another publisher was faster, with the same or another release; the next iteration tells which.
+                added_folders.update(error.added)
                 self._listing.forget()
-                if not any(one.reference in missing for ref in missing for one in self._listing.of_name(ref)):
+                if not any(
+                    entry.reference in missing for reference in missing for entry in self._listing.of_name(reference)
+                ):
                     raise TakenError(
-                        f"{error}, and no release can be read there: one that is being copied, or a copy that has not "
-                        "ended; copy it again, or remove the folder"
+                        f"{error}, but it is not a complete release: it is being copied, or a copy was interrupted; "
+                        "copy it again, or remove the folder"
                     ) from error
                 continue
             self._listing.forget()
-            ours.update(files)
+            added_folders.update(files)
             return [
-                Published(bundle.release.reference, bundle.sha256, bundle.release.reference.folder not in ours)
+                Published(bundle.release.reference, bundle.sha256, bundle.release.reference.folder not in added_folders)
                 for bundle in bundles
             ], added
 
     def yank(self, reference: Reference, reason: str) -> Added:
-        """Have a release be passed over by those who ask for the newest; who asks for it by version is told why.
+        """Yank a release: it is no longer the newest version, and users who name its version see the reason.
 
         Raises:
-            UsageError: no reason is given, or too long a one.
+            UsageError: the reason is missing or too long.
             NotPublished: there is no such release.
             TakenError: it is yanked already.
         """
@@ -277,39 +281,39 @@ class Registry:
         return added
 
     def add_signature(self, entry: ReleaseEntry, files: Iterable[tuple[str, bytes]]) -> Added:
-        """Put a signature of a manifest beside it.
+        """Add a signature of a manifest to a release.
 
         Raises:
-            TakenError: it has one.
+            TakenError: it has a signature.
         """
         added = self._transport.add({f"{entry.reference.folder}/{SIGNATURE}": list(files)}, f"Sign {entry.reference}")
         self._listing.forget()
         return added
 
     def signature(self, entry: ReleaseEntry, most: int = 1 << 20) -> dict[str, bytes]:
-        """The files of a release's signature, by name; none where it has none.
+        """Return the files of a release's signature by name; empty if it is not signed.
 
         Raises:
-            ReleaseError: there are more than any signature has, or one is larger than `most` bytes.
+            ReleaseError: there are too many files, or one is larger than `most` bytes.
         """
         prefix = f"{entry.reference.folder}/{SIGNATURE}/"
         paths = [stored.path for stored in islice(self._transport.stored(prefix), MAX_SIGNATURES + 1)]
         if len(paths) > MAX_SIGNATURES:
-            raise ReleaseError(f"{entry.reference} in {self.where}: more than {MAX_SIGNATURES} files are its signature")
-        found = {}
+            raise ReleaseError(f"{entry.reference} in {self.where}: its signature has more than {MAX_SIGNATURES} files")
+        files = {}
         for path in paths:
             with suppress(NotPublished):
-                found[path.removeprefix(prefix)] = small_file(self._transport.open(path), path, most)
-        return found
+                files[path.removeprefix(prefix)] = small_file(self._transport.open(path), path, most)
+        return files
 
 
-def _check_taken(bundle: Bundle, there: ReleaseEntry | None, where: str) -> None:
-    if there is None:
+def _check_taken(bundle: Bundle, published: ReleaseEntry | None, where: str) -> None:
+    if published is None:
         return
-    if there.unreadable is not None:
-        raise ReleaseError(there.unreadable)
-    if there.sha256 != bundle.sha256:
+    if published.unreadable is not None:
+        raise ReleaseError(published.unreadable)
+    if published.sha256 != bundle.sha256:
         raise TakenError(
-            f"{bundle.release.reference} is published in {where} with other content (sha256:{there.sha256[:12]}, and "
-            f"this is sha256:{bundle.sha256[:12]}), and a version never changes; publish this as another version"
+            f"{bundle.release.reference} is published in {where} with other content (sha256:{published.sha256[:12]}), "
+            f"and a version never changes; publish this one (sha256:{bundle.sha256[:12]}) as another version"
         )

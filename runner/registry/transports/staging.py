@@ -1,4 +1,4 @@
-"""Where releases are written before they are moved to their places, and what killed publishers have left there."""
+"""The folder where releases are written before they are moved into place, and the removal of abandoned ones."""
 
 from __future__ import annotations
 
@@ -11,37 +11,36 @@ from pathlib import Path
 from runner.base.storage.safe_files import remove_folder
 
 INCOMING = ".incoming"
-"""Nobody reads there."""
+"""The name of the folder, which readers ignore."""
 
 ABANDONED = 24 * 3600.0
-"""Seconds in which nothing was written to it, after which a folder there is nobody's."""
+"""Seconds without a write after which a folder counts as abandoned."""
 
 _NAME = re.compile(r"[0-9a-f]{16}(\.old)?")
 
 
-def remove_abandoned(incoming: Path, *, now: float, named: re.Pattern[str] = _NAME) -> None:
-    """Remove what was begun and not ended, of these names. `now` is the time by the clock that stamps the files, in
-    seconds.
+def remove_abandoned(incoming: Path, *, now: float, pattern: re.Pattern[str] = _NAME) -> None:
+    """Remove abandoned folders with these names. `now` is the time by the clock that stamps the files, in seconds.
 
-    A folder is renamed before anything in it is removed: should its publisher go on after all, as one that was
-    suspended for a day, its own rename fails, and nothing half is seen. What cannot be removed is left to its owner.
+    A folder is renamed before anything in it is removed: if its publisher continues after all, for example after a day
+    of suspension, its own rename fails, and readers never see half a release. Other users' folders may remain.
     """
     with suppress(OSError):
-        for name in os.listdir(incoming):  # noqa: PTH208 - names are all that is needed
+        for name in os.listdir(incoming):  # noqa: PTH208 - only names are needed
             folder = incoming / name
-            if named.fullmatch(name) and not _is_written(folder, now - ABANDONED):
+            if pattern.fullmatch(name) and not _is_written(folder, now - ABANDONED):
                 with suppress(OSError):
-                    gone = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
-                    remove_folder(gone)
+                    renamed = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
+                    remove_folder(renamed)
 
 
 def _is_written(folder: Path, since: float) -> bool:
-    """Whether anything below a folder was written since then, as far as that can be seen; what is no folder is."""
+    """Tell whether anything in a folder was written since then, or may have been; for a file, return True."""
     try:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_mtime >= since:
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_mtime >= since:
             return True
-        paths = (os.path.join(place, name) for place, *inside in os.walk(folder) for names in inside for name in names)  # noqa: PTH118 - of many
+        paths = (os.path.join(parent, name) for parent, *lists in os.walk(folder) for names in lists for name in names)  # noqa: PTH118 - faster
         return any(os.lstat(path).st_mtime >= since for path in paths)
     except OSError:
         return True

@@ -1,4 +1,4 @@
-"""Why a release was yanked: a small file beside it, with a hash of its own."""
+"""The file with the reason why a release was yanked, and its hash."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ YANKED = "yanked"
 YANKED_FILE = "yanked.json"
 MAX_REASON = 1_000
 MAX_BYTES = 12 * MAX_REASON + 1_000
-"""Of the file: JSON has twelve bytes for a character that is a surrogate pair."""
+"""Maximum size of the file: JSON needs twelve bytes for a character that is a surrogate pair."""
 
 
 def yanked_file(reason: str) -> bytes:
-    """What stands in `yanked.json`: the reason, and its hash, by which damage is found.
+    """Return the content of `yanked.json`: the reason, and its hash, which reveals damage.
 
     Raises:
         UsageError: the reason is empty, too long, or more than one line of plain text.
     """
     if not reason.strip() or len(reason) > MAX_REASON:
-        raise UsageError(f"why is it yanked? Give a reason of at most {MAX_REASON:,} characters")
+        raise UsageError(f"give a reason for the yank, of at most {MAX_REASON:,} characters")
     if in_one_line(reason) != reason:
-        raise UsageError(f"the reason has characters that are not shown: {in_one_line(reason)}")
+        raise UsageError(f"the reason has control characters: {in_one_line(reason)}")
     return json.dumps({"reason": reason, "sha256": digest(reason.encode())}, indent=2).encode() + b"\n"
 
 
 def read_yanked(data: bytes) -> str:
-    """The reason that a `yanked.json` gives.
+    """Read the reason from a `yanked.json`.
 
     Raises:
         ReleaseError: it is damaged.
     """
     try:
-        said: Any = json.loads(data)
-        reason = said["reason"]
+        content: Any = json.loads(data)
+        reason = content["reason"]
         if not isinstance(reason, str) or yanked_file(reason) != data:
-            raise ValueError("its bytes are not those that nip-run writes")
+            raise ValueError("nip-run did not write it")
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
         raise ReleaseError(f"{YANKED}/{YANKED_FILE} is damaged: {error}") from error
     return reason

@@ -1,1 +1,1 @@
-"""Whether numbers, records and releases follow from their journals."""
+"""Checks that numbers, records and releases follow from their journals."""

@@ -1,4 +1,4 @@
-"""A got run played anew with the reader's key, and whether it is still what was published."""
+"""Play a fetched run again with the reader's key, and test whether the published result still holds."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MARGIN = 0.1
 
 @dataclass(frozen=True)
 class FreshPlay:
-    """A published run and one that played it anew."""
+    """A published run, and the run that played it again."""
 
     got: FetchedRelease
     run_id: str
     comparison: Comparison
     verdict: str
-    """In words: reproduced, drifted by how much, or that it cannot be told."""
+    """A sentence: reproduced, drifted by how much, or the reason why it is undecided."""
     outcome: str
     """`reproduced`, `drifted` or `undecided`."""
 
@@ -49,11 +49,11 @@ class FreshPlay:
 
 
 def fresh_plan(got: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
-    """The plan that plays a got run anew, as it was published.
+    """Return the plan that plays a fetched run again as it was published.
 
     Raises:
-        UsageError: it cannot be, or an override changes what is played.
-        SpecError: with everything that is wrong.
+        UsageError: it cannot be reproduced, or an override changes the games.
+        SpecError: the spec has mistakes; the error lists them all.
     """
     run = sound(got)
     published = plan_of(load_spec(run.spec))
@@ -62,30 +62,32 @@ def fresh_plan(got: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
 
 
 def _check_overrides(overrides: Sequence[str], mutable: Sequence[str]) -> None:
-    """See that overrides change no game.
+    """Check that overrides do not change the games.
 
     Raises:
-        UsageError: some would; which.
+        UsageError: some do; the message names them.
     """
-    keys = [word.partition("=")[0].lstrip("+~") for word in overrides]
-    refused = [key for key in keys if key == SWEEP or not any(_is_of(key, free) for free in mutable)]
+    keys = [override.partition("=")[0].lstrip("+~") for override in overrides]
+    refused = [key for key in keys if key == SWEEP or not any(_matches(key, pattern) for pattern in mutable)]
     if refused:
-        hint = did_you_mean(refused[0], [one.replace("*", "GROUP") for one in mutable])
-        free = comma_join(one for one in mutable if one != SWEEP)
+        hint = did_you_mean(refused[0], [key_.replace("*", "GROUP") for key_ in mutable])
+        pattern = comma_join(key_ for key_ in mutable if key_ != SWEEP)
         raise UsageError(
-            f"--set {comma_join(refused)}: this would play another game, and say nothing of the published one{hint}. "
-            f"What may be set: {free}"
+            f"--set {comma_join(refused)}: this would play other games than the published ones{hint}. "
+            f"You can set: {pattern}"
         )
 
 
-def _is_of(key: str, free: str) -> bool:
-    """Whether a dotted key is a free one, or below it; `*` is any one name."""
-    ours, theirs = key.split("."), free.split(".")
-    return len(ours) >= len(theirs) and all(b in ("*", a) for a, b in zip(ours, theirs, strict=False))
+def _matches(key: str, pattern: str) -> bool:
+    """Tell whether a dotted key matches a pattern or is below it; `*` matches one name."""
+    parts, pattern_parts = key.split("."), pattern.split(".")
+    return len(parts) >= len(pattern_parts) and all(
+        pattern_part in ("*", part) for part, pattern_part in zip(parts, pattern_parts, strict=False)
+    )
 
 
 def fresh_name(got: FetchedRelease, results: Results) -> str:
-    """The id of the run that plays a got run anew: of one that was begun, its own."""
+    """Return the id of the run that plays a fetched run again; a run that was interrupted is continued."""
     run = got.run
     assert run is not None
     return results.name_for(suffixed(run.run_id, "-fresh"), again=True)
@@ -102,10 +104,10 @@ def played_anew(
     watch: Watch | None = None,
     name: Callable[[FetchedRelease, Results], str] = fresh_name,
 ) -> FreshPlay:
-    """Play a got run anew with the reader's key, and compare: is it still what was published?
+    """Play a fetched run again with the reader's key, and compare it with the published one.
 
     Raises:
-        ProviderRefusal: the model is gone, or the provider refuses otherwise.
+        ProviderRefusal: the model no longer exists, or the provider refuses for another reason.
         UsageError, BudgetExhausted, Interrupted, RunError: as `run_plan` and `compare_systems`.
     """
     run = got.run
@@ -133,41 +135,42 @@ def played_anew(
 def compared(
     got: FetchedRelease, result: FinishedRun, results: Results, metric: str, margin: float = MARGIN
 ) -> FreshPlay:
-    """A published run and one that played it anew, by the test of `compare`.
+    """Compare a published run with the run that played it again, by the test of `compare`.
 
-    Reproduced is what is shown to differ by no more than `margin`, a share of the metric's scale, or of the published
-    value where it has none. That a difference is not shown is not enough: few datapoints show nothing.
+    It is reproduced if the interval of the difference is within `margin`, a share of the metric's scale, or of the
+    published value if the metric has no scale. That the test finds no difference is not enough: with few datapoints it
+    never does.
     """
     run = got.run
     assert run is not None
-    found = compare_systems([[run.path], [result.folder.path]], results, metric=metric)
-    outcome, said = outcome_of(found.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin)
-    return FreshPlay(got, result.run_id, found, said, outcome)
+    comparison = compare_systems([[run.path], [result.folder.path]], results, metric=metric)
+    outcome, verdict = outcome_of(comparison.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin)
+    return FreshPlay(got, result.run_id, comparison, verdict, outcome)
 
 
 def outcome_of(
     pair: SystemComparison, agents: Iterable[str], metric: str = RANKING_METRIC, margin: float = MARGIN
 ) -> tuple[str, str]:
-    """`reproduced`, `drifted` or `undecided`, and why in words: of a run, the base, and of one that played it anew."""
+    """Return `reproduced`, `drifted` or `undecided` and a sentence; the base of `pair` is the published run."""
     measure = compared_metric(metric, sorted(agents))
     difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)
-    shown = told(pair.difference, measure, difference)
+    difference_text = told(pair.difference, measure, difference)
     low, high = pair.ci_low, pair.ci_high
     ends = [told(end, measure, difference, unit=False) for end in (low, high) if end is not None]
     if ends:
-        shown += f" [{', '.join(ends)}]"
+        difference_text += f" [{', '.join(ends)}]"
     if pair.p is None:
-        return "undecided", f"cannot be told: {pair.verdict}"
+        return "undecided", f"undecided: {pair.verdict}"
     if pair.p <= ALPHA:
         flips = len(pair.flips)
         flipped = f"{flips} flipped datapoint{'' if flips == 1 else 's'}"
-        return "drifted", f"drifted by {shown}, {flipped}"
-    most = margin * (abs(pair.base_value) if measure.bound is None else measure.bound)
-    least = told(most, measure, difference)
+        return "drifted", f"drifted by {difference_text}, {flipped}"
+    limit = margin * (abs(pair.base_value) if measure.bound is None else measure.bound)
+    limit_text = told(limit, measure, difference)
     if pair.detectable is None or low is None or high is None:
-        why = "no difference could have been seen with so few datapoints"
-        return "undecided", f"cannot be told: {shown}; {why}"
-    if max(-low, high) > most:
-        between = f"it lies between {ends[0]} and {'+' if high > 0 else ''}{told(high, measure, difference)}"
-        return "undecided", f"cannot be told: {between}, and within {least} would be reproduced"
-    return "reproduced", f"reproduced within {least}: {shown}"
+        reason = "too few datapoints to detect a difference"
+        return "undecided", f"undecided: {difference_text}; {reason}"
+    if max(-low, high) > limit:
+        interval = f"the difference is between {ends[0]} and {'+' if high > 0 else ''}{told(high, measure, difference)}"
+        return "undecided", f"undecided: {interval}; it is reproduced if it is within {limit_text}"
+    return "reproduced", f"reproduced within {limit_text}: {difference_text}"

@@ -1,4 +1,4 @@
-"""A got run replayed from its own journal, and whether what was published follows from it."""
+"""Replay a fetched run from its own journal, and test whether the published results follow from it."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from runner.version import __version__
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What became of a published run that was replayed from its journal."""
+    """The result of replaying a published run from its journal."""
 
     got: FetchedRelease
     run_id: str
-    """Of the run in the results folder that replays it."""
+    """The id of the replay in the results folder."""
     different: tuple[str, ...]
-    """What does not follow from the transcripts, each by name; none: all of it follows."""
+    """Descriptions of what does not follow from the transcripts; empty if everything does."""
     otherwise: tuple[str, ...] = ()
-    """What an earlier version told otherwise, or did not compute."""
+    """Descriptions of differences that are due to another version."""
     by_earlier: bool = False
 
     @property
     def recorded_version(self) -> str:
-        """Which nip-run played it."""
+        """The version of nip-run that played it."""
         return str(self.got.release.facts.get("version"))
 
     @property
     def versions(self) -> str:
-        """With which it was recomputed, and which one recorded it."""
+        """The version that recomputed it and the one that recorded it."""
         assert self.got.run is not None
         return describe_versions(self.got.run.manifest())
 
@@ -67,12 +67,12 @@ class ReplayResult:
 
 
 def replayed(got: FetchedRelease, results: Results, watch: Watch | None = None) -> ReplayResult:
-    """Play a got run from its own journal as a run of its own, and compare all that was published with it.
+    """Replay a fetched run from its journal as a new run, and compare everything that was published with it.
 
     Raises:
         UsageError: it is a training run.
-        ReleaseError: a file of it is not as it was published.
-        RunError, SpecError: it plans more than it holds, or its files cannot be read.
+        ReleaseError: one of its files was changed.
+        RunError, SpecError: it plans more games than its journal has, or its files cannot be read.
     """
     run = sound(got)
     plan = played_plan(run)
@@ -81,21 +81,21 @@ def replayed(got: FetchedRelease, results: Results, watch: Watch | None = None) 
     source = ReplayOf(run.path)
     name = results.name_for(suffixed(run.run_id, "-reproduced"), again=True)
     which = WhichRun(run_id=name, replay=source)
-    mine, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
+    replay_plan, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
     options = RunOptions(replay=source, watch=watch, reproduces=link_of(got))
-    earlier = is_from_0_1(run.manifest())
+    is_earlier = is_from_0_1(run.manifest())
     try:
-        result = run_plan(mine, results, name, options)
-    except RunError as error:  # an answer is missing, or was given to another question
+        result = run_plan(replay_plan, results, name, options)
+    except RunError as error:  # an answer is missing, or belongs to another request
         if wrong := [line for line in wrong_in_run(run) if not isinstance(line, CheckNote)]:
-            return ReplayResult(got, name, (str(error), *wrong), by_earlier=earlier)
+            return ReplayResult(got, name, (str(error), *wrong), by_earlier=is_earlier)
         raise
-    wrong, otherwise = _different(run, result)
-    return ReplayResult(got, result.run_id, tuple(wrong), tuple(otherwise), earlier)
+    wrong, otherwise = _find_differences(run, result)
+    return ReplayResult(got, result.run_id, tuple(wrong), tuple(otherwise), is_earlier)
 
 
-def _different(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
-    """What of a run its replay does not bear out, and what another version told otherwise."""
+def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
+    """Return the differences between a run and its replay, and those that are due to another version."""
     manifest = run.manifest()
     metrics = compare_metrics(read_json(run.metrics), result.metrics, manifest)
     counts = {name: getattr(result.manifest, name) for name in COUNTED}
@@ -103,8 +103,8 @@ def _different(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str
         *limit_differences(metrics.wrong, "numbers"),
         *limit_differences(_different_rows(run, result, is_from_other_version(manifest)), "rows"),
         *(
-            f"{name}: published {published!r}, recomputed {again!r}"
-            for name, published, again in compare_counts(manifest, counts)
+            f"{name}: published {published!r}, recomputed {recomputed!r}"
+            for name, published, recomputed in compare_counts(manifest, counts)
         ),
     ]
     return wrong, list(limit_differences(metrics.other_version, "numbers"))
@@ -113,19 +113,19 @@ def _different(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str
 def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:
     try:
         yield from different_from_published(run, result.folder, other_version=other_version)
-    except RunError as error:  # the published rows end here, or there are none
+    except RunError as error:  # the published rows are damaged or missing
         yield str(error)
 
 
-def facts_of(found: ReplayResult) -> Mapping[str, Any]:
-    """What a machine is told of a replay."""
+def facts_of(result: ReplayResult) -> Mapping[str, Any]:
+    """Return the result of a replay as JSON."""
     return {
-        "release": str(found.got.release.reference),
-        "run_id": found.run_id,
-        "follows": not found.different,
-        "different": list(found.different),
-        "otherwise": list(found.otherwise),
-        "version": found.recorded_version,
+        "release": str(result.got.release.reference),
+        "run_id": result.run_id,
+        "follows": not result.different,
+        "different": list(result.different),
+        "otherwise": list(result.otherwise),
+        "version": result.recorded_version,
         "nip_run": __version__,
-        "same_version": found.same_version,
+        "same_version": result.same_version,
     }

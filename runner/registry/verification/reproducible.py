@@ -32,14 +32,14 @@ def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> Fetche
         if is_got(folder):
             got = opened(folder)
             if got.sha256 != entry.sha256:
-                raise ReleaseError(f"{folder} holds another release of this name")
+                raise ReleaseError(f"{folder} has another release of this name")
             _check_data(got)
             return got
         if folder.is_dir() and any(folder.iterdir()):
-            raise ReleaseError(f"{folder} holds what no `nip-run get` left")
+            raise ReleaseError(f"{folder} was not written by `nip-run get`")
     except ReleaseError as error:
-        removed = f"rm -r {shlex.quote(str(folder))}"
-        raise ReleaseError(f"{error}\nremove it, and the same command gets it again: {removed}") from error
+        remove_command = f"rm -r {shlex.quote(str(folder))}"
+        raise ReleaseError(f"{error}\nremove it and repeat the command: {remove_command}") from error
     return get(registry, reference, folder)
 
 
@@ -63,8 +63,8 @@ def _check_data(got: FetchedRelease) -> None:
 def _fetch_again(got: FetchedRelease) -> str:
     """Return the command that fetches a damaged release again."""
     where = where_from(got.folder)
-    at = f" --from {shlex.quote(where)}" if where else ""
-    return f"get it again into another folder: nip-run get {got.release.reference} NEW{at}"
+    option = f" --from {shlex.quote(where)}" if where else ""
+    return f"get it again into another folder: nip-run get {got.release.reference} NEW{option}"
 
 
 def sound(got: FetchedRelease) -> RunFolder:
@@ -82,11 +82,11 @@ def sound(got: FetchedRelease) -> RunFolder:
     if manifest.is_training_run:
         parts = comma_join(str(link.release) for link in got.release.links if link.role == "part")
         raise UsageError(
-            f"{run.run_id} is a training run, whose games are releases of their own, each reproduced by its name: "
-            f"{parts or 'none'}; the training itself is played anew by: nip-run {shlex.quote(str(got.folder))}"
+            f"{run.run_id} is a training run; reproduce the releases of its games instead: {parts or 'none'}; "
+            f"to repeat the training: nip-run {shlex.quote(str(got.folder))}"
         )
     if manifest.status not in PLAYED:
-        raise UsageError(f"{run.run_id} is {manifest.status}, and has no numbers to reproduce")
+        raise UsageError(f"{run.run_id} is {manifest.status} and has no numbers to reproduce")
     if lacks_rows(got):
         raise UsageError(f"{got.release.reference}: {what_is_needed(got)}")
     return run

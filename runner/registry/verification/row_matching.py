@@ -20,8 +20,8 @@ class Match:
 
     key: Key
     recorded: Row | None
-    again: Row | None
-    place: int
+    recomputed: Row | None
+    position: int
     """The position of the recorded row, or else of the other row, counted from 1."""
     moved: bool = False
     """The row is not in order."""
@@ -36,12 +36,12 @@ class TooFar(Exception):
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _PositionedRow:
     """A row with its position, counted from 1."""
 
     key: Key
     row: Row
-    place: int
+    position: int
 
     @property
     def size(self) -> int:
@@ -53,78 +53,80 @@ class _Stream:
 
     def __init__(self, rows: Iterator[Row], key: Callable[[Row], Key]) -> None:
         self._rows, self._key = rows, key
-        self._waiting: dict[Key, deque[_Placed]] = {}
+        self._waiting: dict[Key, deque[_PositionedRow]] = {}
         self._last_matched = 0
         self.size_waiting = 0
         self.read = 0
         self.has_ended = False
 
-    def next(self) -> _Placed | None:
+    def next(self) -> _PositionedRow | None:
         """Read the next row; None at the end."""
         row = next(self._rows, None)
         if row is None:
             self.has_ended = True
             return None
         self.read += 1
-        return _Placed(self._key(row), row, self.read)
+        return _PositionedRow(self._key(row), row, self.read)
 
-    def wait(self, placed: _Placed) -> None:
-        self._waiting.setdefault(placed.key, deque()).append(placed)
-        self.size_waiting += placed.size
+    def wait(self, positioned: _PositionedRow) -> None:
+        self._waiting.setdefault(positioned.key, deque()).append(positioned)
+        self.size_waiting += positioned.size
 
-    def take(self, key: Key) -> _Placed | None:
+    def take(self, key: Key) -> _PositionedRow | None:
         """Remove and return the first unmatched row with this key."""
-        alike = self._waiting.get(key)
-        if alike is None:
+        same_key = self._waiting.get(key)
+        if same_key is None:
             return None
-        placed = alike.popleft()
-        if not alike:
+        positioned = same_key.popleft()
+        if not same_key:
             del self._waiting[key]
-        self.size_waiting -= placed.size
-        return placed
+        self.size_waiting -= positioned.size
+        return positioned
 
-    def left(self) -> list[_Placed]:
+    def left(self) -> list[_PositionedRow]:
         """Return the unmatched rows in order."""
-        return sorted((placed for alike in self._waiting.values() for placed in alike), key=lambda one: one.place)
+        return sorted(
+            (positioned for same_key in self._waiting.values() for positioned in same_key), key=lambda row: row.position
+        )
 
-    def passes(self, place: int) -> bool:
+    def passes(self, position: int) -> bool:
         """Tell whether a matched row is after all rows that were matched before."""
-        is_next = place > self._last_matched
-        self._last_matched = max(self._last_matched, place)
+        is_next = position > self._last_matched
+        self._last_matched = max(self._last_matched, position)
         return is_next
 
 
-def matched(recorded: Iterator[Row], again: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
+def matched(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
     """Yield each row of either stream once, matched in order with the rows of the same key.
 
     Raises:
         TooFar: the orders are too different for the memory limit.
     """
-    ours, theirs = _Stream(recorded, key), _Stream(again, key)
+    recorded_stream, recomputed_stream = _Stream(recorded, key), _Stream(recomputed, key)
 
-    def match(mine: _Placed | None, other: _Placed | None) -> Match:
-        if mine is not None and other is not None:
-            # Rows in one order are matched in that order, however far apart they stand.
-            in_order = [ours.passes(mine.place), theirs.passes(other.place)]
-            return Match(mine.key, mine.row, other.row, mine.place, moved=not all(in_order))
-        if mine is not None:
-            return Match(mine.key, mine.row, None, mine.place)
-        assert other is not None
-        return Match(other.key, None, other.row, other.place)
+    def match(first: _PositionedRow | None, second: _PositionedRow | None) -> Match:
+        if first is not None and second is not None:
+            # Only the order of rows matters, not the distance between them.
+            are_next = [recorded_stream.passes(first.position), recomputed_stream.passes(second.position)]
+            return Match(first.key, first.row, second.row, first.position, moved=not all(are_next))
+        if first is not None:
+            return Match(first.key, first.row, None, first.position)
+        assert second is not None
+        return Match(second.key, None, second.row, second.position)
 
-    while not (ours.has_ended and theirs.has_ended):
-        mine, other = ours.next(), theirs.next()
-        if mine is not None:
-            if (like := theirs.take(mine.key)) is not None or theirs.has_ended:
-                yield match(mine, like)
+    while not (recorded_stream.has_ended and recomputed_stream.has_ended):
+        first, second = recorded_stream.next(), recomputed_stream.next()
+        if first is not None:
+            if (matching := recomputed_stream.take(first.key)) is not None or recomputed_stream.has_ended:
+                yield match(first, matching)
             else:
-                ours.wait(mine)
-        if other is not None:
-            if (like := ours.take(other.key)) is not None or ours.has_ended:
-                yield match(like, other)
+                recorded_stream.wait(first)
+        if second is not None:
+            if (matching := recorded_stream.take(second.key)) is not None or recorded_stream.has_ended:
+                yield match(matching, second)
             else:
-                theirs.wait(other)
-        if ours.size_waiting + theirs.size_waiting > MAX_WAITING:
-            raise TooFar(max(ours.read, theirs.read))
-    yield from (match(mine, None) for mine in ours.left())
-    yield from (match(None, other) for other in theirs.left())
+                recomputed_stream.wait(second)
+        if recorded_stream.size_waiting + recomputed_stream.size_waiting > MAX_WAITING:
+            raise TooFar(max(recorded_stream.read, recomputed_stream.read))
+    yield from (match(first, None) for first in recorded_stream.left())
+    yield from (match(None, second) for second in recomputed_stream.left())

@@ -31,25 +31,27 @@ KEYS: Mapping[str, Sequence[str]] = {
 
 _LATER_COLUMNS = frozenset((*LATER_CLASSES, "service_tier", "usage_estimated"))
 
-_NOT_ITS_NAME = frozenset(("run_id",))
+_WITHOUT_RUN_ID = frozenset(("run_id",))
 
 
-def different_rows(recorded: RunFolder, again: RunFolder, *, other_version: bool = False) -> Iterator[str]:
+def different_rows(recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False) -> Iterator[str]:
     """Yield the rows that differ, for all tables that were recorded."""
-    published, but = recorded.path / ROLLOUTS_FILE, frozenset[str]()
+    published, none_ignored = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published.is_file():
-        rows = partial(_published, published, other_version)
-        yield from _differences(ROLLOUTS_FILE, "rollouts", rows, again, but)
+        rows = partial(_published_rows, published, other_version)
+        yield from _differences(ROLLOUTS_FILE, "rollouts", rows, recomputed, none_ignored)
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
-            later = _later_columns_missing(path) if name == "completions" else but
-            yield from _differences(path.name, name, partial(table_rows, recorded, name), again, later)
+            later = _later_columns_missing(path) if name == "completions" else none_ignored
+            yield from _differences(path.name, name, partial(table_rows, recorded, name), recomputed, later)
         elif not published.is_file():
             yield f"{path.name} is missing"
 
 
-def different_from_published(recorded: RunFolder, again: RunFolder, *, other_version: bool = False) -> Iterator[str]:
+def different_from_published(
+    recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False
+) -> Iterator[str]:
     """Yield the published rollouts that differ from those of a run that replayed it under another name.
 
     Another version may have written fewer columns.
@@ -58,43 +60,45 @@ def different_from_published(recorded: RunFolder, again: RunFolder, *, other_ver
     if not path.is_file():
         yield f"{ROLLOUTS_FILE} is missing"
         return
-    yield from _differences(ROLLOUTS_FILE, "rollouts", partial(_published, path, other_version), again, _NOT_ITS_NAME)
+    yield from _differences(
+        ROLLOUTS_FILE, "rollouts", partial(_published_rows, path, other_version), recomputed, _WITHOUT_RUN_ID
+    )
 
 
 def _differences(
-    file: str, table: str, recorded: Callable[[], Iterator[Row]], again: RunFolder, but: frozenset[str]
+    file: str, table: str, recorded: Callable[[], Iterator[Row]], recomputed: RunFolder, ignored: frozenset[str]
 ) -> Iterator[str]:
     """Yield what is wrong with recorded rows, which are matched by key, not by position."""
     key = partial(_key, KEYS[table])
     in_order = True
     try:
-        for found in matched(recorded(), table_rows(again, table), key):
-            at = f"{file}, row {found.place}, {_told(table, found.key)}"
-            if found.moved and in_order:
+        for match in matched(recorded(), table_rows(recomputed, table), key):
+            position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
+            if match.moved and in_order:
                 in_order = False
-                yield f"{at}: the rows are in another order, and this is the first that is not in its place"
-            if found.recorded is None:
-                yield f"{file}: {_told(table, found.key, whole=True)} is missing"
-            elif found.again is None:
-                yield f"{at}: it is recorded twice, or follows from no game of the journal"
-            elif wrong := _wrong_columns(found.recorded, found.again, but):
-                yield f"{at}: {wrong}"
+                yield f"{position}: the rows are in another order; this is the first that is out of place"
+            if match.recorded is None:
+                yield f"{file}: {_describe_row(table, match.key, complete=True)} is missing"
+            elif match.recomputed is None:
+                yield f"{position}: it is recorded twice, or no game in the journal has it"
+            elif wrong := _wrong_columns(match.recorded, match.recomputed, ignored):
+                yield f"{position}: {wrong}"
     except TooFar as error:
-        yield f"{file}: the rows are in so different an order that those after row {error.read:,} were not compared"
+        yield f"{file}: the order of the rows is too different: those after row {error.read:,} were not compared"
 
 
 def _key(columns: Sequence[str], row: Row) -> Key:
     """Return the key of a row, for any content."""
     values = (row.get(name) for name in columns)
-    return tuple(one if type(one) in (str, int, type(None)) else repr(one) for one in values)
+    return tuple(value if type(value) in (str, int, type(None)) else repr(value) for value in values)
 
 
-def _told(table: str, key: Key, *, whole: bool = False) -> str:
-    """Describe a row by its rollout; `whole`: by its complete key."""
-    named = list(zip(KEYS[table], key, strict=True))[: None if whole else 1]
+def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
+    """Describe a row by its rollout, or by its complete key."""
+    columns = list(zip(KEYS[table], key, strict=True))[: None if complete else 1]
     return ", ".join(
         f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MOST_SHOWN))}"
-        for name, value in named
+        for name, value in columns
         if value is not None or name == "rollout_id"
     )
 
@@ -105,52 +109,54 @@ def _later_columns_missing(path: Path) -> frozenset[str]:
     return _LATER_COLUMNS - present
 
 
-def _wrong_columns(recorded: Row, again: Row, but: frozenset[str]) -> str:
-    """Describe the columns that differ, with both values; empty if none does."""
+def _wrong_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
+    """Describe the columns that differ, with both values; the text is empty if none does."""
     wrong = [
         name
-        for name, value in again.items()
-        if name not in but and not (name in recorded and is_same(recorded[name], value))
+        for name, value in recomputed.items()
+        if name not in ignored and not (name in recorded and is_same(recorded[name], value))
     ]
-    wrong += [name for name in recorded if name not in again]
-    told = [
-        f"{in_one_line(shortened(name, MOST_SHOWN))}: recorded {_short(recorded, name)}, "
-        f"recomputed {_short(again, name)}"
+    wrong += [name for name in recorded if name not in recomputed]
+    descriptions = [
+        f"{in_one_line(shortened(name, MOST_SHOWN))}: recorded {_format_value(recorded, name)}, "
+        f"recomputed {_format_value(recomputed, name)}"
         for name in wrong[:MAX_COLUMNS]
     ]
-    return "; ".join([*told, *([f"and {len(wrong) - MAX_COLUMNS:,} more columns"] if wrong[MAX_COLUMNS:] else [])])
+    return "; ".join(
+        [*descriptions, *([f"and {len(wrong) - MAX_COLUMNS:,} more columns"] if wrong[MAX_COLUMNS:] else [])]
+    )
 
 
-def _short(row: Row, name: str) -> str:
+def _format_value(row: Row, name: str) -> str:
     if name not in row:
         return "nothing"
-    shown = repr(row[name])
-    return shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
+    text = repr(row[name])
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 
-def _published(path: Path, other_version: bool) -> Iterator[Row]:
+def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
     """Yield the rows of a `rollouts.jsonl`; columns that another version did not write are null."""
-    left_out: Row | None = None
+    missing: Row | None = None
     for row in published_rows(path):
-        if left_out is None:
-            left_out = dict.fromkeys(COLUMNS["rollouts"].keys() - row.keys()) if other_version else {}
-        yield {**left_out, **row}
+        if missing is None:
+            missing = dict.fromkeys(COLUMNS["rollouts"].keys() - row.keys()) if other_version else {}
+        yield {**missing, **row}
 
 
 def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
-    """Yield the rows of a table with all current columns; those that an earlier version did not write are null.
+    """Yield the rows of a table with all current columns; columns that an earlier version did not write are null.
 
     Raises:
         RunError: it cannot be read.
     """
     columns = COLUMNS[name]
-    missing = ", ".join(f'NULL::{kind} AS "{column}"' for column, kind in columns.items())
-    chosen = ", ".join(f'"{column}"' for column in columns)
-    sql = f"SELECT {chosen} FROM (SELECT * FROM rows UNION ALL BY NAME SELECT {missing} WHERE false)"
+    missing = ", ".join(f'NULL::{column_type} AS "{column}"' for column, column_type in columns.items())
+    selected = ", ".join(f'"{column}"' for column in columns)
+    sql = f"SELECT {selected} FROM (SELECT * FROM rows UNION ALL BY NAME SELECT {missing} WHERE false)"
     for values in read_tables(sql, {"rows": folder.table(name)}, {}):
         yield {
-            column: _json(value) if kind == "JSON" else value
-            for (column, kind), value in zip(columns.items(), values, strict=True)
+            column: _json(value) if column_type == "JSON" else value
+            for (column, column_type), value in zip(columns.items(), values, strict=True)
         }
 
 

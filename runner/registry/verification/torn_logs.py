@@ -1,4 +1,4 @@
-"""What a cut-off write left at the end of a run's logs: no record, so that nothing is computed from it."""
+"""Find incomplete records at the end of a run's logs, left by an interrupted write; no result uses them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.results.folder import RunFolder
 
 
 def torn_logs(run: RunFolder, identity: str) -> Iterator[str]:
-    """How many torn bytes each log ends in, where it does.
+    """Yield a message for each log that ends in an incomplete record.
 
     Raises:
         JournalError: a log is damaged before its end.
@@ -18,6 +18,6 @@ def torn_logs(run: RunFolder, identity: str) -> Iterator[str]:
     for log in (run.journal, run.stage_log):
         if log.is_file():
             with open_to_read(log) as file:
-                torn = sum(len(line) for _, line, record in scan(file, log, identity) if record is None)
-            if torn:
-                yield f"{log.name} ends in {torn:,} torn bytes"
+                size = sum(len(line) for _, line, record in scan(file, log, identity) if record is None)
+            if size:
+                yield f"{log.name} ends with {size:,} bytes of an incomplete record"

@@ -1,4 +1,4 @@
-"""A published training run: each of its parts replayed, and the chain of models from one part to the next."""
+"""Replay each part of a published training run, and check the chain of models from one part to the next."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from runner.training.stages import GamesPlayed, Stages, Switched, TestPlayed
 
 @dataclass(frozen=True)
 class ChainResult:
-    """What became of a published training run."""
+    """The result of replaying a published training run."""
 
     parts: tuple[ReplayResult, ...]
     different: tuple[str, ...]
-    """What does not fit together; what is wrong in a part is said of it."""
+    """Descriptions of mismatches between the parts; differences within a part are in its result."""
 
     @property
     def wrong(self) -> bool:
@@ -39,13 +39,13 @@ class ChainResult:
 
 
 def chain_of(got: FetchedRelease, registry: Registry, results: Results) -> ChainResult:
-    """Replay every part of a training run, and see that each was played by the models that the one before it left.
+    """Replay every part of a training run, and check that each was played by the models that the part before it made.
 
-    A part that is not there, or cannot be replayed, is told and does not hinder the others.
+    A part that is missing or cannot be replayed is reported, and the others are replayed.
 
     Raises:
-        ReleaseError: a file of it is not as it was published.
-        Interrupted: a signal stopped a replay; nothing is said of the others.
+        ReleaseError: one of its files was changed.
+        Interrupted: a signal stopped a replay.
     """
     run = got.run
     assert run is not None
@@ -56,18 +56,18 @@ def chain_of(got: FetchedRelease, registry: Registry, results: Results) -> Chain
     for link in got.release.links:
         if link.role == "part" and link.release is not None:
             try:
-                named = parse(link.release, Kind.RUN)
-                assert isinstance(named, Reference)
-                entry = registry.find(named)
+                reference = parse(link.release, Kind.RUN)
+                assert isinstance(reference, Reference)
+                entry = registry.find(reference)
                 if link.sha256 is not None and entry.sha256 != link.sha256:
-                    raise ReleaseError(f"it is sha256:{entry.sha256[:12]}, and the run links sha256:{link.sha256[:12]}")
+                    raise ReleaseError(f"it is sha256:{entry.sha256[:12]}, but the run links sha256:{link.sha256[:12]}")
                 part = replayed(got_for(registry, entry, results), results)
                 parts[_run_of(part).run_id] = part
             except Interrupted:
                 raise
             except NipRunError as error:
                 different.append(f"part {link.release}: {error}")
-            except Exception as error:  # noqa: BLE001 - a part of a stranger's, and the others are read
+            except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
                 different.append(f"part {link.release}: {in_words(error)}")
     different += different_models(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
     different += _different_tests(run, stages, parts)
@@ -80,41 +80,41 @@ def _run_of(part: ReplayResult) -> RunFolder:
 
 
 def different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
-    """Parts that are missing, or were played by other models than those before them left."""
+    """Yield parts that are missing, or that were played by other models than the part before them made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
     switched = {record.iteration: record.models for record in stages.all(Switched)}
     played = {(record.iteration, "training"): record.run_id for record in stages.all(GamesPlayed)}
     tested = {(record.iteration, "benchmark"): record.run_id for record in stages.all(TestPlayed)}
-    for iteration in range(max((at for at, _ in (*played, *tested)), default=-1) + 1):
-        for kind, of in (("benchmark", tested), ("training", played)):
-            name = of.get((iteration, kind))
+    for iteration in range(max((iteration_ for iteration_, _ in (*played, *tested)), default=-1) + 1):
+        for kind, run_ids in (("benchmark", tested), ("training", played)):
+            name = run_ids.get((iteration, kind))
             if name is None:
                 continue
             if name != part_id(manifest.run_id, iteration, kind) and name not in parts:
-                yield f"its log names {name}, which is no part of it"
+                yield f"its log names {name}, which is not one of its parts"
             elif name not in parts:
                 yield f"its part {name} is not published, or cannot be replayed"
             else:
                 for row in parts[name].agents:
                     if row["model"] != models.get(row["model_group"]):
                         yield (
-                            f"{name}: {row['agent']} was played by {row['model']}, and the iteration before left "
+                            f"{name}: {row['agent']} was played by {row['model']}, but the iteration before made "
                             f"{models.get(row['model_group'])}"
                         )
         models |= {group: str(state["model"]) for group, state in switched.get(iteration, {}).items()}
     for row in manifest.agents:
         if row["model"] != models.get(row["model_group"]):
-            left = models.get(row["model_group"])
-            yield f"manifest.json: {row['agent']} ended as {row['model']}, and its last iteration left {left}"
+            last = models.get(row["model_group"])
+            yield f"manifest.json: {row['agent']} ended as {row['model']}, but its last iteration made {last}"
 
 
 def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
-    """Tests whose accuracy, as the training run has it, is not that of the part that measured it."""
+    """Yield the tests whose accuracy in the training run differs from that in the part that measured it."""
     rows = read_json(run.metrics).get("tests", [])
     recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}
     if len(recorded) < len(rows):
-        yield "metrics.json: the tests before one iteration stand there twice"
+        yield "metrics.json: the tests before one iteration are listed twice"
     for record in stages.all(TestPlayed):
         part = parts.get(record.run_id)
         row = recorded.get(record.iteration)
@@ -122,10 +122,12 @@ def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayR
             yield f"metrics.json: the test before iteration {record.iteration} is missing"
         elif part is not None:
             measured = read_json(_run_of(part).metrics)["metrics"]
-            found = next(one for one in measured if (one["agent"], one["metric"]) == (None, RANKING_METRIC))
+            accuracy = next(
+                metric for metric in measured if (metric["agent"], metric["metric"]) == (None, RANKING_METRIC)
+            )
             for name, value in row["accuracy"].items():
-                if not is_same(value, found.get(name)):
+                if not is_same(value, accuracy.get(name)):
                     yield (
-                        f"metrics.json: accuracy.{name} before iteration {record.iteration}: published {value!r}, and "
-                        f"{record.run_id} has {found.get(name)!r}"
+                        f"metrics.json: accuracy.{name} before iteration {record.iteration}: published {value!r}, but "
+                        f"{record.run_id} has {accuracy.get(name)!r}"
                     )

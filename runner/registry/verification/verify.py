@@ -75,29 +75,29 @@ def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path |
     yield from dict.fromkeys(wrong)
     if entry.reference.kind != Kind.RUN or wrong:
         return
-    with TemporaryDirectory(prefix=".nip-run-") as place:
+    with TemporaryDirectory(prefix=".nip-run-") as temporary:
         try:
-            got = get(registry, entry.reference, Path(place) / "got", tables=False)
+            got = get(registry, entry.reference, Path(temporary) / "got", tables=False)
         except ReleaseError as error:
             yield str(error)
             return
-        yield from (_without_folder(place, line) for line in _with_unexpected_errors(_wrong_records(got)))
+        yield from (_without_folder(temporary, line) for line in _with_unexpected_errors(_wrong_records(got)))
 
 
 def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
     """Yield lines, and any unexpected error as a line: it is a fault of the release, not of the code that reads it."""
     try:
         for line in lines:  # without the advice to verify it
-            shown, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
-            yield shown if advice else line
+            message, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
+            yield message if advice else line
     except Exception as error:  # noqa: BLE001
         yield in_words(error)
 
 
-def _without_folder(place: str, line: str) -> str:
-    """Return a message without the temporary folder, which is removed before anybody reads it."""
-    shown = line.replace(f"{Path(place).resolve() / 'got'}/", "").replace(f"{place}/got/", "")
-    return line if shown == line else type(line)(shown) if isinstance(line, CheckNote) else shown
+def _without_folder(temporary: str, line: str) -> str:
+    """Return a message without the temporary folder, which is removed before the message is shown."""
+    message = line.replace(f"{Path(temporary).resolve() / 'got'}/", "").replace(f"{temporary}/got/", "")
+    return line if message == line else type(line)(message) if isinstance(line, CheckNote) else message
 
 
 def wrong_in_got(folder: Path) -> Iterator[str]:
@@ -107,7 +107,7 @@ def wrong_in_got(folder: Path) -> Iterator[str]:
     except ReleaseError as error:
         yield str(error)
         return
-    wrong = [*wrong_files(got, but=EDITABLE), *_added_files(got), *_wrong_lock(got)]
+    wrong = [*wrong_files(got, ignored=EDITABLE), *_added_files(got), *_wrong_lock(got)]
     yield from wrong
     if got.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
         yield from _with_unexpected_errors(_wrong_records(got))
@@ -122,8 +122,8 @@ def edited(folder: Path) -> list[str]:
     got = opened(folder)
     if got.release.kind != Kind.RUN:
         return []
-    found = list(wrong_files(got, only=EDITABLE))
-    return [path for path in sorted(EDITABLE) if any(f": {path} " in line for line in found)]
+    changed = list(wrong_files(got, only=EDITABLE))
+    return [path for path in sorted(EDITABLE) if any(f": {path} " in line for line in changed)]
 
 
 def _wrong_lock(got: FetchedRelease) -> Iterator[str]:
@@ -138,13 +138,13 @@ def wrong_files(
     *,
     data_only: bool = False,
     only: frozenset[str] | None = None,
-    but: frozenset[str] = frozenset(),
+    ignored: frozenset[str] = frozenset(),
 ) -> Iterator[str]:
-    """Yield the files of a release that were changed; with `data_only`, only those of the run, which nobody edits."""
+    """Yield the files of a release that were changed; `data_only` selects those in `data/`, which no user edits."""
     for entry in got.release.files:
         if data_only and not entry.path.startswith(f"{DATA}/"):
             continue
-        if (only is not None and entry.path not in only) or (entry.path in but and got.release.kind == Kind.RUN):
+        if (only is not None and entry.path not in only) or (entry.path in ignored and got.release.kind == Kind.RUN):
             continue
         try:
             with open_to_read(got.folder / entry.path) as source:
@@ -157,12 +157,12 @@ def wrong_files(
 
 def _added_files(got: FetchedRelease) -> Iterator[str]:
     """Yield files in `data/` that are not the release's; other folders may have the user's own files."""
-    known = {entry.path for entry in got.release.files} | {f"{DATA}/{name}" for name in DERIVED}
-    known |= {ROWS} if PIN in known else set()
-    for at, _, names in os.walk(got.folder / DATA):
+    expected = {entry.path for entry in got.release.files} | {f"{DATA}/{name}" for name in DERIVED}
+    expected |= {ROWS} if PIN in expected else set()
+    for parent, _, names in os.walk(got.folder / DATA):
         for name in names:
-            path = Path(at, name).relative_to(got.folder).as_posix()
-            if path not in known:
+            path = Path(parent, name).relative_to(got.folder).as_posix()
+            if path not in expected:
                 yield f"{got.folder}: {path} is not a file of the release"
 
 
@@ -170,17 +170,17 @@ def _wrong_records(got: FetchedRelease) -> Iterator[str]:
     try:
         run = got.run
         assert run is not None
-        if lacks_rows(got):  # what is left can be checked by itself
+        if lacks_rows(got):  # only the journal can be checked without them
             manifest = run.manifest()
             yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
         else:
             yield from wrong_in_run(run)
         if not got.is_training_run and got.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             yield f"{got.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
-        with suppress(JournalError):  # a damaged log, which is told of above
-            yield from (f"{DATA}/{line}, which are no record" for line in torn_logs(run, run.manifest().identity))
+        with suppress(JournalError):  # a damaged log, which is reported above
+            yield from (f"{DATA}/{line}" for line in torn_logs(run, run.manifest().identity))
         yield from _wrong_facts(got, run)
-        yield from wrong_beside(got, run, but=frozenset(edited(got.folder)))
+        yield from wrong_beside(got, run, ignored=frozenset(edited(got.folder)))
     except NipRunError as error:
         yield str(error)
 
@@ -188,17 +188,17 @@ def _wrong_records(got: FetchedRelease) -> Iterator[str]:
 def _wrong_facts(got: FetchedRelease, run: RunFolder) -> Iterator[str]:
     """Yield facts of the release, which boards show, that its own files contradict."""
     facts, manifest = got.release.facts, run.manifest()
-    said = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
-    for name, value in said.items():
+    recorded = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
+    for name, value in recorded.items():
         if name in facts and not is_same(facts[name], value):
-            yield f"{got.release.reference}: its facts say {name} {facts[name]!r}, and its manifest.json {value!r}"
+            yield f"{got.release.reference}: its facts say {name} {facts[name]!r}, but its manifest.json {value!r}"
     yield from (f"{got.release.reference}: {wrong}" for wrong in wrong_kind(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
-        found = accuracy_of(read_json(run.metrics)) or {}
+        accuracy = accuracy_of(read_json(run.metrics)) or {}
         for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
-            if not is_same(value, found.get(name)):
-                yield f"{got.release.reference}: its facts say accuracy.{name} {value!r}, and its metrics.json " + (
-                    repr(found.get(name))
+            if not is_same(value, accuracy.get(name)):
+                yield f"{got.release.reference}: its facts say accuracy.{name} {value!r}, but its metrics.json " + (
+                    repr(accuracy.get(name))
                 )
     hashes = {"run": manifest.identity, "game": manifest.game_sha256}
     for name, value in hashes.items():
@@ -219,11 +219,11 @@ def wrong_in_run(folder: RunFolder) -> Iterator[str]:
     wrong = [*_wrong_journal(folder, manifest), *_wrong_inputs(folder, manifest)]
     yield from wrong
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
-        yield f"manifest.json says no format, and every nip-run since 0.1.0 writes one, as {manifest.version}"
+        yield f"manifest.json has no format, but every version since 0.1.0 writes one, such as {manifest.version}"
     # Every version that records where answers come from writes the hashes, too.
     is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if is_sealed and not folder.sums.is_file():
-        yield f"{folder.sums.name} is missing: changes to the tables and metrics are not noticed"
+        yield f"{folder.sums.name} is missing: changes to the tables and metrics cannot be detected"
     if not wrong:
         try:
             yield from _wrong_numbers(folder, manifest)
@@ -260,43 +260,43 @@ def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     prompts = {name: tagged_hash("prompt", text) for name, text in plan.spec.prompts.sources.items()}
     for name in sorted(prompts.keys() | manifest.prompts_sha256.keys()):
         if prompts.get(name) != manifest.prompts_sha256.get(name):
-            yield f"{inputs / 'prompts' / name}.jinja is not the template that the manifest has the hash of"
-    for what, is_right in _hashes(folder, plan, manifest):
-        if not is_right:
-            yield f"{folder.path}: {what} not what the manifest has the hash of"
+            yield f"{inputs / 'prompts' / name}.jinja does not have the hash in the manifest"
+    for name, is_equal in _compare_hashes(folder, plan, manifest):
+        if not is_equal:
+            yield f"{folder.path}: {name} does not have the hash in the manifest"
 
 
-def _hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
-    yield "inputs/dataset.jsonl is", plan.spec.dataset.sha256 == manifest.dataset_sha256
-    if is_from_0_1(manifest):  # 0.1.0 hashed protocols and specs otherwise
+def _compare_hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
+    yield "inputs/dataset.jsonl", plan.spec.dataset.sha256 == manifest.dataset_sha256
+    if is_from_0_1(manifest):  # 0.1.0 hashed protocols and specs differently
         return
     protocol = tagged_hash("protocol", protocol_content(plan.spec.protocol))
     if not manifest.is_training_run and manifest.parent_run_id is None:
-        yield "inputs/protocol.yaml is", protocol == manifest.protocol_sha256
-    yield "the game (rules, prompts, models) is", plan.game_hash == manifest.game_sha256
-    # The hash is of the spec as it was saved: a key that came later is not in it, and stands in the plan's.
-    said = tagged_hash("spec", ModelSource(folder.path).spec)
-    yield "spec.yaml is", manifest.spec_sha256 in (said, spec_hash(plan))
+        yield "inputs/protocol.yaml", protocol == manifest.protocol_sha256
+    yield "the game (rules, prompts, models)", plan.game_hash == manifest.game_sha256
+    # The manifest has the hash of the saved spec, which lacks keys that a later version added to the plan's spec.
+    saved_hash = tagged_hash("spec", ModelSource(folder.path).spec)
+    yield "spec.yaml", manifest.spec_sha256 in (saved_hash, spec_hash(plan))
 
 
 def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """Yield recorded numbers that do not follow from the journal."""
     if manifest.status not in PLAYED:
         return
-    with recomputed(folder) as again:
-        found = compare_metrics(read_json(folder.metrics), again.metrics, manifest)
-        yield from limit_differences(found.wrong, "numbers")
-        if found.other_version:
+    with recomputed(folder) as recomputed_run:
+        differences = compare_metrics(read_json(folder.metrics), recomputed_run.metrics, manifest)
+        yield from limit_differences(differences.wrong, "numbers")
+        if differences.other_version:
             yield from map(
-                VersionNote, (describe_versions(manifest), *limit_differences(found.other_version, "numbers"))
+                VersionNote, (describe_versions(manifest), *limit_differences(differences.other_version, "numbers"))
             )
         names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
         if manifest.prices is None and manifest.cost_usd is not None:  # a later list has other prices
             names.append("cost_usd")
         yield from (
-            f"manifest.json says {name} {recorded!r}; from the journal follows {value!r}"
-            for name, recorded, value in compare_counts(manifest, {name: again.counts[name] for name in names})
+            f"manifest.json says {name} {recorded!r}, but the journal gives {value!r}"
+            for name, recorded, value in compare_counts(manifest, {name: recomputed_run.counts[name] for name in names})
         )
         yield from limit_differences(
-            different_rows(folder, again.folder, other_version=is_from_other_version(manifest)), "rows"
+            different_rows(folder, recomputed_run.folder, other_version=is_from_other_version(manifest)), "rows"
         )

@@ -46,12 +46,13 @@ def test_a_reference_and_a_hash_are_what_they_say() -> None:
 
 
 WHERES = (
-    ("", "which registry"), ("file:", "which folder"), ("file://host/share", "which folder"),
-    ("ftp://x/y", "can be at"),
-    ("http://github.com/a/b", "has no TLS"), ("https://h/a?b=c", "can be at"),
-    ("s3:bucket", "can be at"), ("ext::sh -c id", "can be at"),
-    ("a\nb", "characters of no text"), ("a\x00b", "characters of no text"), ("\x1b[2J", "characters of no text"),
-    ("a\u202eb", "characters of no text"), ("x:" + "y" * 100_000, "can be at"), ("-oProxyCommand=x:y", "can be at"),
+    ("", "no registry is named"), ("file:", "names no folder"), ("file://host/share", "names no folder"),
+    ("ftp://x/y", "not the address"),
+    ("http://github.com/a/b", "has no TLS"), ("https://h/a?b=c", "not the address"),
+    ("s3:bucket", "not the address"), ("ext::sh -c id", "not the address"),
+    ("a\nb", "control characters"), ("a\x00b", "control characters"), ("\x1b[2J", "control characters"),
+    ("a\u202eb", "control characters"), ("x:" + "y" * 100_000, "not the address"),
+    ("-oProxyCommand=x:y", "not the address"),
 )  # fmt: skip
 
 

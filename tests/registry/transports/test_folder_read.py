@@ -90,8 +90,8 @@ def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
     [
         ("registri", "there is no such folder; did you mean 'registry'"),
         ("registry/run/acme/tiny/1/README.md", "that is a file"),
-        (".", "it holds other things, and no release; did you mean '.*/registry'"),
-        ("registry/run/acme/tiny/1", "it holds other things, and no release$"),
+        (".", "it has other files, but no release; did you mean '.*/registry'"),
+        ("registry/run/acme/tiny/1", "it has other files, but no release$"),
     ],
 )
 def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typed: str, said: str) -> None:

@@ -82,7 +82,7 @@ def test_a_token_of_the_environment_goes_to_the_registry_of_the_environment_alon
         monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
         for nowhere in ("", "registry"):
             monkeypatch.setenv("NIP_RUN_REGISTRY", nowhere)
-            with pytest.raises(UsageError, match="does not say for which server"):
+            with pytest.raises(UsageError, match="does not name its server"):
                 listed(mine)
         monkeypatch.setenv("NIP_RUN_REGISTRY", f"{mine}/")
         assert listed(mine) == listed(other) == listed(mine.replace("127.0.0.1", "localhost")) == []
@@ -117,7 +117,7 @@ def test_a_token_that_is_kept_goes_to_its_address_alone_and_nobody_else_may_read
     assert tokens_file() == config / "nip-run" / "tokens.json"
     assert stat.S_IMODE(tokens_file().stat().st_mode) == 0o600
     tokens_file().chmod(0o644)
-    with pytest.raises(RunError, match="others may read"):
+    with pytest.raises(RunError, match="other users can read"):
         token_for(mine)
     tokens_file().chmod(0o600)
     assert keep_token(mine, None) is True

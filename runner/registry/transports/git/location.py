@@ -26,12 +26,12 @@ _URL = re.compile(
     r"(?P<port>:[^/]*)?(?P<path>/.*)?"
 )
 _SCP = re.compile(r"(?P<scheme>)(?:(?P<user>[^/:@]*)@)?(?P<host>[^/:@]+)(?P<port>):(?P<path>.*)")
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NAME = re.compile(r"(?!.*\.lock(?:/|\Z))(?=.{1,200}\Z)[A-Za-z0-9_][A-Za-z0-9_+-]*(?:[./][A-Za-z0-9_+-]+)*")
-"""Branches and tags: stricter than git's rule, so that no two can be confused and none is an option."""
+"""Names of branches and tags: stricter than git's rule, to exclude options and names that look alike."""
 
 HEAD = "HEAD"
 
@@ -43,7 +43,7 @@ class GitLocation:
     url: str
     """The address for git: an absolute path, or a URL without any secret."""
     revision: str | None
-    """None: the default branch of the repository."""
+    """The branch, tag or commit; None for the default branch of the repository."""
     protocols: tuple[str, ...]
     """The protocols that git may use."""
 
@@ -67,10 +67,13 @@ class GitLocation:
         return None
 
     def __str__(self) -> str:
-        named = self.revision if self.revision != self.commit else None
-        if named is None and (_split(self.url)[1] if self.is_local else parse_location(self.url).revision) is not None:
-            named = HEAD  # otherwise the path would be read as one with a revision
-        return f"git:{self.url}" + ("" if named is None else f"@{named}")
+        shown_revision = self.revision if self.revision != self.commit else None
+        if (
+            shown_revision is None
+            and (_split(self.url)[1] if self.is_local else parse_location(self.url).revision) is not None
+        ):
+            shown_revision = HEAD  # otherwise the path would be read as one with a revision
+        return f"git:{self.url}" + ("" if shown_revision is None else f"@{shown_revision}")
 
 
 def parse_location(text: str) -> GitLocation:
@@ -112,7 +115,12 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
         raise UsageError(f"git:{start}{host}: the address of a repository has no '?' and no '#'")
     if scheme == "file" and not (host or port) and path:
         return GitLocation(str(_absolute(unquote(path))), _check_revision(revision), ("file",))
-    if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _WORD.fullmatch(user)):
+    if (
+        scheme == "file"
+        or not _HOST.fullmatch(host)
+        or not path.strip("/")
+        or (user and not _USER_NAME.fullmatch(user))
+    ):
         raise _invalid_address(start)
     if scheme in _PLAIN and not _LOOPBACK.fullmatch(host):
         raise UsageError(f"{where}: {scheme}: is not encrypted, so others could read and change it. Use https: or ssh:")

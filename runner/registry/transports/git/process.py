@@ -1,4 +1,4 @@
-"""Git in a temporary bare repository, run so that no repository decides what it executes, and within limits.
+"""Run git in a temporary bare repository, within limits, and without programs that a repository configures.
 
 A repository's configuration, hooks, filters and submodules have no effect. The user's own configuration of git has an
 effect where it says how to reach a server and who the user is: credential helpers, proxies, keys, `url.*.insteadOf`,
@@ -35,13 +35,13 @@ _INHERITED = frozenset(
         "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL",
     )
 )  # fmt: skip
-"""Variables by which users say how to reach a server, where their configuration is, and who they are. The others lead
-git to another repository, or make it log what it sends, including tokens."""
+"""Variables with the user's access to servers, configuration and identity. The others lead git to another repository,
+or make it log what it sends, including tokens."""
 
 _SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull, "core.attributesFile": os.devnull, "core.fsmonitor": "false",
     "core.alternateRefsCommand": "true",
-    # Larger files are streamed, and never whole in memory.
+    # Larger files are streamed, and never completely in memory.
     "core.bigFileThreshold": "1m", "core.packedGitWindowSize": "32m", "core.packedGitLimit": "256m",
     "protocol.version": "2", "transfer.fsckObjects": "true", "fetch.fsckObjects": "true",
     # One pack, whose size is limited, instead of any number of files.
@@ -60,7 +60,7 @@ _REMOTE_SETTINGS: Mapping[str, str] = {
     "core.sshCommand": "false", "core.gitProxy": "false", "core.askPass": "false", "credential.helper": "",
     "receive.autogc": "false", "receive.denyCurrentBranch": "refuse", "receive.fsckObjects": "true",
 }  # fmt: skip
-"""For the part of git that works inside a local repository, whose configuration may be hostile."""
+"""Settings for the part of git that works inside a local repository, whose configuration may be hostile."""
 
 _POLL_SECONDS = 0.2
 _SHOWN_BYTES = 16 << 10
@@ -71,7 +71,7 @@ class GitLimits:
     """Limits for each git command that handles data of a repository."""
 
     idle_seconds: float = 120.0
-    """Maximum time in which git writes nothing."""
+    """Maximum time without output of git."""
     seconds: float = 300.0
     """Maximum time of a command, plus the time for its bytes at `rate`."""
     rate: int = 8 << 10
@@ -156,11 +156,11 @@ class GitRepository:
         """Wait for the end of a command. Raises GitError: it reached a limit."""
         limits = self.limits
         begin = last_write = time.monotonic()
-        known: tuple[int, int, int] | None = None
+        last_sizes: tuple[int, int, int] | None = None
         while True:
             now, sizes = time.monotonic(), (_size(output), _size(messages), _stored_bytes(self.folder))
-            if sizes != known:
-                known, last_write = sizes, now
+            if sizes != last_sizes:
+                last_sizes, last_write = sizes, now
             if max(sizes[:2]) > limits.answer_bytes:
                 raise GitError(f"it writes more than {limits.answer_bytes:,} bytes of text")
             if now - last_write > limits.idle_seconds:
@@ -202,8 +202,8 @@ class GitRepository:
         git = shutil.which("git")
         if git is None:
             raise ReleaseError("git is not installed on this machine; install it (version 2.28 or later)")
-        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
-        # By a shell, which has `ulimit` on every system, so that no Python code runs between fork and exec.
+        settings = [argument for name, value in _SETTINGS.items() for argument in ("-c", f"{name}={value}")]
+        # A shell sets the limits, because every shell has `ulimit`, and Python code must not run between fork and exec.
         # Without SIGXFSZ a file that is too large is an error that git reports.
         limits = f"trap '' XFSZ; ulimit -v {self.limits.memory_bytes >> 10} 2>/dev/null; "
         if disk is not None:
@@ -229,7 +229,7 @@ class _CommandOutput(io.BufferedReader):
 
 
 def run_in_remote(program: str) -> str:
-    """Return the command by which git starts its other half in a local repository."""
+    """Return the command that git uses to start its other half in a local repository."""
     settings = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in _REMOTE_SETTINGS.items())
     return f"GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 git {settings} {program}"
 
@@ -283,7 +283,7 @@ def _size(file: IO[bytes]) -> int:
 
 
 def _stored_bytes(folder: Path) -> int:
-    """Return the size of all objects in a repository, including those that are being received or pushed."""
+    """Return the size of all objects in a repository, including objects in transfer."""
     total = 0
     for path in folder.glob("objects/*/*"):
         with suppress(FileNotFoundError):  # renamed since it was listed
@@ -333,7 +333,7 @@ def _read_end(file: IO[bytes]) -> str:
 
 
 def _explain(text: str, code: int, disk: int | None) -> str:
-    """Return the reason of a failure in words for users."""
+    """Return the reason of a failure for users."""
     if disk is not None and _TOO_LARGE.search(text):
         return f"it is larger than the limit of {disk:,} bytes"
     for pattern, explanation in _EXPLANATIONS.items():

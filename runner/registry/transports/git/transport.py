@@ -241,7 +241,7 @@ class GitTransport:
         settings = {"url": self._location.url, "promisor": "true", "partialCloneFilter": "blob:none"}
         if self._location.is_local:
             settings |= {"uploadpack": run_in_remote("upload-pack"), "receivepack": run_in_remote("receive-pack")}
-        return [word for name, value in settings.items() for word in ("-c", f"remote.{_REMOTE}.{name}={value}")]
+        return [argument for name, value in settings.items() for argument in ("-c", f"remote.{_REMOTE}.{name}={value}")]
 
     def _fetch(self, ref: str, local_ref: str) -> str:
         """Fetch a branch, tag or commit, and return its commit."""
@@ -264,13 +264,13 @@ class GitTransport:
             return self._push_retried(new, self._branch)
 
     def _check_free(self, folders: Mapping[str, object]) -> None:
-        found = dict(self._list("-t", *folders))
+        existing = dict(self._list("-t", *folders))
         for folder in folders:
-            if folder in found:
+            if folder in existing:
                 raise TakenError(f"{self.where} has {folder} already")
         names = [folder.split("/") for folder in folders]
         parents = ["/".join(parts[:end]) for parts in names for end in range(1, len(parts))]
-        for path, entry in self._list(*{path for path in parents if path not in found}):
+        for path, entry in self._list(*{path for path in parents if path not in existing}):
             raise ReleaseError(f"{self.where}: {path} is {entry}, and not a folder")
 
     def _push_retried(self, new: _NewFolders, branch: str) -> Added:
@@ -285,7 +285,7 @@ class GitTransport:
         raise ReleaseError(f"{self.where}: others publish at the same time. Nothing was added; try again.")
 
     def _push(self, commit: str, branch: str, base: str | None) -> bool:
-        """Move a branch from one commit to another. Return False if somebody else moved it."""
+        """Move a branch from one commit to another. Return False if another publisher moved it."""
         ref = f"{_HEADS}{branch}"
         try:
             self._git.run(
@@ -307,10 +307,10 @@ class GitTransport:
         branch = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
         commit = new.commit_on(self._commit)
         if not self._push(commit, branch, None):
-            there = self._fetch(f"{_HEADS}{branch}", _REQUEST)
-            listing = self._git.run("ls-tree", "-z", "-d", "-t", there, *new.trees).decode("utf-8", "replace")
+            proposed = self._fetch(f"{_HEADS}{branch}", _REQUEST)
+            listing = self._git.run("ls-tree", "-z", "-d", "-t", proposed, *new.trees).decode("utf-8", "replace")
             if all(f" {tree}\t{folder}\0" in listing for folder, tree in new.trees.items()):
-                commit = there
+                commit = proposed
             else:
                 branch = f"{branch}-{secrets.token_hex(3)}"
                 if not self._push(commit, branch, None):
@@ -323,7 +323,7 @@ class _NewFolders:
     """Folders that are to be added, stored in a repository of our own without a checkout."""
 
     def __init__(self, git: GitRepository, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> None:
-        """Store the files. Raises: ReleaseError: one cannot be read, or changed meanwhile. GitError: git failed."""
+        """Store the files. Raises: ReleaseError: one cannot be read, or changed. GitError: git failed."""
         self._git = git
         self._message = (message.replace("\0", "").strip() or "Publish").encode("utf-8", "replace")
         contents = {f"{folder}/{path}": content for folder, files in folders.items() for path, content in files}

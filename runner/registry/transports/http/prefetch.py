@@ -25,26 +25,26 @@ class FilePrefetch:
     def __init__(self, api: RegistryApi) -> None:
         self._api = api
         self._expected: deque[str] = deque()
-        self._known: set[str] = set()
+        self._waiting: set[str] = set()
         self._fetched: dict[str, bytes] = {}
 
     def expect(self, paths: Sequence[str]) -> None:
         """Replace the paths that are expected."""
         self._fetched.clear()
-        self._expected, self._known = deque(paths), set(paths)
+        self._expected, self._waiting = deque(paths), set(paths)
 
     def take(self, path: str) -> bytes | None:
         """Return a file that was expected, or None if it has to be requested alone."""
-        if path in self._known and path not in self._fetched:
+        if path in self._waiting and path not in self._fetched:
             while self._expected and self._expected[0] != path:  # these were not opened after all
-                self._known.discard(self._expected.popleft())
+                self._waiting.discard(self._expected.popleft())
             requested = [self._expected.popleft() for _ in range(min(MOST_AT_ONCE, len(self._expected)))]
             self._fetched = dict(self._fetch(requested))
-            self._known.difference_update(requested)
+            self._waiting.difference_update(requested)
         return self._fetched.pop(path, None)
 
     def _fetch(self, requested: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the files that the server sends. It leaves out files that are large, or that it does not have."""
+        """Yield the files that the server sends. It omits files that are large, or that it does not have."""
         data = self._api.post("/files", json={"paths": requested})
         position, missing = 0, set(requested)
         while position < len(data):

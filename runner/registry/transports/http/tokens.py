@@ -1,7 +1,7 @@
-"""Addresses of registries' servers, and the tokens that belong to them: each goes to its own server, and nowhere else.
+"""Addresses of registry servers and their tokens. Each token is sent only to its own server.
 
-A token comes from `NIP_RUN_TOKEN`, for the registry of `NIP_RUN_REGISTRY` alone; else from where `nip-run login` kept
-it, by the address of the server.
+A token comes from `NIP_RUN_TOKEN`, which is only for the registry of `NIP_RUN_REGISTRY`, or from the file where
+`nip-run login` stores tokens by the address of their server.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from runner.base.storage.safe_files import make_folders, read_bounded
 from runner.base.text import shortened
 
 TOKEN = "NIP_RUN_TOKEN"  # noqa: S105 - a name
-"""The token for the registry of `NIP_RUN_REGISTRY`, and for no other."""
+"""The variable with the token for the registry of `NIP_RUN_REGISTRY`, and for no other."""
 REGISTRY = "NIP_RUN_REGISTRY"
-_MOST = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 def place_of(address: str) -> str:
-    """An address of a server as it is written everywhere: without a slash at its end.
+    """Normalize the address of a server: without a default port, and without a slash at its end.
 
     Raises:
-        UsageError: no server can be there, or it is far away and without TLS.
+        UsageError: it is not the address of a server, or of a remote server without TLS.
     """
     try:
         url = httpx2.URL(address)
     except httpx2.InvalidURL as error:
-        raise UsageError(f"no registry can be at {shortened(address, 200)!r}: {error}") from error
+        raise UsageError(f"not the address of a registry: {shortened(address, 200)!r}: {error}") from error
     if url.userinfo or "@" in address:
         raise UsageError("the address of a registry has no user and no password; `nip-run login` takes a token")
     if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
-        raise UsageError(f"no registry can be at {shortened(address, 200)!r}; write https://HOST")
+        raise UsageError(f"not the address of a registry: {shortened(address, 200)!r}; write https://HOST")
     if url.scheme == "http" and not _is_loopback(url.host):
         raise UsageError(
-            f"{shortened(address, 200)!r} has no TLS, so that anybody on the way reads and writes; write https://"
+            f"{shortened(address, 200)!r} has no TLS, so others could read and change what is sent; write https://"
         )
     if url.port == {"http": 80, "https": 443}[url.scheme]:
         url = url.copy_with(port=None)
@@ -59,40 +59,40 @@ def _is_loopback(host: str) -> bool:
 
 
 def token_for(base: str) -> str | None:
-    """The token that belongs to a server; None where none does.
+    """Return the token for a server; None if there is none.
 
     Raises:
-        UsageError: one is set, and nobody says for which server, so that another account's could be taken instead.
-        RunError: those that are kept cannot be read.
+        UsageError: `NIP_RUN_TOKEN` is set, but no server that it is for; a stored token may be of another account.
+        RunError: the stored tokens cannot be read.
     """
-    said, meant = os.environ.get(TOKEN, "").strip(), os.environ.get(REGISTRY, "")
-    if said and not meant.startswith(("http://", "https://")):
+    token, registry = os.environ.get(TOKEN, "").strip(), os.environ.get(REGISTRY, "")
+    if token and not registry.startswith(("http://", "https://")):
         raise UsageError(
-            f"{TOKEN} is set, and {REGISTRY} does not say for which server: set {REGISTRY}={base}, or unset {TOKEN}"
+            f"{TOKEN} is set, but {REGISTRY} does not name its server: set {REGISTRY}={base}, or unset {TOKEN}"
         )
-    return said if said and _is_meant(meant, base) else _read().get(base)
+    return token if token and _is_same_server(registry, base) else _read_tokens().get(base)
 
 
 def is_for_another(base: str) -> bool:
-    """Whether `NIP_RUN_TOKEN` is set, and not for this server."""
-    return bool(os.environ.get(TOKEN, "").strip()) and not _is_meant(os.environ.get(REGISTRY, ""), base)
+    """Tell whether `NIP_RUN_TOKEN` is set for another server."""
+    return bool(os.environ.get(TOKEN, "").strip()) and not _is_same_server(os.environ.get(REGISTRY, ""), base)
 
 
-def _is_meant(address: str, base: str) -> bool:
+def _is_same_server(address: str, base: str) -> bool:
     with suppress(UsageError):
         return place_of(address) == base
     return False
 
 
 def tokens_file() -> Path:
-    """Where `login` keeps tokens."""
+    """Return the path of the file where `login` stores tokens."""
     config = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(config) if config.startswith("/") else Path("~/.config").expanduser()
     return folder / "nip-run" / "tokens.json"
 
 
 def keep_token(base: str, token: str | None) -> bool:
-    """Keep the token of a server, or with None forget it; whether one was there before.
+    """Store the token of a server, or remove it if it is None; return whether one was stored before.
 
     Raises:
         RunError: it cannot be written.
@@ -102,36 +102,36 @@ def keep_token(base: str, token: str | None) -> bool:
         make_folders(path.parent)
         path.parent.chmod(stat.S_IRWXU)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; XDG_CONFIG_HOME names another place") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; set XDG_CONFIG_HOME to another folder") from error
     with locked(path.with_name(".lock"), str(path), 10):
-        known = _read()
-        was_there = known.pop(base, None) is not None
+        tokens = _read_tokens()
+        was_there = tokens.pop(base, None) is not None
         if token is not None:
-            known[base] = token
-        atomic_write(path, orjson.dumps(known, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n", mode=0o600)
+            tokens[base] = token
+        atomic_write(path, orjson.dumps(tokens, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n", mode=0o600)
     return was_there
 
 
-def _read() -> dict[str, str]:
-    """The tokens that are kept, by the address of their server.
+def _read_tokens() -> dict[str, str]:
+    """Read the stored tokens, by the address of their server.
 
     Raises:
-        RunError: they are damaged, or others may read them.
+        RunError: they are damaged, or other users can read them.
     """
     path = tokens_file()
     try:
-        data = read_bounded(path, _MOST)
+        data = read_bounded(path, _MAX_BYTES)
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise RunError(f"others may read {path}, which has tokens: chmod 600 it, and make new ones on the servers")
+        raise RunError(f"other users can read the tokens in {path}: chmod 600 it, and create new tokens on the servers")
     try:
-        said: Any = orjson.loads(data)
-        if not isinstance(said, dict) or not all(isinstance(token, str) for token in said.values()):
-            raise ValueError("it holds no tokens")
+        tokens: Any = orjson.loads(data)
+        if not isinstance(tokens, dict) or not all(isinstance(token, str) for token in tokens.values()):
+            raise ValueError("it has no tokens")
     except ValueError as error:
         raise RunError(f"{path} is damaged ({error}); remove it, and log in again") from error
-    return said
+    return tokens

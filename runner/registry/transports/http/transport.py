@@ -64,12 +64,12 @@ class HttpTransport:
             yield file
 
     def index(self, prefix: str = "") -> Iterator[Indexed]:
-        known: set[str] = set()
+        folders: set[str] = set()
         for item in self._pages("/releases", "releases", prefix, MOST_RELEASES):
             release = parse_release(item)
-            if release.folder in known or not f"{release.folder}/".startswith(prefix):
+            if release.folder in folders or not f"{release.folder}/".startswith(prefix):
                 raise ReleaseError(f"{self.where} lists {release.folder[:200]!r} twice, or it is not in {prefix!r}")
-            known.add(release.folder)
+            folders.add(release.folder)
             yield release
 
     def _pages(self, path: str, key: str, prefix: str, limit: int) -> Iterator[Any]:
