@@ -25,12 +25,10 @@ def plain(text: str) -> str:
 
     Dashes, dots and colons within a line need no escape, except those of an address, which would become a link.
     """
-    escaped = re.sub(
-        r"([\\`*{}\[\]<>#+!|~&@]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", in_one_line(text)
-    )
-    escaped = re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)([:.])", r"\1\\\2", escaped)
-    escaped = re.sub(r"^(\s*\d+)([.)])", r"\1\\\2", escaped)  # a numbered list
-    return re.sub(r"^(\s*)([-=:])", r"\1\\\2", escaped)  # a list, a rule, a heading
+    line = re.sub(r"([\\`*{}\[\]<>#+!|~&@]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", in_one_line(text))
+    line = re.sub(r"(?i)(https?|ftp|mailto|xmpp|www)([:.])", r"\1\\\2", line)
+    line = re.sub(r"^(\s*\d+)([.)])", r"\1\\\2", line)  # a numbered list
+    return re.sub(r"^(\s*)([-=:])", r"\1\\\2", line)  # a list, a rule, a heading
 
 
 def prose(text: str) -> str:

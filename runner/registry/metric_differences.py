@@ -151,21 +151,19 @@ _Key = tuple[str | None, str]
 
 
 def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
-    recorded_rows, problems = _by_key(recorded)
-    recomputed_rows, _ = _by_key(recomputed)
+    actual, problems = _by_key(recorded)
+    expected, _ = _by_key(recomputed)
     for line in dict.fromkeys(problems):
         yield _Difference(_Kind.MALFORMED, line)
-    for key, row in recomputed_rows.items():
-        if key in recorded_rows:
-            yield from _compare_fields(key, recorded_rows[key], row)
+    for key, row in expected.items():
+        if key in actual:
+            yield from _compare_fields(key, actual[key], row)
         else:
             yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1])
-    for key in recorded_rows.keys() - recomputed_rows.keys():
+    for key in actual.keys() - expected.keys():
         line = f"metric {_name(key)}: recorded, but it does not follow from the journal"
         yield _Difference(_Kind.NOT_COMPUTED, line, _name(key), key[1])
-    if [key for key in recorded_rows if key in recomputed_rows] != [
-        key for key in recomputed_rows if key in recorded_rows
-    ]:
+    if [key for key in actual if key in expected] != [key for key in expected if key in actual]:
         yield _Difference(_Kind.REORDERED, "metrics.json: the metrics are in a different order")
 
 

@@ -43,9 +43,7 @@ def rollouts_jsonl(folder: RunFolder) -> Path:
     target = process_spill() / f"{TABLE}-{secrets.token_hex(8)}.jsonl"
     columns = list(read_tables(f"SELECT column_name, column_type FROM (DESCRIBE {TABLE})", tables, {}))
     names = [str(name) for name, _ in columns]
-    nested = {
-        str(name) for name, column_type in columns if column_type == "JSON" or COLUMNS[TABLE].get(str(name)) == "JSON"
-    }
+    nested = {str(name) for name, kind in columns if kind == "JSON" or COLUMNS[TABLE].get(str(name)) == "JSON"}
     try:
         with create(target) as file:
             for values in read_tables(f"SELECT * FROM {TABLE}", tables, {}):

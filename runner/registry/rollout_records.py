@@ -101,9 +101,7 @@ class Records:
             if not _TYPE_CHECKS[COLUMNS["rollouts"][column]](value):
                 raise ReleaseError(f"rollout {name}: {column} has the impossible value {str(value)[:40]!r}")
         if not 0 <= (row["rounds"] or 0) <= self._max_rounds:
-            raise ReleaseError(
-                f"rollout {name}: it has {row['rounds']} rounds, but a game has at most {self._max_rounds}"
-            )
+            raise ReleaseError(f"rollout {name}: {row['rounds']} rounds, but a game has at most {self._max_rounds}")
         rewards = row["rewards"] if isinstance(row["rewards"], dict) else {}
         if any(_is_number(value) and abs(value) > self._max_reward for value in rewards.values()):
             raise ReleaseError(f"rollout {name}: a reward exceeds {self._max_reward:g}, the maximum of a game")
@@ -143,10 +141,7 @@ def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
         if not isinstance(rewards, dict) or any(not _is_number(value) for value in rewards.values()):
             raise ValueError("rewards must be numbers by agent")
         confidences = [row["confidence_stated"], row["confidence_logprob"]]
-        if any(
-            confidence is not None and not (_is_number(confidence) and 0 <= confidence <= 1)
-            for confidence in confidences
-        ):
+        if any(value is not None and not (_is_number(value) and 0 <= value <= 1) for value in confidences):
             raise ValueError("a confidence must be between 0 and 1")
         if row["stance"] not in (None, 0, 1) or not isinstance(row["confidence_note"], (str, type(None))):
             raise ValueError("stance must be 0 or 1, and confidence_note a text")
@@ -196,17 +191,13 @@ def differing(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> li
     for key in recomputed_metrics.keys() | published_metrics.keys():
         if _needs_calls(key[1]):
             continue
-        recomputed_row, published_row = recomputed_metrics.get(key), published_metrics.get(key)
+        expected, actual = recomputed_metrics.get(key), published_metrics.get(key)
         name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
-        if recomputed_row is None or published_row is None:
+        if expected is None or actual is None:
             lines.append(f"{name} (published or recomputed, but not both)")
-        elif differing_fields := [
-            field for field in _COMPARED if not is_same(published_row.get(field), recomputed_row[field])
-        ]:
-            field = differing_fields[0]
-            lines.append(
-                f"{name}: {field} is {published_row.get(field)!r}, but {recomputed_row[field]!r} by the records"
-            )
+        elif wrong := [field for field in _COMPARED if not is_same(actual.get(field), expected[field])]:
+            field = wrong[0]
+            lines.append(f"{name}: {field} is {actual.get(field)!r}, but {expected[field]!r} by the records")
     return sorted(lines)
 
 

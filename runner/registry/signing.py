@@ -44,9 +44,7 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
             try:
                 check(manifest, registry.signature(entry), public)
             except ReleaseError:
-                raise TakenError(
-                    f"{entry.reference} is already signed with another key; that signature stays"
-                ) from error
+                raise TakenError(f"{entry.reference} is already signed with another key") from error
 
 
 def check_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | None) -> str | None:

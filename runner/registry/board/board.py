@@ -102,7 +102,7 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
 def read_board(registry: Registry, cache: BoardCache, benchmark: str | None = None) -> Read:
     """Return `registry_board` with the releases that it read. Raises as `registry_board`."""
     board = RegistryBoard(registry.where)
-    releases = dict(_read_manifests(registry, cache, board))
+    releases = dict(_manifests(registry, cache, board))
     sessions = dict(_read_sessions(registry, cache, releases, board))
     lineage = Lineage(sessions.values())
     listed = {entry.sha256: entry for entry in _listed_runs(releases, board) if entry.sha256 in sessions}
@@ -125,9 +125,7 @@ def read_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
     return Read(board, releases, sessions)
 
 
-def _read_manifests(
-    registry: Registry, cache: BoardCache, board: RegistryBoard
-) -> Iterator[tuple[ReleaseEntry, Release]]:
+def _manifests(registry: Registry, cache: BoardCache, board: RegistryBoard) -> Iterator[tuple[ReleaseEntry, Release]]:
     """Yield the manifests of runs and models."""
     entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
     registry.expect((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
@@ -223,12 +221,12 @@ def with_own_lists(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     """Put each task's runs into a list of their own; the view puts those of some tasks below another task's list."""
     last: dict[str | None, int] = {}
     lists: dict[tuple[str | None, str | None], int] = {}
-    seen: set[tuple[str | None, int]] = set()
+    started: set[tuple[str | None, int]] = set()
     for row in rows:
         benchmark, number = row.benchmark, row.list
         last[benchmark] = max(last.get(benchmark, 0), number)
-        if (benchmark, number) not in seen:  # the first row of a list is of the list's own task
-            seen.add((benchmark, number))
+        if (benchmark, number) not in started:  # the first row of a list is of the list's own task
+            started.add((benchmark, number))
             lists[benchmark, row.task] = number
     placed = []
     for row in rows:
@@ -243,11 +241,9 @@ def with_own_lists(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 
 
 def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], where: str) -> None:
-    benchmarks = sorted({str(row.benchmark) for row in rows})
-    if benchmark is not None and benchmark not in benchmarks:
-        hint = did_you_mean(benchmark, benchmarks) or (
-            f"; its benchmarks: {comma_join(benchmarks)}" if benchmarks else ""
-        )
+    names = sorted({str(row.benchmark) for row in rows})
+    if benchmark is not None and benchmark not in names:
+        hint = did_you_mean(benchmark, names) or (f"; its benchmarks: {comma_join(names)}" if names else "")
         raise UsageError(f"no run of benchmark {benchmark!r} is published in {where}{hint}")
 
 
@@ -271,10 +267,8 @@ def _repeat_marks(releases: Mapping[ReleaseEntry, Release], listed: Sequence[Rel
             other_sample = first_copies[0] if first_copies[0] is not copies[0] else first_copies[-1]
             for entry in copies:
                 if len(copies) > 1:
-                    other_copy = copies[0] if entry is not copies[0] else copies[1]
-                    marks[entry.sha256].append(
-                        f"the same rollouts as {other_copy.reference}{_and_more(len(copies) - 2)}"
-                    )
+                    twin = copies[0] if entry is not copies[0] else copies[1]
+                    marks[entry.sha256].append(f"the same rollouts as {twin.reference}{_and_more(len(copies) - 2)}")
                 if len(samples) > 1:
                     marks[entry.sha256].append(f"another play of {other_sample.reference}{_and_more(len(samples) - 2)}")
     return marks

@@ -83,9 +83,7 @@ class BoardCache:
                 make_folders(path / name)
             atomic_write(path / MARKER, b"{}\n")  # its contents are untrusted
         except OSError as error:
-            raise ReleaseError(
-                f"cannot write {path}: {error.strerror}; set XDG_CACHE_HOME to another folder"
-            ) from error
+            raise ReleaseError(f"cannot write {path}: {error.strerror}; set another XDG_CACHE_HOME") from error
         return cls(path)
 
     def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
@@ -246,9 +244,7 @@ def fetch(
         if not is_selected(file.path):
             continue
         if file.size > (MAX_SMALL if file.path in SMALL else most):
-            raise ReleaseError(
-                f"{entry.reference}: {file.path} has {file.size:,} bytes, which is too large for a board"
-            )
+            raise ReleaseError(f"{entry.reference}: {file.path} has {file.size:,} bytes, too large for a board")
         path = target / file.path.removeprefix(DATA)
         make_folders(path.parent)
         with registry.open(entry, file.path) as source, create(path) as copy:

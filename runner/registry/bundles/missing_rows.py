@@ -30,11 +30,9 @@ def what_is_needed(got: FetchedRelease) -> str:
     """Describe the dataset that a release needs, and the command that adds it."""
     pin = read_pin(got.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
-    origin_parts = [
-        f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)
-    ]
-    origin_parts = origin_parts or ([str(pin["file"])] if pin.get("file") else [])
-    origin = in_one_line(shortened(", ".join(origin_parts), 300)) if origin_parts else "a file that was not recorded"
+    parts = [f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)]
+    parts = parts or ([str(pin["file"])] if pin.get("file") else [])
+    origin = in_one_line(shortened(", ".join(parts), 300)) if parts else "a file that was not recorded"
     digest = shortened(str(pin.get("source_sha256")), 64)
     command = f"nip-run reproduce {shlex.quote(str(got.folder))} --set {OPTION}=FILE"
     return (
@@ -69,9 +67,7 @@ def put_rows(got: FetchedRelease, file: Path) -> None:
                 write_tables(run)
             return
     problem = f": {problems[0]}" if len(problems) > 1 else ""
-    raise UsageError(
-        f"{file} does not have the rows that were played: their hash differs{problem}; {what_is_needed(got)}"
-    )
+    raise UsageError(f"{file} does not have the rows that were played (by hash){problem}; {what_is_needed(got)}")
 
 
 def _possible_settings(got: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:

@@ -100,8 +100,7 @@ def _draft(
         owner=naming.owner,
         name=reference.name,
         version=naming.version,
-        description=naming.description
-        or _describe_model(name, manifest.run_id, entry["base_model"], effort["continues"]),
+        description=naming.description or _describe(name, manifest.run_id, entry["base_model"], effort["continues"]),
         licence=naming.licence,
         visibility=naming.visibility,
         identity=_identity(manifest, last, weights),
@@ -174,9 +173,7 @@ def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[st
     if naming.licence is None:
         reason = "no license was given"
     elif weights.size > MAX_WEIGHTS or len(paths) > MAX_WEIGHT_FILES:
-        reason = (
-            f"{weights.size:,} bytes in {len(paths)} files; at most {MAX_WEIGHTS:,} in {MAX_WEIGHT_FILES} are published"
-        )
+        reason = f"{weights.size:,} bytes in {len(paths)} files; at most {MAX_WEIGHTS:,} in {MAX_WEIGHT_FILES} are sent"
     elif any(path.is_symlink() for path in paths.values()):
         reason = "they include symbolic links"
     elif invalid := next((name for name in names.values() if wrong_path(name)), None):
@@ -227,7 +224,7 @@ def _continued(group: Mapping[str, Any]) -> str | None:
     return None if step is None else step["release"] or step["run_id"]
 
 
-def _describe_model(group: str, run_id: str, base: str, continues: str | None) -> str:
+def _describe(group: str, run_id: str, base: str, continues: str | None) -> str:
     """Describe a model in one line."""
     past = f"trained from {base}" if continues is None else f"continues {continues}, its base is {base}"
     return f"Model group {group} of {run_id}, {past}"

@@ -82,10 +82,6 @@ def what_it_takes(folder: Path) -> PlayRequirements:
     ]
     low, high = (sum(estimate.calls[index] for estimate in estimates) for index in (0, 1))
     costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
-    cost = (
-        (sum(estimate[0] for estimate in costs), sum(estimate[1] for estimate in costs))
-        if len(costs) == len(estimates)
-        else None
-    )
+    cost = (sum(low for low, _ in costs), sum(high for _, high in costs)) if len(costs) == len(estimates) else None
     missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec.trainer_files)))
     return PlayRequirements(" ".join([command, *options]), keys, addresses, (low, high), cost, missing, prices)

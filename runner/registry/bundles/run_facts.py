@@ -100,10 +100,8 @@ def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
     """
     try:
         return {
-            str(part): FileSource(
-                **{name: source.get(name) for name in ("repository", "commit", "path", "clean", "why")}
-            )
-            for part, source in (manifest.sources or {}).items()
+            str(part): FileSource(**{name: item.get(name) for name in ("repository", "commit", "path", "clean", "why")})
+            for part, item in (manifest.sources or {}).items()
         }
     except (AttributeError, TypeError) as error:
         raise RunError(f"run {manifest.run_id}: the sources in its manifest are damaged: {error}") from error

@@ -87,9 +87,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
     missing = missing_lines(read_index(folder.path / "inputs" / FOLDER))
     notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
-    derived = {
-        readme.FILE: lambda redacted, folder_: _readme(redacted, RunFolder.got(folder_ / DATA), has_rows=has_rows)
-    }
+    derived = {readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.got(root / DATA), has_rows=has_rows)}
     withheld = {} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"}
     return Draft(release, contents, notes, derived, withheld)
 
@@ -143,10 +141,8 @@ def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
     replaying = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
     if not replaying:
         return folder.spec
-    placeholders = {
-        name: {**group, "run": f"{REPLAYED}/{PurePath(group['run']).name}"} for name, group in replaying.items()
-    }
-    published_spec = {**spec, "models": {**spec["models"], **placeholders}}
+    groups = {name: {**group, "run": f"{REPLAYED}/{PurePath(group['run']).name}"} for name, group in replaying.items()}
+    published_spec = {**spec, "models": {**spec["models"], **groups}}
     return ("# The resolved spec of this run, with every default written out.\n" + dump(published_spec)).encode()
 
 
@@ -154,12 +150,10 @@ def _start_files(folder: RunFolder) -> dict[str, Content]:
     """Return the files that were saved when the run began; runs of 0.1.0 have none."""
     inputs = folder.path / "inputs"
     written = sorted(path for path in (inputs / WRITTEN).iterdir()) if (inputs / WRITTEN).is_dir() else []
-    contents: dict[str, Content] = {
-        f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")
-    }
+    files: dict[str, Content] = {f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")}
     if (inputs / ENVIRONMENT).is_file():
-        contents[ENVIRONMENT] = _read(inputs / ENVIRONMENT)
-    return contents
+        files[ENVIRONMENT] = _read(inputs / ENVIRONMENT)
+    return files
 
 
 def _read(path: Path) -> bytes:

@@ -85,10 +85,7 @@ def croissant_of(
                 "name": "datapoints",
                 "description": "One row for each datapoint.",
                 **({"key": {"@id": "datapoints/id"}} if "id" in columns else {}),
-                "field": [
-                    _describe_field(column, column_type, distribution[0]["@id"])
-                    for column, column_type in columns.items()
-                ],
+                "field": [_describe_field(column, kind, distribution[0]["@id"]) for column, kind in columns.items()],
             }
         ],
     }
@@ -116,9 +113,7 @@ def _kind_of(value: Any) -> str | None:
 
 def _license_url(licence: str) -> str:
     """Return the URL of an SPDX license, or the given text for any other."""
-    is_spdx = all(character.isalnum() or character in ".-+" for character in licence) and any(
-        character in "-." for character in licence
-    )
+    is_spdx = all(char.isalnum() or char in ".-+" for char in licence) and any(char in "-." for char in licence)
     return f"{_SPDX}{licence}" if is_spdx or licence in ("MIT", "Zlib", "ISC") else licence
 
 

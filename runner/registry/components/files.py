@@ -186,15 +186,10 @@ def dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
     name = f"dataset{path.suffix}"
     licence = naming.dataset_licence or naming.licence
-    labels = Counter("none" if datapoint.label is None else str(datapoint.label) for datapoint in dataset.datapoints)
-    splits = Counter(
-        str(split) for split in (datapoint.columns.get("split") for datapoint in dataset.datapoints) if split
-    )
+    labels = Counter("none" if point.label is None else str(point.label) for point in dataset.datapoints)
+    splits = Counter(str(split) for split in (point.columns.get("split") for point in dataset.datapoints) if split)
     description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
-    columns = {
-        "id": "text",
-        **column_kinds({"label": datapoint.label, **datapoint.columns} for datapoint in dataset.datapoints),
-    }
+    columns = {"id": "text", **column_kinds({"label": point.label, **point.columns} for point in dataset.datapoints)}
     croissant = croissant_of(naming.name or path.stem, description, licence, {name: path}, columns)
     return UnnamedComponent(
         {Kind.DATASET: PinnedFiles(path, (path,))},

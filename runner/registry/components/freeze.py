@@ -125,10 +125,9 @@ def _with_version(text: str, kind: Kind, uses: Iterable[ComponentUse]) -> str | 
     written = parse(text, kind)
     if isinstance(written, Digest) or written.version is not None:
         return None
+    prefix = f"{kind}/" if text.startswith(f"{kind}/") else ""
     for use in uses:
         used = parse(use.release)
         if isinstance(used, Reference) and (used.kind, used.owner, used.name) == (kind, written.owner, written.name):
-            return (
-                f"{'' if not text.startswith(f'{kind}/') else f'{kind}/'}{written.owner}/{written.name}@{used.version}"
-            )
+            return f"{prefix}{written.owner}/{written.name}@{used.version}"
     return None

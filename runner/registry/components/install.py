@@ -172,6 +172,4 @@ def needed(release: Release) -> Iterator[tuple[Reference, str | None]]:
 
 def _check_component(reference: Reference) -> None:
     if reference.kind not in COMPONENTS:
-        raise UsageError(
-            f"{reference} is a {reference.kind}, which no spec names; fetch it with nip-run get {reference} DIR"
-        )
+        raise UsageError(f"{reference} is a {reference.kind}, which no spec names; run nip-run get {reference} DIR")

@@ -47,14 +47,10 @@ class Finder:
             NotPublished: it is not installed, or the lock does not name it.
             ReleaseError: it is damaged, or another release than the lock pins.
         """
-        reference_or_hash = parse(text, kind)
-        reference = (
-            self._by_hash(reference_or_hash, kind)
-            if isinstance(reference_or_hash, Digest)
-            else self._find_pinned(reference_or_hash)
-        )
+        parsed = parse(text, kind)
+        reference = self._by_hash(parsed, kind) if isinstance(parsed, Digest) else self._find_pinned(parsed)
         installed = self._check(reference)
-        if not isinstance(reference_or_hash, Digest) and installed.sha256 != self.lock.pins[reference].sha256:
+        if not isinstance(parsed, Digest) and installed.sha256 != self.lock.pins[reference].sha256:
             raise ReleaseError(
                 f"{reference} is installed as sha256:{installed.sha256[:12]}, but {self.lock.path} pins "
                 f"sha256:{self.lock.pins[reference].sha256[:12]}; nip-run uninstall {reference}, then nip-run install"

@@ -117,23 +117,21 @@ class Lock:
             TakenError: a reference is pinned to another release; nothing was written.
             RunError: it cannot be written.
         """
-        with self._locked() as current:
+        with self._locked() as lock:
             conflicts = [
                 f"{reference} is pinned to sha256:{pinned.sha256[:12]} from {pinned.where}, but {pin.where} has "
                 f"sha256:{pin.sha256[:12]}"
                 for reference, pin in pins.items()
-                if (pinned := current.pins.get(reference)) is not None and pinned.sha256 != pin.sha256
+                if (pinned := lock.pins.get(reference)) is not None and pinned.sha256 != pin.sha256
             ]
             if conflicts:
                 raise TakenError(
                     f"{'; '.join(conflicts)}. A version never changes, so one of the two is not genuine; to "
                     f"use the other one, remove the line from {self.path}"
                 )
-            new = {reference: pin for reference, pin in pins.items() if reference not in current.pins}
+            new = {reference: pin for reference, pin in pins.items() if reference not in lock.pins}
             return (
-                current.write({**current.pins, **{reference: self._relative(pin) for reference, pin in new.items()}})
-                if new
-                else current
+                lock.write({**lock.pins, **{name: self._relative(pin) for name, pin in new.items()}}) if new else lock
             )
 
     def remove(self, references: set[Reference]) -> Lock:

@@ -44,10 +44,8 @@ def agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # 
     name = _select_part(part, specs[0].protocol.agent_names, "agent", path)
     settings: AgentSettings = _shared_value([spec.experiment.agents[name] for spec in specs], f"agents.{name}", path)
     group = settings.model
-    model_settings: ModelSettings = _shared_value(
-        [spec.experiment.models[group] for spec in specs], f"models.{group}", path
-    )
-    model_data, notes = model_entry(model_settings, group)
+    source: ModelSettings = _shared_value([spec.experiment.models[group] for spec in specs], f"models.{group}", path)
+    model_data, notes = model_entry(source, group)
     content = {"model": group, **_explicit_settings(settings, {"model", "freeze"}), MODEL_GROUP: model_data}
     model = from_plain(ModelSettings, model_data)
     return UnnamedComponent(
@@ -78,9 +76,7 @@ def trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
     if len(trainers) < len(specs):
         raise UsageError(f"{path} trains nothing; to publish a trainer, give a spec of kind: training")
     group = _select_part(part, list(trainers[0]), "trainer", path)
-    settings = _shared_value(
-        [trainers_of_point[group] for trainers_of_point in trainers], f"training.trainers.{group}", path
-    )
+    settings = _shared_value([point[group] for point in trainers], f"training.trainers.{group}", path)
     content = _explicit_settings(settings, set())
     stored, missing = trainer_contents({group: settings}, specs[0])
     identity = {name: value for name, value in to_plain(settings).items() if name != "files"}
@@ -108,15 +104,13 @@ def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tup
     Raises:
         RunError: a file of a fetched trainer is damaged.
     """
-    files_by_group = {
+    files = {
         group: collect_files(group, trainer, spec.trainer_files.get(group))
         for group, trainer in trainers.items()
         if trainer.command is not None
     }
-    stored = (
-        {f"{FOLDER}/{name}": data for name, data in stored_contents(files_by_group).items()} if files_by_group else {}
-    )
-    return stored, tuple(f"not in the release: {line}" for line in missing_lines(files_by_group))
+    stored = {f"{FOLDER}/{name}": data for name, data in stored_contents(files).items()} if files else {}
+    return stored, tuple(f"not in the release: {line}" for line in missing_lines(files))
 
 
 def model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters

@@ -125,6 +125,8 @@ def whole_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
 
 
 Runs = Mapping[RunKey, Sequence[LineageSession]]
+Selection = Mapping[RunKey, tuple[Group, ...]]
+"""Runs with the groups that a name selects."""
 
 
 def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
@@ -154,14 +156,12 @@ def _all_names(session: LineageSession) -> Iterator[str]:
             yield group.model
 
 
-def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> dict[RunKey, tuple[Group, ...]]:
+def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection:
     """Return the runs that a name selects, with the selected groups."""
     by_agent = _select_groups(runs, lambda group: group.name == name or name in group.agents)
     if by_agent:
         return by_agent
-    by_model = _select_groups(
-        runs, lambda group: group.model == name or any(model.step.model == name for model in group.made)
-    )
+    by_model = _select_groups(runs, lambda group: name in {group.model, *(model.step.model for model in group.made)})
     by_run = {
         key: group_of(copies[0])
         for key, copies in runs.items()
@@ -176,9 +176,7 @@ def _run_names(session: LineageSession) -> set[str]:
     return {session.run_id, *(name for key in (session.key, without_kind) for name in (key, key.partition("@")[0]))}
 
 
-def _build_rows(
-    selected: Mapping[RunKey, tuple[Group, ...]], runs: Runs, replays: Runs, lineage: Lineage
-) -> list[HistoryRow]:
+def _build_rows(selected: Selection, runs: Runs, replays: Runs, lineage: Lineage) -> list[HistoryRow]:
     rows = {key: _build_row(runs[key], replays.get(key, ()), groups, lineage) for key, groups in selected.items()}
     for row in rows.values():
         makers = dict.fromkeys(maker.session.run for origin in row.origins for maker in origin.makers)
@@ -191,16 +189,12 @@ def group_of(session: LineageSession) -> tuple[Group, ...]:
     return tuple(group for group in session.groups if group.made or group.lineage) or session.groups
 
 
-def _select_groups(runs: Runs, is_selected: Callable[[Group], bool]) -> dict[RunKey, tuple[Group, ...]]:
-    groups_by_run = {
-        key: tuple(group for group in copies[0].groups if is_selected(group)) for key, copies in runs.items()
-    }
-    return {key: groups for key, groups in groups_by_run.items() if groups}
+def _select_groups(runs: Runs, is_selected: Callable[[Group], bool]) -> Selection:
+    selected = {key: tuple(group for group in copies[0].groups if is_selected(group)) for key, copies in runs.items()}
+    return {key: groups for key, groups in selected.items() if groups}
 
 
-def _with_relatives(
-    selected: dict[RunKey, tuple[Group, ...]], runs: Runs, lineage: Lineage
-) -> dict[RunKey, tuple[Group, ...]]:
+def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Selection:
     """Add the ancestors and descendants of runs, and the tests of each training.
 
     The test before the first training has no ancestor; the other tests are compared with it.
@@ -267,18 +261,16 @@ def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
     below: dict[RunKey | None, list[RunKey]] = {}
     for key, row in sorted(rows.items(), key=lambda item: (item[1].session.started_at, item[0])):
         below.setdefault(parents.get(_parent_run(row.session)) or (row.after[0] if row.after else None), []).append(key)
-    remaining = dict(rows)
+    rest = dict(rows)
     starts = below.get(None, [])
-    while remaining:
-        pending = [(key, 0) for key in reversed(starts)] or [
-            (min(remaining, key=lambda key: _start_of(remaining[key])), 0)
-        ]
+    while rest:
+        pending = [(key, 0) for key in reversed(starts)] or [(min(rest, key=lambda key: _start_of(rest[key])), 0)]
         starts = []
         while pending:
             key, depth = pending.pop()
-            if key not in remaining:
+            if key not in rest:
                 continue
-            row = remaining.pop(key)
+            row = rest.pop(key)
             row.depth = depth
             yield row
             children = below.get(key, [])

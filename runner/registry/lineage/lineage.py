@@ -101,10 +101,8 @@ class Lineage(OriginIndex):
             source = pending.popleft()
             if isinstance(source, ModelUse):
                 pending.extend(self._trace_use(source, ancestry))
-            elif (
-                source.session.key,
-                *source.key,
-            ) not in visited:  # every copy of a run is read, because one may say less
+            elif (source.session.key, *source.key) not in visited:
+                # Every copy of a run is read, because one may say less.
                 visited.add((source.session.key, *source.key))
                 self._count_games(source, ancestry)
                 pending.append(_trained_from(source))
@@ -132,14 +130,10 @@ class Lineage(OriginIndex):
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
             owners = frozenset((maker.session.owner,))
             for part in self._parts(run_id, maker.session.run_id, owners):
-                effort = _larger_effort(effort, Effort.of(part.facts))
+                effort = _max_effort(effort, Effort.of(part.facts))
             if key in ancestry.trained:
-                earlier = ancestry.trained[key]
-                run_id, effort, owners = (
-                    run_id or earlier.run_id,
-                    _larger_effort(earlier.effort, effort),
-                    owners | earlier.owners,
-                )
+                old = ancestry.trained[key]
+                run_id, effort, owners = run_id or old.run_id, _max_effort(old.effort, effort), owners | old.owners
             ancestry.trained[key] = TrainedGames(run_id, effort, owners)
 
     def contact(self, session: LineageSession, ancestry: Ancestry | None = None) -> Contact | None:
@@ -218,7 +212,7 @@ def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
     return ModelMaker(maker.session, maker.group, earlier)
 
 
-def _larger_effort(first: Effort, second: Effort) -> Effort:
+def _max_effort(first: Effort, second: Effort) -> Effort:
     """Return the larger value of each field."""
 
     def larger(name: str) -> int | float | None:

@@ -63,16 +63,14 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     manifest = folder.manifest()
     groups = trained_facts(folder)
     return (
-        *_related_runs(folder, results, manifest, owner, version),
+        *_family(folder, results, manifest, owner, version),
         *_input_and_output_models(folder, manifest.components or {}, groups, owner, version),
         *links_of_manifest(manifest),
         *_components(manifest.components or {}),
     )
 
 
-def _related_runs(
-    folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str
-) -> Iterator[ReleaseLink]:
+def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[ReleaseLink]:
     """Yield links to its parts, its parent and the run that it judges, all in the same results folder."""
     for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
         yield ReleaseLink(
@@ -118,11 +116,9 @@ def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
     """Return links to the release that a run reproduces and to the one that it is a child of."""
     sources = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
     return tuple(
-        ReleaseLink(
-            role=role, release=source.get("release"), sha256=source.get("sha256"), identity=source.get("identity")
-        )
-        for role, source in sources.items()
-        if source is not None
+        ReleaseLink(role=role, release=link.get("release"), sha256=link.get("sha256"), identity=link.get("identity"))
+        for role, link in sources.items()
+        if link is not None
     )
 
 
@@ -131,17 +127,12 @@ _ROLES = {"agents": "agent", "training.trainers": "trainer"}
 
 def _components(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
     """Yield links to components by slot: `protocol`, `extends:0`, `agents.verifier`; models are inputs instead."""
-    for slot, component in sorted(components.items()):
+    for slot, use in sorted(components.items()):
         section, _, name = slot.rpartition(".")
         if section == "models":
             continue
         role = f"{_ROLES[section]}:{name}" if section in _ROLES else slot.partition(":")[0]
-        yield ReleaseLink(
-            role=role,
-            release=component.get("release"),
-            sha256=component.get("sha256"),
-            identity=component.get("identity"),
-        )
+        yield ReleaseLink(role=role, release=use.get("release"), sha256=use.get("sha256"), identity=use.get("identity"))
 
 
 def trained_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
@@ -239,15 +230,12 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
 def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
     """Return the effort of each iteration's games; null if their run is missing."""
     return [
-        {
-            "iteration": record.iteration,
-            **_effort_of(folder.beside(part_id(folder.run_id, record.iteration, "training"))),
-        }
+        {"iteration": record.iteration, **_effort(folder.beside(part_id(folder.run_id, record.iteration, "training")))}
         for record in stages.all(Switched)
     ]
 
 
-def _effort_of(part: RunFolder) -> dict[str, Any]:
+def _effort(part: RunFolder) -> dict[str, Any]:
     if not part.manifest_path.is_file():
         return {"run_id": part.run_id, **dict.fromkeys(EFFORT)}
     manifest = part.manifest()

@@ -61,13 +61,11 @@ class MadeModel:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        step, from_iteration = TrainingStep.of(facts), typed(facts, "from_iteration", int)
+        step, base = TrainingStep.of(facts), typed(facts, "from_iteration", int)
         trained_on = typed(facts, "trained_on", list) or [step.iteration]
-        if any(type(iteration) is not int for iteration in trained_on) or (
-            from_iteration is not None and from_iteration >= step.iteration
-        ):
+        if any(type(item) is not int for item in trained_on) or (base is not None and base >= step.iteration):
             raise WrongFact("a model cannot be made from a later one")
-        return cls(step, from_iteration, tuple(trained_on))
+        return cls(step, base, tuple(trained_on))
 
 
 @dataclass(frozen=True)

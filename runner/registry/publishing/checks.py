@@ -139,7 +139,7 @@ def _references(subject: Subject) -> Iterator[str]:
         elif link.role not in _ROLES_IN_RUN and link.sha256 is None:
             yield f"{link.role} names {link.release} without its hash; `nip-run install {link.release}` pins it"
         elif subject.registry is not None:
-            yield from _check_link(subject, link.role, reference, link.sha256, subject.registry)
+            yield from _link(subject, link.role, reference, link.sha256, subject.registry)
     if subject.registry is not None and (cycle := closed_cycle(subject.release, subject.batch, subject.registry)):
         yield cycle
 
@@ -154,18 +154,14 @@ _ROLES_IN_RUN = ("part", "parent", "judges", "output", "input")
 """Links that follow from the run; their releases may be published later."""
 
 
-def _check_link(
-    subject: Subject, role: str, reference: Reference, sha256: str | None, registry: Registry
-) -> Iterator[str]:
-    entry = next(
-        (candidate for candidate in registry.entries(reference.kind) if candidate.reference == reference), None
-    )
+def _link(subject: Subject, role: str, target: Reference, sha256: str | None, registry: Registry) -> Iterator[str]:
+    entry = next((entry for entry in registry.entries(target.kind) if entry.reference == target), None)
     if entry is None:
-        yield CheckNote(f"{role}: {reference} is not in {registry.where}; publish it there too, so that others find it")
+        yield CheckNote(f"{role}: {target} is not in {registry.where}; publish it there too, so that others find it")
     elif sha256 is not None and entry.sha256 != sha256:
-        yield f"{role}: {reference} in {registry.where} is not the release that was used (sha256:{sha256[:12]})"
+        yield f"{role}: {target} in {registry.where} is not the release that was used (sha256:{sha256[:12]})"
     elif subject.release.visibility == "public" and registry.read(entry)[0].visibility == "private":
-        yield f"{role}: {reference} is private, but this release is public; make that one public, or use --private"
+        yield f"{role}: {target} is private, but this release is public; make that one public, or use --private"
 
 
 def _pinned(subject: Subject) -> Iterator[str]:

@@ -58,13 +58,11 @@ def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
 
 def _trainer_parts(spec: Spec) -> dict[str, PinnedFiles]:
     """The user's own files of each trainer; those of a fetched one are pinned by its release."""
-    files_of_user = [
+    own_files = [
         (group, files) for group, files in _trainers(spec) if group not in spec.trainer_files and files.contents
     ]
-    current = Path.cwd()
-    return {
-        group: PinnedFiles(current, tuple(current / path for path in files.contents)) for group, files in files_of_user
-    }
+    here = Path.cwd()
+    return {group: PinnedFiles(here, tuple(here / path for path in files.contents)) for group, files in own_files}
 
 
 def _saved(path: Path) -> bytes | None:

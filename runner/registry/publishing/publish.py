@@ -146,13 +146,11 @@ def _check(subject: Subject) -> ReadyRelease:
 def failures(releases: Sequence[ReadyRelease]) -> list[str]:
     """Return all problems, one line for each cause, even if several releases have it."""
     causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
-    for ready_release in releases:
-        for outcome in ready_release.outcomes:
+    for release in releases:
+        for outcome in release.outcomes:
             for failure in outcome.failures:
                 cause = failure.occurrences[0].cause if isinstance(failure, PrivateText) else failure
-                causes.setdefault((outcome.check, cause), []).append(
-                    (str(ready_release.draft.release.reference), failure)
-                )
+                causes.setdefault((outcome.check, cause), []).append((str(release.draft.release.reference), failure))
     return [_problem(check, failures, several=len(releases) > 1) for (check, _), failures in causes.items()]
 
 

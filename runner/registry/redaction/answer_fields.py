@@ -10,7 +10,7 @@ _ANY = "any"
 _SCALAR = "scalar"
 _NUMBERS = "numbers"
 """Counts, however a server nests them."""
-_OTHER_FIELDS = "*"
+_REST = "*"
 """Key for all other fields of an object."""
 _REMOVED = object()
 
@@ -29,7 +29,7 @@ _CHOICE = {
 _BLOCK = {"type": _SCALAR, "text": _ANY, "thinking": _ANY, "signature": _ANY, "data": _ANY}
 _ANSWER = {
     "id": _SCALAR, "object": _SCALAR, "created": _NUMBERS, "model": _SCALAR, "choices": [_CHOICE],
-    "usage": {"service_tier": _SCALAR, _OTHER_FIELDS: _NUMBERS}, "service_tier": _SCALAR, "system_fingerprint": _SCALAR,
+    "usage": {"service_tier": _SCALAR, _REST: _NUMBERS}, "service_tier": _SCALAR, "system_fingerprint": _SCALAR,
     "type": _SCALAR, "role": _SCALAR, "content": [_BLOCK], "stop_reason": _SCALAR, "stop_sequence": _SCALAR,
     "stop_details": {"type": _SCALAR, "category": _SCALAR, "explanation": _ANY},
 }  # fmt: skip
@@ -59,9 +59,7 @@ def _select(value: Any, allowed: Any) -> Any:
 
 
 def _select_members(value: Mapping[str, Any], allowed: Mapping[str, Any]) -> dict[str, Any]:
-    selected = {
-        name: _select(item, allowed.get(name, allowed.get(_OTHER_FIELDS, _REMOVED))) for name, item in value.items()
-    }
+    selected = {name: _select(item, allowed.get(name, allowed.get(_REST, _REMOVED))) for name, item in value.items()}
     return {name: item for name, item in selected.items() if item is not _REMOVED}
 
 

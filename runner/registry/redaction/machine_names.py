@@ -90,11 +90,7 @@ class MachineNames:
 
 
 def _identifying(names: Mapping[str, str], min_length: int = MIN_LENGTH) -> dict[str, str]:
-    return {
-        name: description
-        for name, description in names.items()
-        if len(name) >= min_length and name.lower() not in GENERIC
-    }
+    return {name: text for name, text in names.items() if len(name) >= min_length and name.lower() not in GENERIC}
 
 
 def path_pattern(path: str) -> re.Pattern[bytes]:

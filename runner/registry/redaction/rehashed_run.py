@@ -86,13 +86,10 @@ def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
     """
     manifest, before = folder.manifest(), saved_plan(folder)
     after = before.with_spec(_redact_spec(before.spec, rules))
-    recorded_run = recorded_plan(before.spec, folder, plan_of)
+    plan = recorded_plan(before.spec, folder, plan_of)
     changes = {
         manifest.game_sha256: (before.game_hash, after.game_hash),
-        manifest.identity: (
-            recorded_run.identity,
-            recorded_run.with_spec(_redact_spec(recorded_run.spec, rules)).identity,
-        ),
+        manifest.identity: (plan.identity, plan.with_spec(_redact_spec(plan.spec, rules)).identity),
     }
     hashes = {}
     for recorded, (old, new) in changes.items():

@@ -55,9 +55,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _suggest_registry(folder: Path) -> str:
-    registries = [name for name in _names(folder.parent) if _has_releases(folder.parent / name)]
-    if not registries:
+    names = [name for name in _names(folder.parent) if _has_releases(folder.parent / name)]
+    if not names:
         return ""
-    return did_you_mean(folder.name, registries) or (
-        f"; did you mean {registries[0]!r}?" if len(registries) == 1 else ""
-    )
+    return did_you_mean(folder.name, names) or (f"; did you mean {names[0]!r}?" if len(names) == 1 else "")

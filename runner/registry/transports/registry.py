@@ -222,22 +222,17 @@ class Registry:
             TakenError: a name and version is another release's; nothing was added.
             ReleaseError: the registry cannot be written; complete releases stay, and the same call adds the others.
         """
-        if len({bundle.release.reference for bundle in bundles}) < len({bundle.sha256 for bundle in bundles}):
+        by_reference = {bundle.release.reference: bundle for bundle in bundles}
+        if len(by_reference) < len({bundle.sha256 for bundle in bundles}):
             raise TakenError("two of the releases have the same name and version; nothing was added")
         added_folders: set[str] = set()
         while True:
             self._listing.forget()
-            published = {
-                entry.reference: entry
-                for bundle in bundles
-                for entry in self._listing.of_name(bundle.release.reference)
-            }
-            for bundle in bundles:
-                _check_taken(bundle, published.get(bundle.release.reference), self.where)
-            missing = {
-                bundle.release.reference: bundle for bundle in bundles if bundle.release.reference not in published
-            }
-            files = {reference.folder: list(bundle.files()) for reference, bundle in missing.items()}
+            existing = {entry.reference: entry for name in by_reference for entry in self._listing.of_name(name)}
+            for reference, bundle in by_reference.items():
+                _check_taken(bundle, existing.get(reference), self.where)
+            missing = {name: bundle for name, bundle in by_reference.items() if name not in existing}
+            files = {name.folder: list(bundle.files()) for name, bundle in missing.items()}
             added = Added()
             try:
                 if files:
@@ -246,9 +241,7 @@ class Registry:
                 # Another publisher was faster, with the same or another release; the next iteration tells which.
                 added_folders.update(error.added)
                 self._listing.forget()
-                if not any(
-                    entry.reference in missing for reference in missing for entry in self._listing.of_name(reference)
-                ):
+                if not any(entry.reference in missing for name in missing for entry in self._listing.of_name(name)):
                     raise TakenError(
                         f"{error}, but it is not a complete release: it is being copied, or a copy was interrupted; "
                         "copy it again, or remove the folder"

@@ -47,7 +47,7 @@ def check_kind(folder: RunFolder, facts: Mapping[str, Any], source: ModelSource 
         raise ReleaseError(f"run {manifest.run_id} is of kind {kind}, but its release says {facts.get('kind')!r}")
 
 
-_NOT_CHECKABLE = ("weights_sha256", "games")
+_UNCHECKED = ("weights_sha256", "games")
 """Facts that only the publisher can compute, from files of their machine and from other runs."""
 
 
@@ -73,8 +73,6 @@ def _checkable(trained: Any) -> Any:
     if not isinstance(trained, list):
         return trained
     return [
-        {name: value for name, value in group.items() if name not in _NOT_CHECKABLE}
-        if isinstance(group, dict)
-        else group
+        {name: value for name, value in group.items() if name not in _UNCHECKED} if isinstance(group, dict) else group
         for group in trained
     ]

@@ -85,9 +85,7 @@ class _Stream:
 
     def left(self) -> list[_PositionedRow]:
         """Return the unmatched rows in order."""
-        return sorted(
-            (positioned for same_key in self._waiting.values() for positioned in same_key), key=lambda row: row.position
-        )
+        return sorted((item for items in self._waiting.values() for item in items), key=lambda item: item.position)
 
     def passes(self, position: int) -> bool:
         """Tell whether a matched row is after all rows that were matched before."""

@@ -26,7 +26,7 @@ _URL = re.compile(
     r"(?P<port>:[^/]*)?(?P<path>/.*)?"
 )
 _SCP = re.compile(r"(?P<scheme>)(?:(?P<user>[^/:@]*)@)?(?P<host>[^/:@]+)(?P<port>):(?P<path>.*)")
-_USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -67,13 +67,11 @@ class GitLocation:
         return None
 
     def __str__(self) -> str:
-        shown_revision = self.revision if self.revision != self.commit else None
-        if (
-            shown_revision is None
-            and (_split(self.url)[1] if self.is_local else parse_location(self.url).revision) is not None
-        ):
-            shown_revision = HEAD  # otherwise the path would be read as one with a revision
-        return f"git:{self.url}" + ("" if shown_revision is None else f"@{shown_revision}")
+        revision = self.revision if self.revision != self.commit else None
+        revision_in_url = _split(self.url)[1] if self.is_local else parse_location(self.url).revision
+        if revision is None and revision_in_url is not None:
+            revision = HEAD  # otherwise the path would be read as one with a revision
+        return f"git:{self.url}" + ("" if revision is None else f"@{revision}")
 
 
 def parse_location(text: str) -> GitLocation:
@@ -115,12 +113,7 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
         raise UsageError(f"git:{start}{host}: the address of a repository has no '?' and no '#'")
     if scheme == "file" and not (host or port) and path:
         return GitLocation(str(_absolute(unquote(path))), _check_revision(revision), ("file",))
-    if (
-        scheme == "file"
-        or not _HOST.fullmatch(host)
-        or not path.strip("/")
-        or (user and not _USER_NAME.fullmatch(user))
-    ):
+    if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _USER.fullmatch(user)):
         raise _invalid_address(start)
     if scheme in _PLAIN and not _LOOPBACK.fullmatch(host):
         raise UsageError(f"{where}: {scheme}: is not encrypted, so others could read and change it. Use https: or ssh:")
