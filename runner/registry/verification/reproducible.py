@@ -11,11 +11,12 @@ from runner.documents.fetched_files import where_from
 from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
 from runner.registry.fetched_release import PUBLISHED, FetchedRelease, get, is_got, opened
 from runner.registry.transports.registry import Registry, ReleaseEntry
-from runner.registry.verification.verify import wrong_files
+from runner.registry.verification.verify import find_changed_files
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED
 from runner.spec.experiment import LONGEST_RUN_ID
+from runner.spec.origin import DATA
 from runner.training.plan import MAX_PART_SUFFIX
 
 
@@ -56,8 +57,8 @@ def check_whole(got: FetchedRelease) -> None:
 
 
 def _check_data(got: FetchedRelease) -> None:
-    if wrong := list(wrong_files(got, data_only=True)):
-        raise ReleaseError("\n".join(wrong))
+    if changed := find_changed_files(got, lambda path: path.startswith(f"{DATA}/")):
+        raise ReleaseError("\n".join(changed.values()))
 
 
 def _fetch_again(got: FetchedRelease) -> str:

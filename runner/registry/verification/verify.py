@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -107,7 +107,8 @@ def wrong_in_got(folder: Path) -> Iterator[str]:
     except ReleaseError as error:
         yield str(error)
         return
-    wrong = [*wrong_files(got, ignored=EDITABLE), *_added_files(got), *_wrong_lock(got)]
+    ignored = EDITABLE if got.release.kind == Kind.RUN else frozenset[str]()
+    wrong = [*find_changed_files(got, lambda path: path not in ignored).values(), *_added_files(got), *_wrong_lock(got)]
     yield from wrong
     if got.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
         yield from _with_unexpected_errors(_wrong_records(got))
@@ -120,10 +121,7 @@ def edited(folder: Path) -> list[str]:
         UsageError, ReleaseError: as `opened`.
     """
     got = opened(folder)
-    if got.release.kind != Kind.RUN:
-        return []
-    changed = list(wrong_files(got, only=EDITABLE))
-    return [path for path in sorted(EDITABLE) if any(f": {path} " in line for line in changed)]
+    return sorted(find_changed_files(got, EDITABLE.__contains__)) if got.release.kind == Kind.RUN else []
 
 
 def _wrong_lock(got: FetchedRelease) -> Iterator[str]:
@@ -133,26 +131,18 @@ def _wrong_lock(got: FetchedRelease) -> Iterator[str]:
         yield f"{got.folder}: {error}"
 
 
-def wrong_files(
-    got: FetchedRelease,
-    *,
-    data_only: bool = False,
-    only: frozenset[str] | None = None,
-    ignored: frozenset[str] = frozenset(),
-) -> Iterator[str]:
-    """Yield the files of a release that were changed; `data_only` selects those in `data/`, which no user edits."""
-    for entry in got.release.files:
-        if data_only and not entry.path.startswith(f"{DATA}/"):
-            continue
-        if (only is not None and entry.path not in only) or (entry.path in ignored and got.release.kind == Kind.RUN):
-            continue
+def find_changed_files(got: FetchedRelease, is_selected: Callable[[str], bool]) -> dict[str, str]:
+    """Return, by path, a message for each file of a release that is selected by its path and was changed."""
+    messages = {}
+    for entry in (entry for entry in got.release.files if is_selected(entry.path)):
         try:
             with open_to_read(got.folder / entry.path) as source:
                 checked_copy(source, entry, lambda _: None)
         except ReleaseError as error:
-            yield f"{got.folder}: {error}"
+            messages[entry.path] = f"{got.folder}: {error}"
         except OSError as error:
-            yield f"{got.folder}: {entry.path} cannot be read: {error.strerror}"
+            messages[entry.path] = f"{got.folder}: {entry.path} cannot be read: {error.strerror}"
+    return messages
 
 
 def _added_files(got: FetchedRelease) -> Iterator[str]:
