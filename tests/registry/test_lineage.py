@@ -288,7 +288,7 @@ def test_what_would_close_a_cycle_is_not_published_with_the_chain_named(
         draft = Draft(release("chicken"), {})
         names = MachineNames({}, {})
         beside_it = [release(name) for name in beside]
-        subject = Subject(draft, draft, tmp_path, registry, frozenset(), names, batch=beside_it)
+        subject = Subject(draft, draft, tmp_path, registry, beside_it, names)
         said = list(CHECKS["references"](subject))
     egg = "run/mallory/egg@1" if refused is None else "run/acme/egg@1"
     chain = f"run/acme/chicken@1, whose model comes from {egg}, whose model comes from run/acme/chicken@1"

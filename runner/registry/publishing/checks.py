@@ -52,13 +52,10 @@ class Subject:
     """A folder with the redacted files, as `get` would write it."""
     registry: Registry | None
     """The registry to publish to; None if it is not known yet."""
-    together: frozenset[str]
-    """The names of all releases that are published together."""
+    batch: Sequence[Release]
+    """All releases that are published together, before redaction."""
     names: MachineNames
     force: bool = False
-    licence_needed: bool = True
-    batch: Sequence[Release] = ()
-    """The releases that are published together, before redaction."""
 
     @property
     def release(self) -> Release:
@@ -122,8 +119,9 @@ def _inputs_saved(subject: Subject) -> Iterator[str]:
 
 def _references(subject: Subject) -> Iterator[str]:
     """Every release that it names is known by hash, and is visible to everybody who can see this one."""
+    batch = {str(release.reference) for release in subject.batch}
     for link in subject.release.links:
-        if link.release is None or link.release in subject.together:
+        if link.release is None or link.release in batch:
             continue
         if link.role == "child_of" and link.sha256 is None:
             problem = (

@@ -90,15 +90,14 @@ def ready(
     with ExitStack() as stack:
         prepared: list[ReadyRelease] = []
         batch = [draft.release for family in families for draft in family]
-        together = frozenset(str(release.reference) for release in batch)
+
         for drafts in families:
             family = [_resolve(draft, registry) for draft in drafts]
             work = Path(stack.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, redact_drafts(family, work), strict=True)):
                 marked = _with_hashes(_with_notes(draft), prepared)
                 folder = lay_out_as_fetched(marked.release, marked.all_contents, work / f"laid_out_{number}")
-                subject = Subject(raw, marked, folder, registry, together, options.names, options.force, batch=batch)
-                prepared.append(_check(subject))
+                prepared.append(_check(Subject(raw, marked, folder, registry, batch, options.names, options.force)))
         yield prepared
 
 
