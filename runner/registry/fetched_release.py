@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import NipRunError, ReleaseError, UsageError
-from runner.base.storage.safe_files import open_to_read
+from runner.base.storage.safe_files import read_bounded
 from runner.base.storage.strict_json import loads
 from runner.base.text import in_one_line, shortened
 from runner.documents.fetched_files import MARKER, got_from, marker
@@ -176,21 +175,16 @@ def got_into(results: Results) -> list[Path]:
     return sorted(folder for folder in (results.path / PUBLISHED).glob("*/*/*") if is_got(folder))
 
 
-def small(path: Path, most: int = MAX_SMALL, shown: str | None = None) -> bytes:
-    """Read a small file of a fetched folder; `shown` is its name in messages.
+def small(path: Path, most: int = MAX_SMALL, name: str | None = None) -> bytes:
+    """Read a small file of a fetched folder; `name` is its name in messages.
 
     Raises:
         ReleaseError: it is missing, or larger than `most` bytes.
     """
     try:
-        with open_to_read(path) as file:
-            data = file.read(most + 1)
+        return read_bounded(path, most)
     except OSError as error:
-        reason = error.strerror or os.strerror(error.errno or 0)
-        raise ReleaseError(f"cannot read {shown or path}: {reason}") from error
-    if len(data) > most:
-        raise ReleaseError(f"{shown or path} is larger than {most:,} bytes")
-    return data
+        raise ReleaseError(f"cannot read {name or path}: {error.strerror}") from error
 
 
 def read_pin(path: Path) -> dict[str, Any]:

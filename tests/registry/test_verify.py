@@ -381,7 +381,7 @@ def test_what_stands_behind_a_journals_last_record_is_named(there: Path, tmp_pat
 def test_a_lock_that_is_too_large_is_told_without_a_folder_that_is_gone(there: Path, tmp_path: Path) -> None:
     bundle = bundle_of(run_in(there), environment_DOT_lock=bytes(5 << 20))
     wrong = wrong_of(tmp_path / "registry", publish(tmp_path / "registry", bundle))
-    assert any("environment.lock is larger than 4,194,304 bytes" in line for line in wrong), wrong
+    assert any("environment.lock: larger than 4,096 KiB" in line for line in wrong), wrong
     assert not any(".nip-run-" in line for line in wrong), wrong
 
 

@@ -50,7 +50,7 @@ def wrong_beside(got: FetchedRelease, run: RunFolder, ignored: frozenset[str] = 
 
 def _differences(name: str, path: Path, expected: bytes, *, may_have_more: bool) -> Iterator[str]:
     try:
-        data = small(path, shown=name)
+        data = small(path, name=name)
     except ReleaseError as error:
         yield str(error)
         return
