@@ -50,12 +50,8 @@ def is_passing(error: BaseException, folder: Path) -> bool:
     return any(
         isinstance(cause, (OSError, MemoryError, RecursionError)) or of_the_machine(cause)
         for cause in _causes(error)
-        if not (isinstance(cause, FileNotFoundError) and _is_in(folder, cause.filename))
+        if not (isinstance(cause, FileNotFoundError) and Path(str(cause.filename)).is_relative_to(folder))
     )
-
-
-def _is_in(folder: Path, name: object) -> bool:
-    return name is not None and Path(str(name)).is_relative_to(folder)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

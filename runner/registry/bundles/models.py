@@ -263,14 +263,11 @@ def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tu
     for group in trained_facts(folder):
         step = group["lineage"][-1] if group["lineage"] else None
         identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
-        yield (
-            (parent,)
-            if step is None
-            else (
-                parent,
-                ReleaseLink(role="input", release=step["release"], sha256=step["release_sha256"], identity=identity),
-            )
-        )
+        if step is None:
+            yield (parent,)
+        else:
+            start = ReleaseLink(role="input", release=step["release"], sha256=step["release_sha256"], identity=identity)
+            yield parent, start
 
 
 def _readme(release: Release, entry: Mapping[str, Any], effort: Mapping[str, Any]) -> str:

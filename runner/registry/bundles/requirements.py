@@ -76,10 +76,7 @@ def what_it_takes(folder: Path) -> PlayRequirements:
         prices = tuple(dict.fromkeys(line for plan in plans for _, line in stranger_prices(plan)))
     except NipRunError as error:
         return PlayRequirements(command, problem=str(error))
-    options = [
-        *(f"{key}=http://HOST:PORT/v1" for key in addresses),
-        *forms_of(keys),
-    ]
+    options = [*(f"{key}=http://HOST:PORT/v1" for key in addresses), *forms_of(keys)]
     low, high = (sum(estimate.calls[index] for estimate in estimates) for index in (0, 1))
     costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
     cost = (sum(low for low, _ in costs), sum(high for _, high in costs)) if len(costs) == len(estimates) else None

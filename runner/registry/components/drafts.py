@@ -47,9 +47,10 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
     """
     if kind not in COMPONENTS:
         raise UsageError(f"a {kind} is not a component; components are {comma_join(COMPONENTS)}")
-    problem = None if naming.name is None else next(filter(None, map(wrong_word, _name_parts(naming))), None)
-    if naming.name is None or problem is not None:
-        raise UsageError(problem or f"the {kind} has no name; add --as OWNER/NAME@VERSION")
+    if naming.name is None:
+        raise UsageError(f"the {kind} has no name; add --as OWNER/NAME@VERSION")
+    for problem in filter(None, map(wrong_word, (naming.owner, naming.name, naming.version))):
+        raise UsageError(problem)
     if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
         raise UsageError(f"--part names an agent, a trainer or a model group of a spec; omit it for a {kind}")
     if not package_data.is_there(path) and any(
@@ -77,10 +78,6 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
     readme = _readme(release, reference).encode()
     derived = {README: lambda redacted, _: _readme(redacted, reference).encode()}
     return Draft(release, {README: readme, **component.contents}, component.notes, derived)
-
-
-def _name_parts(naming: Naming) -> tuple[str, ...]:
-    return naming.owner, naming.name or "", naming.version
 
 
 def _parent_links(naming: Naming) -> tuple[ReleaseLink, ...]:

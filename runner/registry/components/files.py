@@ -62,11 +62,6 @@ class UnnamedComponent:
 # Protocols
 
 
-def protocol_identity(protocol: Protocol) -> str:
-    """Return the hash that a run's manifest has in `protocol_sha256`."""
-    return tagged_hash("protocol", protocol_content(protocol))
-
-
 def protocol_file(path: Path) -> tuple[bytes, Protocol]:
     """Return a protocol and its file for a release: as written, or merged with what it extends.
 
@@ -101,7 +96,7 @@ def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent: 
     return UnnamedComponent(
         {Kind.PROTOCOL: PinnedFiles(path, (path,))},
         {"protocol.yaml": data},
-        {"protocol": protocol_identity(protocol)},
+        {"protocol": tagged_hash("protocol", protocol_content(protocol))},
         {
             "protocol": protocol.name,
             "agents": {name: agent.role for name, agent in protocol.file.agents.items()},
@@ -114,16 +109,6 @@ def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent: 
 
 
 # Prompts
-
-
-def prompts_identity(hashes: Mapping[str, str]) -> str:
-    """Return one hash for the template hashes that a run's manifest has in `prompts_sha256`."""
-    return tagged_hash("prompts", dict(sorted(hashes.items())))
-
-
-def template_hashes(sources: Mapping[str, str]) -> dict[str, str]:
-    """Return the hashes that a run's manifest has in `prompts_sha256`."""
-    return {name: tagged_hash("prompt", text) for name, text in sorted(sources.items())}
 
 
 def template_files(folder: Path) -> dict[str, bytes]:
@@ -159,14 +144,14 @@ def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
 def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - all builders have these parameters
     files = template_files(path)
     prompts = PromptSet(sources_of(files))
-    hashes = template_hashes(prompts.sources)
+    hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
     variables = {name: sorted(used & VARIABLES.keys()) for name, used in prompts.variables.items()}
     columns = sorted({name for used in prompts.variables.values() for name in used - VARIABLES.keys()})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return UnnamedComponent(
         {Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
         files,
-        {"prompts": prompts_identity(hashes)},
+        {"prompts": tagged_hash("prompts", hashes)},
         {
             "agents": agents,
             "columns": columns,

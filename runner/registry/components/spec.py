@@ -246,13 +246,9 @@ class _ReleaseFiles:
         return path
 
 
-def _protocol_contents(path: Path) -> dict[str, Content]:
-    return {"": protocol_file(path)[0]}
-
-
 _FOLDERS: Mapping[str, str] = {_PROTOCOL: "protocols", _PROMPTS: "prompts", _DATASET: "data"}
 _CONTENTS: Mapping[str, Callable[[Path], Mapping[str, Content]]] = {
-    _PROTOCOL: _protocol_contents,
+    _PROTOCOL: lambda path: {"": protocol_file(path)[0]},
     _PROMPTS: template_files,
     _DATASET: lambda path: {"": path},
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from runner.base.errors import ReleaseError
@@ -29,17 +28,8 @@ def check_registry(folder: Path) -> None:
 
 def _has_releases(folder: Path) -> bool:
     """Tell whether a folder has a version of a release, or a publish was started in it."""
-    return (folder / INCOMING).is_dir() or any(
-        _has_version(owner) for kind in Kind for owner in _folders(folder / kind)
-    )
-
-
-def _has_version(owner: Path) -> bool:
-    return any(True for name in _folders(owner) for _ in _folders(name))
-
-
-def _folders(folder: Path) -> Iterable[Path]:
-    return (folder / name for name in _names(folder) if (folder / name).is_dir())
+    versions = (path for kind in Kind for path in folder.glob(f"{kind}/[!.]*/[!.]*/[!.]*"))  # KIND/OWNER/NAME/VERSION
+    return (folder / INCOMING).is_dir() or any(path.is_dir() for path in versions)
 
 
 def _is_allowed_file(name: str) -> bool:

@@ -125,7 +125,7 @@ class HttpTransport:
         if upload.state == TAKEN:
             raise TakenError(f"{self.where} has one of these releases already")
         reason = "did not start the check; run the same command again" if upload.state == OPEN else "refuses the upload"
-        raise _with_notes(ReleaseError(f"{self.where} {reason}"), upload.problems)
+        raise ReleaseError(f"{self.where} {reason}").with_notes(upload.problems)
 
     def _wait_for_check(self, sizes: Mapping[str, int], upload: UploadStatus) -> UploadStatus:
         timeouts, name = self._api.timeouts, upload.id
@@ -172,10 +172,8 @@ class HttpTransport:
     def _check_refusal(self, response: ApiResponse | None) -> None:
         """Raise an error if a refused piece of a file cannot be sent again."""
         if response is not None and response.status == 422:
-            raise _with_notes(
-                ReleaseError(f"{self.where}: {response.message}; a file changed during the upload, publish again"),
-                response.problems,
-            )
+            message = f"{self.where}: {response.message}; a file changed during the upload, publish again"
+            raise ReleaseError(message).with_notes(response.problems)
         if response is not None and response.status not in (404, 409, *BUSY):
             self._check_status(response)
 
@@ -196,7 +194,7 @@ class HttpTransport:
             raise TakenError(f"{self.where}: {response.message}")
         if response.status in (401, 403):
             raise UsageError(f"{self.where}: {response.message}{self._api.token_hint}")
-        raise _with_notes(ReleaseError(f"{self.where}: {response.message}"), response.problems)
+        raise ReleaseError(f"{self.where}: {response.message}").with_notes(response.problems)
 
     def close(self) -> None:
         self._api.close()
@@ -233,9 +231,3 @@ def _declare(path: str, content: Content, contents: dict[str, Content]) -> dict[
         raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
     contents[name] = content
     return {"path": path, "sha256": name, "size": size}
-
-
-def _with_notes(error: ReleaseError, notes: Sequence[str]) -> ReleaseError:
-    for note in notes:
-        error.add_note(note)
-    return error
