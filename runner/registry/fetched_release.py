@@ -100,10 +100,10 @@ def get(
             check_lock(temporary, release)
         except ReleaseError as error:
             raise type(error)(f"{entry.reference} in {registry.where}: {error}; nothing was written") from error
-        got = FetchedRelease(temporary, release, entry.sha256)
+        fetched = FetchedRelease(temporary, release, entry.sha256)
         if release.file(PIN) is not None:
             notes.append(WITHOUT_ROWS)
-        elif tables and release.kind == Kind.RUN and not got.is_training_run:
+        elif tables and release.kind == Kind.RUN and not fetched.is_training_run:
             try:
                 write_tables(RunFolder.got(temporary / DATA))
             except NipRunError as error:

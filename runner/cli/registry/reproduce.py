@@ -139,7 +139,7 @@ def _of_own(args: argparse.Namespace, results: Results) -> str | None:
 
 
 def _show(found: ReplayResult) -> None:
-    name = f"{found.got.release.reference} (as {found.run_id})"
+    name = f"{found.fetched.release.reference} (as {found.run_id})"
     if found.same_version:
         said = "does not follow from the transcripts:" if found.different else "follows from the transcripts"
     else:
@@ -246,7 +246,7 @@ def _fresh(args: argparse.Namespace, got: FetchedRelease, results: Results) -> i
 def _next(args: argparse.Namespace, found: FreshPlay) -> Sequence[str]:
     """The commands that show more."""
     where = "".join(f" {shlex.quote(word)}" for word in results_option(args.results))
-    folder = shlex.quote(str(found.got.folder))
+    folder = shlex.quote(str(found.fetched.folder))
     lines = [f"compare: nip-run compare {folder} {found.run_id}{where}"]
     if found.outcome == "drifted":
         lines += [

@@ -25,7 +25,7 @@ from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 
 
-def wrong_beside(got: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
+def wrong_beside(fetched: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yield the differences between these files and the run's own, except in files that a reader may have edited.
 
     They may have fewer values, and metrics of another version may have more.
@@ -41,10 +41,10 @@ def wrong_beside(got: FetchedRelease, run: RunFolder, ignored: frozenset[str] = 
         run_data.FILE: run_data.run_data(manifest, metrics),
     }
     for name, expected in expected_files.items():
-        if name not in ignored and got.release.file(name) is not None:
+        if name not in ignored and fetched.release.file(name) is not None:
             may_have_more = name == run_data.FILE and is_from_other_version(manifest)
             yield from limit_differences(
-                _differences(name, got.folder / name, expected, may_have_more=may_have_more), "values"
+                _differences(name, fetched.folder / name, expected, may_have_more=may_have_more), "values"
             )
 
 

@@ -21,27 +21,27 @@ from runner.spec.datasets.settings import DatasetSettings
 OPTION = "dataset.path"
 
 
-def lacks_rows(got: FetchedRelease) -> bool:
+def lacks_rows(fetched: FetchedRelease) -> bool:
     """Tell whether the rows of its dataset are neither in a release nor added to its folder."""
-    return got.release.file(PIN) is not None and not (got.folder / ROWS).is_file()
+    return fetched.release.file(PIN) is not None and not (fetched.folder / ROWS).is_file()
 
 
-def what_is_needed(got: FetchedRelease) -> str:
+def what_is_needed(fetched: FetchedRelease) -> str:
     """Describe the dataset that a release needs, and the command that adds it."""
-    pin = read_pin(got.folder / PIN)
+    pin = read_pin(fetched.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
     parts = [f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)]
     parts = parts or ([str(pin["file"])] if pin.get("file") else [])
     origin = in_one_line(shortened(", ".join(parts), 300)) if parts else "a file that was not recorded"
     digest = shortened(str(pin.get("source_sha256")), 64)
-    command = f"nip-run reproduce {shlex.quote(str(got.folder))} --set {OPTION}=FILE"
+    command = f"nip-run reproduce {shlex.quote(str(fetched.folder))} --set {OPTION}=FILE"
     return (
         f"it needs the dataset, whose rows are not in the release: {origin} (sha256 of the file: {digest}). "
         f"Add it once: {command}; its rows are checked by hash"
     )
 
 
-def put_rows(got: FetchedRelease, file: Path) -> None:
+def put_rows(fetched: FetchedRelease, file: Path) -> None:
     """Add the rows that were played to a fetched folder, from a dataset's file or the rows of another run.
 
     Raises:
@@ -50,34 +50,34 @@ def put_rows(got: FetchedRelease, file: Path) -> None:
     """
     if not file.is_file():
         raise UsageError(f"--set {OPTION}={file}: there is no such file")
-    run = got.run
-    if run is None or got.release.file(PIN) is None:
-        raise UsageError(f"--set {OPTION}: {got.release.reference} has the rows of its dataset, or needs none")
+    run = fetched.run
+    if run is None or fetched.release.file(PIN) is None:
+        raise UsageError(f"--set {OPTION}: {fetched.release.reference} has the rows of its dataset, or needs none")
     manifest = run.manifest()
     problems = []
-    for settings in _possible_settings(got, file):
+    for settings in _possible_settings(fetched, file):
         try:
             dataset = load_dataset(settings, file, manifest.seed, lambda _: Place(str(file)))
         except SpecError as error:
             problems.append(str(error))
             continue
         if dataset.sha256 == manifest.dataset_sha256:
-            atomic_write(got.folder / ROWS, b"".join(_lines(dataset)))
-            if not got.is_training_run:
+            atomic_write(fetched.folder / ROWS, b"".join(_lines(dataset)))
+            if not fetched.is_training_run:
                 write_tables(run)
             return
     problem = f": {problems[0]}" if len(problems) > 1 else ""
-    raise UsageError(f"{file} does not have the rows that were played (by hash){problem}; {what_is_needed(got)}")
+    raise UsageError(f"{file} does not have the rows that were played (by hash){problem}; {what_is_needed(fetched)}")
 
 
-def _possible_settings(got: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:
+def _possible_settings(fetched: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:
     """Yield the ways to read the rows from a file: as a run stores them, or as the original dataset has them."""
     yield DatasetSettings(path=str(file))
-    selection = read_pin(got.folder / PIN).get("selection")
+    selection = read_pin(fetched.folder / PIN).get("selection")
     try:
         yield from_plain(DatasetSettings, {**(selection or {}), "path": str(file), "revision": None})
     except (NipRunError, TypeError, ValueError, KeyError) as error:
-        raise ReleaseError(f"{got.folder / PIN} is damaged: its selection is invalid ({error})") from error
+        raise ReleaseError(f"{fetched.folder / PIN} is damaged: its selection is invalid ({error})") from error
 
 
 def _lines(dataset: Dataset) -> Iterator[bytes]:

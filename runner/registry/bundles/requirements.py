@@ -56,12 +56,12 @@ class PlayRequirements:
         return {**asdict(self), "keys": keys}
 
 
-def to_reproduce(got: FetchedRelease) -> str:
+def to_reproduce(fetched: FetchedRelease) -> str:
     """Return the command that reproduces a fetched run, with its registry or its rows if they are needed."""
-    arguments = ["nip-run", "reproduce", str(got.folder)]
-    where = where_from(got.folder) if got.is_training_run else None
+    arguments = ["nip-run", "reproduce", str(fetched.folder)]
+    where = where_from(fetched.folder) if fetched.is_training_run else None
     arguments += ["--from", where] if where else []
-    arguments += ["--set", f"{OPTION}=FILE"] if lacks_rows(got) else []
+    arguments += ["--set", f"{OPTION}=FILE"] if lacks_rows(fetched) else []
     return shlex.join(arguments)
 
 

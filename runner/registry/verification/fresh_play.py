@@ -35,7 +35,7 @@ MARGIN = 0.1
 class FreshPlay:
     """A published run, and the run that played it again."""
 
-    got: FetchedRelease
+    fetched: FetchedRelease
     run_id: str
     comparison: Comparison
     verdict: str
@@ -48,14 +48,14 @@ class FreshPlay:
         return self.comparison.pairs[0]
 
 
-def fresh_plan(got: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
+def fresh_plan(fetched: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
     """Return the plan that plays a fetched run again as it was published.
 
     Raises:
         UsageError: it cannot be reproduced, or an override changes the games.
         SpecError: the spec has mistakes; the error lists them all.
     """
-    run = sound(got)
+    run = sound(fetched)
     published = plan_of(load_spec(run.spec))
     _check_overrides(overrides, published.mutable_keys)
     return plan_of(load_spec(run.spec, list(overrides)))
@@ -86,15 +86,15 @@ def _matches(key: str, pattern: str) -> bool:
     )
 
 
-def fresh_name(got: FetchedRelease, results: Results) -> str:
+def fresh_name(fetched: FetchedRelease, results: Results) -> str:
     """Return the id of the run that plays a fetched run again; a run that was interrupted is continued."""
-    run = got.run
+    run = fetched.run
     assert run is not None
     return results.name_for(suffixed(run.run_id, "-fresh"), again=True)
 
 
 def played_anew(
-    got: FetchedRelease,
+    fetched: FetchedRelease,
     plan: AnyPlan,
     results: Results,
     allowed: frozenset[KeyUse],
@@ -110,17 +110,17 @@ def played_anew(
         ProviderRefusal: the model no longer exists, or the provider refuses for another reason.
         UsageError, BudgetExhausted, Interrupted, RunError: as `run_plan` and `compare_systems`.
     """
-    run = got.run
+    run = fetched.run
     assert run is not None
     assert isinstance(plan, Plan)
-    which = WhichRun(run_id=name(got, results))
+    which = WhichRun(run_id=name(fetched, results))
     plan, _ = as_begun(plan, results, which)
     try:
         result = run_plan(
             plan,
             results,
             str(which.run_id),
-            RunOptions(watch=watch, allowed_keys=allowed, reproduces=link_of(got)),
+            RunOptions(watch=watch, allowed_keys=allowed, reproduces=link_of(fetched)),
         )
     except ProviderRefusal as error:
         raise ProviderRefusal(
@@ -129,11 +129,11 @@ def played_anew(
             changes=error.changes,
             no_such_model=error.no_such_model,
         ) from error
-    return compared(got, result, results, metric, margin)
+    return compared(fetched, result, results, metric, margin)
 
 
 def compared(
-    got: FetchedRelease, result: FinishedRun, results: Results, metric: str, margin: float = MARGIN
+    fetched: FetchedRelease, result: FinishedRun, results: Results, metric: str, margin: float = MARGIN
 ) -> FreshPlay:
     """Compare a published run with the run that played it again, by the test of `compare`.
 
@@ -141,11 +141,11 @@ def compared(
     published value if the metric has no scale. That the test finds no difference is not enough: with few datapoints it
     never does.
     """
-    run = got.run
+    run = fetched.run
     assert run is not None
     comparison = compare_systems([[run.path], [result.folder.path]], results, metric=metric)
     outcome, verdict = outcome_of(comparison.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin)
-    return FreshPlay(got, result.run_id, comparison, verdict, outcome)
+    return FreshPlay(fetched, result.run_id, comparison, verdict, outcome)
 
 
 def outcome_of(

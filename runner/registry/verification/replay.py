@@ -41,7 +41,7 @@ from runner.version import __version__
 class ReplayResult:
     """The result of replaying a published run from its journal."""
 
-    got: FetchedRelease
+    fetched: FetchedRelease
     run_id: str
     """The id of the replay in the results folder."""
     different: tuple[str, ...]
@@ -53,20 +53,20 @@ class ReplayResult:
     @property
     def recorded_version(self) -> str:
         """The version of nip-run that played it."""
-        return str(self.got.release.facts.get("version"))
+        return str(self.fetched.release.facts.get("version"))
 
     @property
     def versions(self) -> str:
         """The version that recomputed it and the one that recorded it."""
-        assert self.got.run is not None
-        return describe_versions(self.got.run.manifest())
+        assert self.fetched.run is not None
+        return describe_versions(self.fetched.run.manifest())
 
     @property
     def same_version(self) -> bool:
         return self.recorded_version == __version__ and not self.by_earlier
 
 
-def replayed(got: FetchedRelease, results: Results, watch: Watch | None = None) -> ReplayResult:
+def replayed(fetched: FetchedRelease, results: Results, watch: Watch | None = None) -> ReplayResult:
     """Replay a fetched run from its journal as a new run, and compare everything that was published with it.
 
     Raises:
@@ -74,7 +74,7 @@ def replayed(got: FetchedRelease, results: Results, watch: Watch | None = None) 
         ReleaseError: one of its files was changed.
         RunError, SpecError: it plans more games than its journal has, or its files cannot be read.
     """
-    run = sound(got)
+    run = sound(fetched)
     plan = played_plan(run)
     with closing(Reconstructor(run, plan)) as journal:
         check_claims(run, plan, len(journal))
@@ -82,16 +82,16 @@ def replayed(got: FetchedRelease, results: Results, watch: Watch | None = None) 
     name = results.name_for(suffixed(run.run_id, "-reproduced"), again=True)
     which = WhichRun(run_id=name, replay=source)
     replay_plan, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
-    options = RunOptions(replay=source, watch=watch, reproduces=link_of(got))
+    options = RunOptions(replay=source, watch=watch, reproduces=link_of(fetched))
     is_earlier = is_from_0_1(run.manifest())
     try:
         result = run_plan(replay_plan, results, name, options)
     except RunError as error:  # an answer is missing, or belongs to another request
         if wrong := [line for line in wrong_in_run(run) if not isinstance(line, CheckNote)]:
-            return ReplayResult(got, name, (str(error), *wrong), by_earlier=is_earlier)
+            return ReplayResult(fetched, name, (str(error), *wrong), by_earlier=is_earlier)
         raise
     wrong, otherwise = _find_differences(run, result)
-    return ReplayResult(got, result.run_id, tuple(wrong), tuple(otherwise), is_earlier)
+    return ReplayResult(fetched, result.run_id, tuple(wrong), tuple(otherwise), is_earlier)
 
 
 def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
@@ -120,7 +120,7 @@ def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) ->
 def facts_of(result: ReplayResult) -> Mapping[str, Any]:
     """Return the result of a replay as JSON."""
     return {
-        "release": str(result.got.release.reference),
+        "release": str(result.fetched.release.reference),
         "run_id": result.run_id,
         "follows": not result.different,
         "different": list(result.different),

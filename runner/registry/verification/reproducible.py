@@ -31,11 +31,11 @@ def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> Fetche
     folder = results.path / PUBLISHED / reference.owner / reference.name / str(reference.version)
     try:
         if is_got(folder):
-            got = opened(folder)
-            if got.sha256 != entry.sha256:
+            fetched = opened(folder)
+            if fetched.sha256 != entry.sha256:
                 raise ReleaseError(f"{folder} has another release of this name")
-            _check_data(got)
-            return got
+            _check_data(fetched)
+            return fetched
         if folder.is_dir() and any(folder.iterdir()):
             raise ReleaseError(f"{folder} was not written by `nip-run get`")
     except ReleaseError as error:
@@ -44,52 +44,52 @@ def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> Fetche
     return get(registry, reference, folder)
 
 
-def check_whole(got: FetchedRelease) -> None:
+def check_whole(fetched: FetchedRelease) -> None:
     """Check that the files of the run were not changed.
 
     Raises:
         ReleaseError: some were; the message names them and says how to fetch the release again.
     """
     try:
-        _check_data(got)
+        _check_data(fetched)
     except ReleaseError as error:
-        raise ReleaseError(f"{error}\n{_fetch_again(got)}") from error
+        raise ReleaseError(f"{error}\n{_fetch_again(fetched)}") from error
 
 
-def _check_data(got: FetchedRelease) -> None:
-    if changed := find_changed_files(got, lambda path: path.startswith(f"{DATA}/")):
+def _check_data(fetched: FetchedRelease) -> None:
+    if changed := find_changed_files(fetched, lambda path: path.startswith(f"{DATA}/")):
         raise ReleaseError("\n".join(changed.values()))
 
 
-def _fetch_again(got: FetchedRelease) -> str:
+def _fetch_again(fetched: FetchedRelease) -> str:
     """Return the command that fetches a damaged release again."""
-    where = where_from(got.folder)
+    where = where_from(fetched.folder)
     option = f" --from {shlex.quote(where)}" if where else ""
-    return f"get it again into another folder: nip-run get {got.release.reference} NEW{option}"
+    return f"get it again into another folder: nip-run get {fetched.release.reference} NEW{option}"
 
 
-def sound(got: FetchedRelease) -> RunFolder:
+def sound(fetched: FetchedRelease) -> RunFolder:
     """Return the run of a release after checking its files.
 
     Raises:
         UsageError: it is a training run, or not finished.
         ReleaseError: files were changed.
     """
-    check_whole(got)
-    run = got.run
+    check_whole(fetched)
+    run = fetched.run
     if run is None:
-        raise UsageError(f"{got.release.reference} is a {got.release.kind}; only a run can be reproduced")
+        raise UsageError(f"{fetched.release.reference} is a {fetched.release.kind}; only a run can be reproduced")
     manifest = run.manifest()
     if manifest.is_training_run:
-        parts = comma_join(str(link.release) for link in got.release.links if link.role == "part")
+        parts = comma_join(str(link.release) for link in fetched.release.links if link.role == "part")
         raise UsageError(
             f"{run.run_id} is a training run; reproduce the releases of its games instead: {parts or 'none'}; "
-            f"to repeat the training: nip-run {shlex.quote(str(got.folder))}"
+            f"to repeat the training: nip-run {shlex.quote(str(fetched.folder))}"
         )
     if manifest.status not in PLAYED:
         raise UsageError(f"{run.run_id} is {manifest.status} and has no numbers to reproduce")
-    if lacks_rows(got):
-        raise UsageError(f"{got.release.reference}: {what_is_needed(got)}")
+    if lacks_rows(fetched):
+        raise UsageError(f"{fetched.release.reference}: {what_is_needed(fetched)}")
     return run
 
 
@@ -98,5 +98,5 @@ def suffixed(run_id: str, suffix: str) -> str:
     return run_id[: LONGEST_RUN_ID - len(suffix) - MAX_PART_SUFFIX] + suffix
 
 
-def link_of(got: FetchedRelease) -> Mapping[str, str]:
-    return {"release": str(got.release.reference), "sha256": got.sha256}
+def link_of(fetched: FetchedRelease) -> Mapping[str, str]:
+    return {"release": str(fetched.release.reference), "sha256": fetched.sha256}

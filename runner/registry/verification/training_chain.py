@@ -38,7 +38,7 @@ class ChainResult:
         return bool(self.different) or any(part.different for part in self.parts)
 
 
-def chain_of(got: FetchedRelease, registry: Registry, results: Results) -> ChainResult:
+def chain_of(fetched: FetchedRelease, registry: Registry, results: Results) -> ChainResult:
     """Replay every part of a training run, and check that each was played by the models that the part before it made.
 
     A part that is missing or cannot be replayed is reported, and the others are replayed.
@@ -47,13 +47,13 @@ def chain_of(got: FetchedRelease, registry: Registry, results: Results) -> Chain
         ReleaseError: one of its files was changed.
         Interrupted: a signal stopped a replay.
     """
-    run = got.run
+    run = fetched.run
     assert run is not None
-    check_whole(got)
+    check_whole(fetched)
     stages = read_stages(run.path, run.manifest().identity)
     different: list[str] = []
     parts: dict[str, ReplayResult] = {}
-    for link in got.release.links:
+    for link in fetched.release.links:
         if link.role == "part" and link.release is not None:
             try:
                 reference = parse(link.release, Kind.RUN)
@@ -75,8 +75,8 @@ def chain_of(got: FetchedRelease, registry: Registry, results: Results) -> Chain
 
 
 def _run_of(part: ReplayResult) -> RunFolder:
-    assert part.got.run is not None
-    return part.got.run
+    assert part.fetched.run is not None
+    return part.fetched.run
 
 
 def different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:

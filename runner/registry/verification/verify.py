@@ -77,11 +77,11 @@ def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path |
         return
     with TemporaryDirectory(prefix=".nip-run-") as temporary:
         try:
-            got = get(registry, entry.reference, Path(temporary) / "got", tables=False)
+            fetched = get(registry, entry.reference, Path(temporary) / "got", tables=False)
         except ReleaseError as error:
             yield str(error)
             return
-        yield from (_without_folder(temporary, line) for line in _with_unexpected_errors(_wrong_records(got)))
+        yield from (_without_folder(temporary, line) for line in _with_unexpected_errors(_wrong_records(fetched)))
 
 
 def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
@@ -103,15 +103,19 @@ def _without_folder(temporary: str, line: str) -> str:
 def wrong_in_got(folder: Path) -> Iterator[str]:
     """Yield what is wrong in a folder that `get` wrote: each changed file, and the run's records."""
     try:
-        got = opened(folder)
+        fetched = opened(folder)
     except ReleaseError as error:
         yield str(error)
         return
-    ignored = EDITABLE if got.release.kind == Kind.RUN else frozenset[str]()
-    wrong = [*find_changed_files(got, lambda path: path not in ignored).values(), *_added_files(got), *_wrong_lock(got)]
+    ignored = EDITABLE if fetched.release.kind == Kind.RUN else frozenset[str]()
+    wrong = [
+        *find_changed_files(fetched, lambda path: path not in ignored).values(),
+        *_added_files(fetched),
+        *_wrong_lock(fetched),
+    ]
     yield from wrong
-    if got.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
-        yield from _with_unexpected_errors(_wrong_records(got))
+    if fetched.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
+        yield from _with_unexpected_errors(_wrong_records(fetched))
 
 
 def edited(folder: Path) -> list[str]:
@@ -120,80 +124,80 @@ def edited(folder: Path) -> list[str]:
     Raises:
         UsageError, ReleaseError: as `opened`.
     """
-    got = opened(folder)
-    return sorted(find_changed_files(got, EDITABLE.__contains__)) if got.release.kind == Kind.RUN else []
+    fetched = opened(folder)
+    return sorted(find_changed_files(fetched, EDITABLE.__contains__)) if fetched.release.kind == Kind.RUN else []
 
 
-def _wrong_lock(got: FetchedRelease) -> Iterator[str]:
+def _wrong_lock(fetched: FetchedRelease) -> Iterator[str]:
     try:
-        check_lock(got.folder, got.release)
+        check_lock(fetched.folder, fetched.release)
     except ReleaseError as error:
-        yield f"{got.folder}: {error}"
+        yield f"{fetched.folder}: {error}"
 
 
-def find_changed_files(got: FetchedRelease, is_selected: Callable[[str], bool]) -> dict[str, str]:
+def find_changed_files(fetched: FetchedRelease, is_selected: Callable[[str], bool]) -> dict[str, str]:
     """Return, by path, a message for each file of a release that is selected by its path and was changed."""
     messages = {}
-    for entry in (entry for entry in got.release.files if is_selected(entry.path)):
+    for entry in (entry for entry in fetched.release.files if is_selected(entry.path)):
         try:
-            with open_to_read(got.folder / entry.path) as source:
+            with open_to_read(fetched.folder / entry.path) as source:
                 checked_copy(source, entry, lambda _: None)
         except ReleaseError as error:
-            messages[entry.path] = f"{got.folder}: {error}"
+            messages[entry.path] = f"{fetched.folder}: {error}"
         except OSError as error:
-            messages[entry.path] = f"{got.folder}: {entry.path} cannot be read: {error.strerror}"
+            messages[entry.path] = f"{fetched.folder}: {entry.path} cannot be read: {error.strerror}"
     return messages
 
 
-def _added_files(got: FetchedRelease) -> Iterator[str]:
+def _added_files(fetched: FetchedRelease) -> Iterator[str]:
     """Yield files in `data/` that are not the release's; other folders may have the user's own files."""
-    expected = {entry.path for entry in got.release.files} | {f"{DATA}/{name}" for name in DERIVED}
+    expected = {entry.path for entry in fetched.release.files} | {f"{DATA}/{name}" for name in DERIVED}
     expected |= {ROWS} if PIN in expected else set()
-    for parent, _, names in os.walk(got.folder / DATA):
+    for parent, _, names in os.walk(fetched.folder / DATA):
         for name in names:
-            path = Path(parent, name).relative_to(got.folder).as_posix()
+            path = Path(parent, name).relative_to(fetched.folder).as_posix()
             if path not in expected:
-                yield f"{got.folder}: {path} is not a file of the release"
+                yield f"{fetched.folder}: {path} is not a file of the release"
 
 
-def _wrong_records(got: FetchedRelease) -> Iterator[str]:
+def _wrong_records(fetched: FetchedRelease) -> Iterator[str]:
     try:
-        run = got.run
+        run = fetched.run
         assert run is not None
-        if lacks_rows(got):  # only the journal can be checked without them
+        if lacks_rows(fetched):  # only the journal can be checked without them
             manifest = run.manifest()
             yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
         else:
             yield from wrong_in_run(run)
-        if not got.is_training_run and got.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
-            yield f"{got.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
+        if not fetched.is_training_run and fetched.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
+            yield f"{fetched.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
         with suppress(JournalError):  # a damaged log, which is reported above
             yield from (f"{DATA}/{line}" for line in torn_logs(run, run.manifest().identity))
-        yield from _wrong_facts(got, run)
-        yield from wrong_beside(got, run, ignored=frozenset(edited(got.folder)))
+        yield from _wrong_facts(fetched, run)
+        yield from wrong_beside(fetched, run, ignored=frozenset(edited(fetched.folder)))
     except NipRunError as error:
         yield str(error)
 
 
-def _wrong_facts(got: FetchedRelease, run: RunFolder) -> Iterator[str]:
+def _wrong_facts(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
     """Yield facts of the release, which boards show, that its own files contradict."""
-    facts, manifest = got.release.facts, run.manifest()
+    facts, manifest = fetched.release.facts, run.manifest()
     recorded = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
     for name, value in recorded.items():
         if name in facts and not is_same(facts[name], value):
-            yield f"{got.release.reference}: its facts say {name} {facts[name]!r}, but its manifest.json {value!r}"
-    yield from (f"{got.release.reference}: {wrong}" for wrong in wrong_kind(run, facts))
+            yield f"{fetched.release.reference}: its facts say {name} {facts[name]!r}, but its manifest.json {value!r}"
+    yield from (f"{fetched.release.reference}: {wrong}" for wrong in wrong_kind(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
         accuracy = accuracy_of(read_json(run.metrics)) or {}
         for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
             if not is_same(value, accuracy.get(name)):
-                yield f"{got.release.reference}: its facts say accuracy.{name} {value!r}, but its metrics.json " + (
+                yield f"{fetched.release.reference}: its facts say accuracy.{name} {value!r}, but its metrics.json " + (
                     repr(accuracy.get(name))
                 )
     hashes = {"run": manifest.identity, "game": manifest.game_sha256}
     for name, value in hashes.items():
-        if got.release.identity.get(name, value) != value:
-            yield f"{got.release.reference}: its identity ({name}) is not that of its manifest.json"
+        if fetched.release.identity.get(name, value) != value:
+            yield f"{fetched.release.reference}: its identity ({name}) is not that of its manifest.json"
 
 
 def wrong_in_run(folder: RunFolder) -> Iterator[str]:
