@@ -158,7 +158,7 @@ class RedactionRules:
         return self._redact_text(text)
 
     def redact_message(self, text: str) -> str:
-        """Redact a message of a program; unlike free text, it means a host of the spec even by a plain word."""
+        """Redact a message of a program, where a plain word that is the name of a spec's host means that host."""
         text = self._redact_text(text)
         for pattern in self._hosts:
             text = self._substitute(pattern, NOT_PUBLISHED, text, ADDRESS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from runner.base.errors import ProviderRefusal, UsageError
@@ -86,13 +86,6 @@ def _matches(key: str, pattern: str) -> bool:
     )
 
 
-def fresh_name(fetched: FetchedRelease, results: Results) -> str:
-    """Return the id of the run that plays a fetched run again; a run that was interrupted is continued."""
-    run = fetched.run
-    assert run is not None
-    return results.name_for(suffixed(run.run_id, "-fresh"), again=True)
-
-
 def played_anew(
     fetched: FetchedRelease,
     plan: AnyPlan,
@@ -102,9 +95,10 @@ def played_anew(
     metric: str = RANKING_METRIC,
     margin: float = MARGIN,
     watch: Watch | None = None,
-    name: Callable[[FetchedRelease, Results], str] = fresh_name,
 ) -> FreshPlay:
     """Play a fetched run again with the reader's key, and compare it with the published one.
+
+    The new run is called RUN-fresh. If it was interrupted, it continues.
 
     Raises:
         ProviderRefusal: the model no longer exists, or the provider refuses for another reason.
@@ -113,15 +107,11 @@ def played_anew(
     run = fetched.run
     assert run is not None
     assert isinstance(plan, Plan)
-    which = WhichRun(run_id=name(fetched, results))
-    plan, _ = as_begun(plan, results, which)
+    name = results.name_for(suffixed(run.run_id, "-fresh"), again=True)
+    plan, _ = as_begun(plan, results, WhichRun(run_id=name))
+    options = RunOptions(watch=watch, allowed_keys=allowed, reproduces=link_of(fetched))
     try:
-        result = run_plan(
-            plan,
-            results,
-            str(which.run_id),
-            RunOptions(watch=watch, allowed_keys=allowed, reproduces=link_of(fetched)),
-        )
+        result = run_plan(plan, results, name, options)
     except ProviderRefusal as error:
         raise ProviderRefusal(
             f"cannot be run{': model gone' if error.no_such_model else ''}. {error}",
