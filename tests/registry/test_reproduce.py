@@ -276,7 +276,8 @@ def test_a_part_that_is_gone_or_was_played_by_another_model_breaks_the_chain(
         got = get(there, parse(reference), tmp_path / "got")
         found = chain_of(got, there, Results(tmp_path / "results"))
     assert any(last.name in line and "is not published" in line for line in found.different), found.different
-    named = {part.fetched.run.run_id: part.fetched.run.manifest() for part in found.parts if part.fetched.run is not None}
+    runs = (part.fetched.run for part in found.parts)
+    named = {run.run_id: run.manifest() for run in runs if run is not None}
     other = {
         run_id: replace(one, agents=tuple({**row, "model": "another"} for row in one.agents))
         for run_id, one in named.items()
