@@ -17,8 +17,9 @@ from runner.documents.releases.reference import Kind
 from runner.documents.yaml_reader import read
 from runner.game.protocols.loader import load_protocol
 from runner.registry.components.drafts import component_draft
-from runner.registry.components.files import prompts_identity, protocol_identity
+
 from runner.results.provenance.manifest_writer import new_manifest
+from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.spec.loader import load_spec, load_specs
 from tests.support.components import naming
@@ -53,7 +54,7 @@ def test_a_protocol_has_the_hash_that_runs_of_it_have(tmp_path: Path) -> None:
     file = shutil.copy(package_data.PROTOCOLS / "debate.yaml", tmp_path / "council.yaml")
     made = bundle(Path(file), Kind.PROTOCOL)
     assert made.contents["protocol.yaml"] == (package_data.PROTOCOLS / "debate.yaml").read_bytes()
-    assert made.release.identity == {"protocol": protocol_identity(load_protocol("debate"))}
+    assert made.release.identity == {"protocol": tagged_hash("protocol", protocol_content(load_protocol("debate")))}
     assert made.release.facts["agents"] == {"prover0": "prover", "prover1": "prover", "verifier": "verifier"}
 
 
@@ -74,7 +75,7 @@ def test_prompts_have_the_hashes_that_runs_have_and_say_what_they_use(tmp_path: 
     templates = made.release.facts["templates"]
     assert hashes.items() <= {name: one["sha256"] for name, one in templates.items()}.items()
     everything = {name: one["sha256"] for name, one in templates.items()}
-    assert made.release.identity == {"prompts": prompts_identity(everything)}
+    assert made.release.identity == {"prompts": tagged_hash("prompts", everything)}
     assert made.release.facts["columns"] == ["question", "solution"]
     assert "max_response_words" in templates["prover"]["variables"]
 

@@ -186,7 +186,7 @@ def test_a_lock_that_is_damaged_is_refused_with_its_line(tmp_path: Path) -> None
 
 def test_a_pin_is_never_changed_silently(tmp_path: Path) -> None:
     lock = Lock(tmp_path / LOCK).add({TERSE: LockedPin("0" * 64, "file:/r")})
-    with pytest.raises(TakenError, match=r"pinned to sha256:000000000000 from file:/r, and git:other has sha256:1111"):
+    with pytest.raises(TakenError, match=r"pinned to sha256:000000000000 from file:/r, but git:other has sha256:1111"):
         lock.add({TERSE: LockedPin("1" * 64, "git:other")})
     assert Lock.read(lock.path) == lock
 

@@ -132,7 +132,7 @@ def test_a_model_trained_for_one_more_step_and_published_again_is_shown_for_what
     ours = training("mine", THREE, TWO, group={"base_model": TWO})
     own = measured("end", THREE)  # of one's own runs nothing is left out
     assert rollouts_behind(own, FIRST, SECOND, ours) == (30, False)
-    assert any(mark.startswith("goes on from run/acme/second@1 (it") for mark in marks(own, FIRST, SECOND, ours))
+    assert any(mark.startswith("ancestor run/acme/second@1 (it") for mark in marks(own, FIRST, SECOND, ours))
     assert rollouts_behind(end, cut) == (10, True)  # where the run it took is not here, its name says that there is one
     assert f"{TWO} is a fine-tuned model, and its training is not here" in marks(end, cut)
 

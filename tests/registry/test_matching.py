@@ -46,7 +46,7 @@ def test_each_row_is_matched_once(recorded: str, missing: list[str], added: list
     assert [one.key[0] for one in pairs if one.recomputed is None] == added
     assert len(pairs) == len(again.split()) + len(added)
     places = recorded.split()
-    assert all(places[one.place - 1] == one.key[0] for one in pairs if one.recorded is not None)
+    assert all(places[one.position - 1] == one.key[0] for one in pairs if one.recorded is not None)
     out_of_place = [one.key[0] for one in pairs if one.moved]
     assert (bool(out_of_place), set(moved) <= set(out_of_place)) == (bool(moved), True)
 

@@ -225,7 +225,9 @@ def test_a_value_under_a_key_that_says_secret_is_told_by_file_and_key(line: str,
     key = line.partition(":")[0]
     body = f"models:\n  m:\n    extra_body:\n      deep:\n        {line}\n"
     said = list(secret_settings({"data/spec.yaml": body.encode()}))
-    assert [one.partition(" holds")[0] for one in said] == [f"data/spec.yaml: models.m.extra_body.deep.{key}"] * is_told
+    assert [one.partition(" has a value")[0] for one in said] == [
+        f"data/spec.yaml: models.m.extra_body.deep.{key}"
+    ] * is_told
     assert not any("1234567890" in one for one in said)
 
 

@@ -149,11 +149,11 @@ class Store:
             raise NotPublished(f"{reference} is not installed")
         try:
             remove_folder(folder)
-            parent = folder.parent
+            current = folder.parent
             with suppress(OSError):  # not empty: other releases of its name, owner or kind
-                while parent != self.root:
-                    parent.rmdir()
-                    parent = parent.parent
+                while current != self.root:
+                    current.rmdir()
+                    current = current.parent
         except OSError as error:
             raise ReleaseError(f"cannot remove {folder}: {error.strerror}") from error
 

@@ -21,7 +21,7 @@ def marks_of(session: LineageSession, ancestry: Ancestry, contact: Contact | Non
         marks.append(str(contact))
     for origin in ancestry.origins:
         if origin.is_undeclared and origin.makers:
-            marks.append(f"continues from {describe_makers(origin)}, which its own lineage omits")
+            marks.append(f"ancestor {describe_makers(origin)}, which its own lineage omits")
         elif origin.missing_run is not None:
             marks.append(f"ancestor {missing[origin.missing_run]} is not here: the effort of its training is not known")
         elif origin.reason is not None:

@@ -19,7 +19,7 @@ def check_registry(folder: Path) -> None:
     if not folder.exists():
         raise ReleaseError(f"no registry is at {folder}: there is no such folder{_suggest_registry(folder)}")
     if not folder.is_dir():
-        raise ReleaseError(f"no registry is at {folder}: that is a file")
+        raise ReleaseError(f"no registry is at {folder}: it is a file")
     if not _has_releases(folder) and any(not _is_allowed_file(name) for name in _names(folder)):
         inside = next((name for name in _names(folder) if _has_releases(folder / name)), None)
         hint = "" if inside is None else f"; did you mean {str(folder / inside)!r}?"

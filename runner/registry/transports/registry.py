@@ -132,7 +132,7 @@ class Registry:
         try:
             data = small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
             if digest(data) != entry.sha256:
-                raise ReleaseError(f"{MANIFEST} or {CHECKSUM} is damaged: the hash in the one is not that of the other")
+                raise ReleaseError(f"{MANIFEST} is damaged, or {CHECKSUM} is: the hashes differ")
             release = Release.from_bytes(data, self.limits)
         except (ReleaseError, NewerFormatError) as error:
             raise type(error)(f"{where}: {error}") from error

@@ -136,7 +136,7 @@ def test_the_first_digits_of_two_hashes_are_no_release(tmp_path: Path) -> None:
     made = [bundle(str(number).encode(), name=f"n{number}") for number in range(20)]
     publish(tmp_path, *made)
     first = min(made, key=lambda one: one.sha256)
-    with pytest.raises(UsageError, match=r"start of \d+ releases; give more digits"):
+    with pytest.raises(UsageError, match=r"matches \d+ releases; give more digits"):
         registry(tmp_path).find(Digest(""))
     assert registry(tmp_path).find(Digest(first.sha256[:12])).sha256 == first.sha256
 

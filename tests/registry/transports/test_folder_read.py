@@ -89,7 +89,7 @@ def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
     ("typed", "said"),
     [
         ("registri", "there is no such folder; did you mean 'registry'"),
-        ("registry/run/acme/tiny/1/README.md", "that is a file"),
+        ("registry/run/acme/tiny/1/README.md", "it is a file"),
         (".", "it has other files, but no release; did you mean '.*/registry'"),
         ("registry/run/acme/tiny/1", "it has other files, but no release$"),
     ],
@@ -102,7 +102,7 @@ def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typ
 
 def test_a_file_takes_no_release(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ReleaseError, match="that is a file"):
+    with pytest.raises(ReleaseError, match="it is a file"):
         publish(tmp_path / "file", bundle())
 
 
