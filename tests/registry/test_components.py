@@ -17,7 +17,6 @@ from runner.documents.releases.reference import Kind
 from runner.documents.yaml_reader import read
 from runner.game.protocols.loader import load_protocol
 from runner.registry.components.drafts import component_draft
-
 from runner.results.provenance.manifest_writer import new_manifest
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
