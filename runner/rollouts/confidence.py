@@ -1,4 +1,4 @@
-"""How sure the verifier was of a game's verdict: what it stated, and what its tokens' log-probabilities say."""
+"""The verifier's confidence in a game's verdict: as stated, and by the log-probabilities of its tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORCED: Final = "force_guess decides in the verifier's place"
 
 
 class Confidence(NamedTuple):
-    """P(accept) by either way, None where it is not asked for or not known; and why it is not known, or a bound."""
+    """P(accept) by each method, or None if it is not requested or unknown; `note` says why it is unknown or a bound."""
 
     stated: float | None = None
     logprob: float | None = None
@@ -29,68 +29,70 @@ class Confidence(NamedTuple):
 
 
 def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call], decision: int) -> Confidence:
-    """The confidence of a game's last verdict: of votes, the mean P(accept) of all that decided.
+    """Return the confidence of a game's last verdict; for several votes, the mean P(accept) of those that decided.
 
-    Each vote's own, whichever way it went: those of the majority alone are surer than the panel is, since they were
-    chosen by their verdict. A vote whose P(accept) is not known is left out, and the note says so.
+    The votes of the minority count too. The majority's alone would overstate the confidence of all votes, because they
+    are selected by their verdict. A vote with unknown P(accept) is left out, and the note says so.
     """
-    wanted = verifier.hyper_params.verdict
-    if wanted.confidence is None or decision == Decision.NONE:
+    settings = verifier.hyper_params.verdict
+    if settings.confidence is None or decision == Decision.NONE:
         return Confidence()
     if forced_decision(verifier.protocol_handler, decision) is not None:
         return Confidence(note=FORCED)
     round_ = len(rounds) - 1
     answers = list(_answers(verifier, rounds[-1], calls, round_))
-    stated = [_stated(verifier, text, round_) for text, _ in answers] if wanted.states else []
-    read = [_read(call) for _, call in answers] if wanted.reads_logprobs else []
-    notes = [*(_stated_note(stated) if wanted.states else ()), *_logprob_notes(read)]
-    return Confidence(_mean(stated), _mean([one.value for one in read]), "; ".join(notes) or None)
+    stated = [_stated_confidence(verifier, text, round_) for text, _ in answers] if settings.states else []
+    by_logprobs = [_logprob_confidence(call) for _, call in answers] if settings.reads_logprobs else []
+    notes = [*(_stated_note(stated) if settings.states else ()), *_logprob_notes(by_logprobs)]
+    return Confidence(_mean(stated), _mean([p_accept.value for p_accept in by_logprobs]), "; ".join(notes) or None)
 
 
 def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -> Iterator[tuple[str, Call | None]]:
-    """The text of each deciding vote, or of the only verdict, with the answer that gave it."""
+    """Yield the text of each deciding vote, or of the only verdict, with the call that returned it."""
     name = verifier.agent_name
-    own = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
+    verifier_calls = [
+        call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None
+    ]
     if not last.votes:
         text, attempt = last.raw[name], last.calls[name] - 1
-        yield text, next((call for call in own if (call.raw_message, call.attempt) == (text, attempt)), None)
+        yield text, next((call for call in verifier_calls if (call.raw_message, call.attempt) == (text, attempt)), None)
         return
     for vote, decision in enumerate(last.votes):
         if decision != Decision.NONE:
-            call = _taken(verifier, [call for call in own if call.vote == vote], round_, decision)
+            call = _counted_call(verifier, [call for call in verifier_calls if call.vote == vote], round_, decision)
             yield ("" if call is None else call.raw_message or ""), call
 
 
-def _taken(verifier: Agent, answers: Sequence[Call], round_: int, decision: int) -> Call | None:
-    """The answer that was counted as a vote: of its last attempt the first that gives the verdict, else the last."""
-    end = max((call.attempt for call in answers), default=0)
-    last = [call for call in answers if call.attempt == end]
-    fits = (call for call in last if call.error is None and _decision(verifier, call, round_) == decision)
-    return next(fits, last[-1] if last else None)
+def _counted_call(verifier: Agent, answers: Sequence[Call], round_: int, decision: int) -> Call | None:
+    """Return the call that counted as a vote: the first of its last attempt with this verdict, or else the last."""
+    last_attempt = max((call.attempt for call in answers), default=0)
+    candidates = [call for call in answers if call.attempt == last_attempt]
+    matching = (call for call in candidates if call.error is None and _decision_of(verifier, call, round_) == decision)
+    return next(matching, candidates[-1] if candidates else None)
 
 
-def _decision(verifier: Agent, call: Call, round_: int) -> int | None:
+def _decision_of(verifier: Agent, call: Call, round_: int) -> int | None:
     try:
         return verifier.parse(call.raw_message or "", round_).decision
     except GenerationError:
         return None
 
 
-def _stated(verifier: Agent, text: str, round_: int) -> float | None:
+def _stated_confidence(verifier: Agent, text: str, round_: int) -> float | None:
     try:
         return verifier.parse(text, round_).confidence
     except GenerationError:
         return None
 
 
-def _read(taken: Call | None) -> PAccept:
-    """What the log-probabilities say."""
-    return PAccept(None, NO_LOGPROBS) if taken is None or taken.p_accept is None else taken.p_accept
+def _logprob_confidence(call: Call | None) -> PAccept:
+    """Return P(accept) by the log-probabilities of a call."""
+    return PAccept(None, NO_LOGPROBS) if call is None or call.p_accept is None else call.p_accept
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    present = [value for value in values if value is not None]
+    return math.fsum(present) / len(present) if present else None
 
 
 def _stated_note(stated: Sequence[float | None]) -> Iterator[str]:
@@ -98,13 +100,13 @@ def _stated_note(stated: Sequence[float | None]) -> Iterator[str]:
         yield UNREADABLE if _mean(stated) is None else UNREADABLE_VOTES
 
 
-def _logprob_notes(read: Sequence[PAccept]) -> Iterator[str]:
-    known = any(one.value is not None for one in read)
-    for note in dict.fromkeys(one.note for one in read if one.note is not None):
-        some = known and note != BOUND
-        yield f"{BY_LOGPROBS}{'of some votes: ' if some else ''}{note}"
+def _logprob_notes(values: Sequence[PAccept]) -> Iterator[str]:
+    any_known = any(value.value is not None for value in values)
+    for note in dict.fromkeys(value.note for value in values if value.note is not None):
+        prefix_needed = any_known and note != BOUND
+        yield f"{BY_LOGPROBS}{'of some votes: ' if prefix_needed else ''}{note}"
 
 
 def is_bound(note: str | None) -> bool:
-    """Whether a rollout's `confidence_note` says that its log-probabilities only bound P(accept)."""
+    """Return whether a rollout's `confidence_note` says that its log-probabilities only bound P(accept)."""
     return note is not None and f"{BY_LOGPROBS}{BOUND}" in note

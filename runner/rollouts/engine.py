@@ -1,7 +1,7 @@
-"""Jobs into rollouts: one event loop, games that advance independently, results in the order of the plan.
+"""The engine: plays jobs concurrently in one event loop and returns rollouts in the order of the plan.
 
-A tree of responses is a game that others branch off: at each step one answer is the game's own, and each further one
-begins a game that has the same rounds behind it.
+A tree of responses is a game with branches: at each step, the first answer continues the game, and each further answer
+starts a branch that has the same rounds before it.
 """
 
 from __future__ import annotations
@@ -31,53 +31,54 @@ from runner.rollouts.stop_switch import Stopped, StopSwitch
 T = TypeVar("T")
 
 AHEAD = 4
-"""How many times the concurrency a game may be ahead of the slowest unfinished one."""
+"""How far in the plan a game may be ahead of the slowest unfinished one, as a multiple of the concurrency."""
 
 MIN_AHEAD = 1024
+"""The lower bound of that distance, in games."""
 
 REFUSED_SECONDS = 0.5
-"""How long calls in flight may still come in once the provider has refused one: it tells the others at once too."""
+"""Time to wait for calls in flight after the provider refused one. It is short: a provider refuses the others too."""
 
 UNREACHABLE_SECONDS = 30.0
-"""The same once a server was given up: another one may be at work on answers that are billed."""
+"""Time to wait for calls in flight after a server was given up: other servers may be working on billed answers."""
 
 STOPS_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
-"""What keeps all games from going on, where calls in flight may still come in."""
+"""Errors that stop all games, after a wait for the calls in flight."""
 
 
 @dataclass
 class Engine:
-    """Plays games with agents over one way to ask models."""
+    """Plays games: connects the rules, the agents and the function that calls their models."""
 
     protocol: Protocol
     agents: Mapping[str, Agent]
     complete: Complete
     failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
-    """The failed attempts behind a finished rollout."""
+    """Returns the failed attempts of a finished rollout."""
     ended: Callable[[Job], None] = lambda _: None
-    """Told of each game, and each branch of a tree, that was played to its end, whatever that is."""
+    """Called with each game, or branch of a tree, that has ended, with any outcome."""
     swapped: Mapping[str, Agent] = field(default_factory=dict)
-    """The agents of games in which two seats have exchanged their players."""
+    """The agents of games with swapped seats."""
     shape: TreeShape | None = None
-    """The shape of the trees that are played; None: single games."""
+    """The shape of the trees to play; None for single games."""
     branch: Callable[[Job, int], Job] = lambda job, _: job
-    """One branch of a tree as a job of its own."""
+    """Returns one branch of a tree as a job of its own."""
     script: Callable[[GameParts, Sequence[Round]], GameScript] = play_game
-    """The games: how each goes on after the rounds that were played of it."""
+    """Starts or continues a game after the given rounds."""
     siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
-    """The numbers of the other plays of a job's datapoint in which an agent opens as it does in this one."""
+    """Returns the numbers of the other jobs in which an agent gets the same first prompt; see `Plan.siblings`."""
     sharing: frozenset[str] = frozenset()
-    """The model groups that ask for the answers of sibling samples in one call."""
+    """The model groups that request the answers for sibling samples in one call."""
     stop: StopSwitch = field(default_factory=StopSwitch)
     slots: Slots | None = None
-    """The places for games that this run shares with others; None: it has all that it wants."""
+    """The slots for games that this run shares with others; None if the run is not limited by others."""
     order: int = 0
-    """Its place among those runs."""
+    """The position of this run among those that share the slots."""
     check_budget: Callable[[], None] = lambda: None
-    """Raises `BudgetExhausted` where a run of the same budget was refused a call: no new game begins."""
+    """Raises `BudgetExhausted` if a run with the same budget was refused a call, so that no new game starts."""
     exhausted: BudgetExhausted | None = None
     _refused_at: float | None = None
-    _moved: asyncio.Event = field(default_factory=asyncio.Event)
+    _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
     def of_plan(cls, plan: Plan, complete: Complete, **options: Any) -> Self:
@@ -90,48 +91,49 @@ class Engine:
         )  # fmt: skip
 
     def __post_init__(self) -> None:
-        self.stop.wakes(self._moved)
+        self.stop.wakes(self._progress)
 
     async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
-        """Play every job, `concurrency` at once; its rollouts go to `results` when its turn comes.
+        """Play every job, at most `concurrency` at once, and put its rollouts into `results`.
 
         Raises:
-            ProviderRefusal, RunError, JournalError: what stops the whole run. Calls in flight are given up; after a
-                refusal, those that are not back in a moment.
-            Stopped: the run was asked to stop; games already begun were left where they are.
-            BudgetExhausted: the budget does not allow the rest; games that it allowed were played to their end.
+            ProviderRefusal, RunError, JournalError: an error stops the whole run. Calls in flight are canceled; after a
+                refusal, only if they have not returned within a short time.
+            Stopped: the run was asked to stop. Games in progress were left unfinished.
+            BudgetExhausted: the budget does not allow the remaining games. Games that it allowed were finished.
         """
 
         async def worker() -> None:
             for job in jobs:
-                self._begin()
+                self._check_may_start()
                 while not results.has_room(job.index):
-                    self._moved.clear()
-                    await self._moved.wait()
-                    self._begin()
+                    self._progress.clear()
+                    await self._progress.wait()
+                    self._check_may_start()
                 try:
                     async with self._slot():
                         results.put(job.index, await self.play(job))
                 except BudgetExhausted as error:
-                    # Games that were begun may still fit what is reserved for others now; new ones may not.
+                    # Games in progress may still fit into the budget that is reserved for others now; new games may
+                    # not.
                     self.exhausted = error
                     raise
                 finally:
-                    self._moved.set()
-                # A provider that answers at once never waits, and signals need the loop.
+                    self._progress.set()
+                # A provider that answers at once never suspends this task, but the loop must get to handle signals.
                 await asyncio.sleep(0)
 
         tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
         try:
             await _all_or_first_failure(tasks)
         except STOPS_ALL as error:
-            await self._let_come_in(tasks, error)
+            await self._await_calls_in_flight(tasks, error)
             raise
         finally:
             await cancel_all(tasks)
 
-    async def _let_come_in(self, tasks: Sequence[asyncio.Task[Any]], error: NipRunError) -> None:
-        """Ask nothing new, and wait for what is in flight: it may be answered, and billed."""
+    async def _await_calls_in_flight(self, tasks: Sequence[asyncio.Task[Any]], error: NipRunError) -> None:
+        """Send no new requests, and wait for the calls in flight, which may be answered and billed."""
         self.stop.stop_all()
         now = asyncio.get_running_loop().time()
         self._refused_at = now if self._refused_at is None else self._refused_at
@@ -141,70 +143,75 @@ class Engine:
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        """A place for one game, where they are shared."""
+        """Hold a slot for one game, if slots are shared."""
         if self.slots is None:
             yield
             return
         await self.slots.enter(self.order)
         try:
-            self._begin()
+            self._check_may_start()
             yield
         finally:
             self.slots.leave()
 
-    def _begin(self) -> None:
-        """Raise what keeps new games from starting."""
+    def _check_may_start(self) -> None:
+        """Raise an error if no new game may start.
+
+        Raises:
+            Stopped: the run is stopping.
+            BudgetExhausted: the budget is exhausted.
+        """
         self.stop.check()
         if self.exhausted is not None:
             raise self.exhausted
         self.check_budget()
 
     async def play(self, job: Job) -> list[Rollout]:
-        """Play one game to its end, whatever that is; or one tree, whose branches come in order."""
-        return sorted(await self._branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
+        """Play one game or tree, and return its rollout, or those of all branches in order."""
+        return sorted(await self._play_branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
     def _parts(self, job: Job) -> GameParts:
         return GameParts(self.protocol, self.swapped if job.swapped else self.agents, job, self.failed_calls)
 
-    async def _branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
-        """Play a game on after these rounds, and every branch that leaves it in round `start` or later."""
+    async def _play_branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
+        """Continue a game after these rounds, and play every branch that leaves it in round `start` or later."""
         parts = self._parts(job)
         script = self.script(parts, rounds)
-        others: list[asyncio.Task[list[Rollout]]] = []
+        branches: list[asyncio.Task[list[Rollout]]] = []
         unfinished: BaseException | None = None
         rollouts = []
         try:
             try:
-                rollouts.append(await self._line(parts, script, start, others))
+                rollouts.append(await self._play_line(parts, script, start, branches))
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
-            await _all_unless_fatal(others)
+            await _all_unless_fatal(branches)
         except STOPS_ALL as error:
-            await self._let_come_in(others, error)
+            await self._await_calls_in_flight(branches, error)
             raise
         finally:
             script.close()
-            await cancel_all(others)
-        for task in others:
+            await cancel_all(branches)
+        for task in branches:
             rollouts.extend(task.result())
         if unfinished is not None:
             raise unfinished
         return rollouts
 
-    def _fork(self, job: Job, turn: PendingTurn) -> Iterator[asyncio.Task[list[Rollout]]]:
-        """Begin a branch for each further answer to a step."""
+    def _start_branches(self, job: Job, turn: PendingTurn) -> Iterator[asyncio.Task[list[Rollout]]]:
+        """Start a branch for each answer to a step beyond the first."""
         for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
-            yield asyncio.create_task(self._branches(self.branch(job, repeat), tuple(turn.rounds), turn.round + 1))
+            yield asyncio.create_task(self._play_branches(self.branch(job, repeat), tuple(turn.rounds), turn.round + 1))
 
-    async def _line(
-        self, parts: GameParts, script: GameScript, start: int, others: list[asyncio.Task[list[Rollout]]]
+    async def _play_line(
+        self, parts: GameParts, script: GameScript, start: int, branches: list[asyncio.Task[list[Rollout]]]
     ) -> Rollout:
-        """Play one game to its end; tasks that play the branches off it are added to `others`."""
+        """Play one game, and add the tasks that play its branches to `branches`."""
         try:
             turn = next(script)
             while True:
                 if turn.round >= start:
-                    others.extend(self._fork(parts.job, turn))
+                    branches.extend(self._start_branches(parts.job, turn))
                 try:
                     replies = await self._replies(parts, turn)
                 except GAME_FAILURES as failure:
@@ -222,7 +229,7 @@ class Engine:
         opening = not any(played.raw for played in turn.rounds)
 
         def siblings(agent: str) -> Sequence[int]:
-            """The plays whose answer to this step may come in the same call."""
+            """Return the numbers of the jobs whose answer to this step may come in the same call."""
             if self.shape is not None:
                 return self.shape.siblings(job.repeat, turn.round)
             return self.siblings(job, agent) if opening else ()
@@ -238,31 +245,31 @@ class Engine:
 
         if len(turn.speakers) == 1:
             (name,) = turn.speakers
-            return {name: await agents[name].respond(observation, complete, together=self._together)}
+            return {name: await agents[name].respond(observation, complete, together=self._await_replies)}
         speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
         tasks = [
-            asyncio.create_task(agents[name].respond(observation, complete, together=self._together))
+            asyncio.create_task(agents[name].respond(observation, complete, together=self._await_replies))
             for name in speakers
         ]
-        await self._together(tasks)
+        await self._await_replies(tasks)
         return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
 
-    async def _together(self, tasks: Sequence[asyncio.Task[Reply]]) -> None:
-        """Wait for all speakers of a round, or all votes on a verdict; what stops the whole run stops the wait."""
+    async def _await_replies(self, tasks: Sequence[asyncio.Task[Reply]]) -> None:
+        """Wait for all speakers of a round or all votes on a verdict; an error that stops the run ends the wait."""
         try:
             await _all_unless_fatal(tasks)
         except STOPS_ALL as error:
-            await self._let_come_in(tasks, error)
+            await self._await_calls_in_flight(tasks, error)
             raise
         finally:
             await cancel_all(tasks)
 
 
 async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
-    """Wait for all speakers of a round, or all branches; only what stops the whole run stops the wait.
+    """Wait for all tasks of a game; only an error that stops the whole run ends the wait.
 
-    What ends the game alone lets the others finish: their answers are paid for, and which of two such failures
-    came first is chance. `task.result()` then raises the first in the protocol's order.
+    If an error ends only this game, the other tasks finish, because their answers are paid for and the order of two
+    such failures is random. `task.result()` then raises the first failure in the protocol's order.
     """
     pending: set[asyncio.Task[T]] = set(tasks)
     while pending:
@@ -274,7 +281,7 @@ async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
 
 
 async def _all_or_first_failure(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all tasks. A failure ends the wait at once, except one for which all are awaited."""
+    """Wait for all tasks; `Stopped` and `BudgetExhausted` are raised after all have ended, other failures at once."""
     pending: set[asyncio.Task[None]] = set(tasks)
     stopped: BaseException | None = None
     while pending:

@@ -1,4 +1,4 @@
-"""A plan into calls, tokens and cost by model group, before anything is called."""
+"""The estimate of a plan's calls, tokens and cost by model group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ WORDS_TO_TOKENS = 1.4
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What one model group will be asked, from the shortest possible games to the longest without retries."""
+    """The expected calls, tokens and cost of one model group, without retries.
+
+    Each pair is for the shortest and the longest possible games.
+    """
 
     group: str
     model: str
@@ -31,55 +34,61 @@ class CostEstimate:
 
 
 def estimates(plan: Plan) -> list[CostEstimate]:
-    """Calls, tokens and cost of a plan by model group, without retries.
+    """Estimate the calls, tokens and cost of a plan by model group, without retries.
 
-    Tokens of prompts are rough: four bytes each. Answers go from the word limit to the most a model may say.
+    Prompt tokens are approximate: four bytes each. Answers range from the word limit to the model's output limit.
 
     Raises:
         SpecError: templates fail when they are rendered.
     """
     check_templates(plan)
     if plan.debates is not None:
-        return _rows(plan, *_judging(plan))
+        return _rows(plan, *_judging_counts(plan))
     shortest, longest = _played_rounds(plan.spec.protocol)
-    low, high = _usage(plan, shortest, most=False), _usage(plan, longest, most=True)
-    return _rows(plan, low, high)
+    shortest_counts, high = _usage(plan, shortest, most=False), _usage(plan, longest, most=True)
+    return _rows(plan, shortest_counts, high)
 
 
-def _judging(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:
-    """What the judge of another run's debates will be asked: its prompts are known, its answers short or long."""
+def _judging_counts(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:
+    """Count the tokens of judging another run's debates, with short and with long answers; the prompts are known."""
     prompts, votes = list(judged_prompts(plan)), plan.spec.experiment.votes
     judge = plan.agents()[plan.spec.protocol.verifier_name]
-    calls, said = len(prompts) * votes, sum(prompts) * votes
-    short, long = (
-        {judge.model_group: _Counts(calls, said, _answer_tokens(judge, most=most) * calls)} for most in (False, True)
+    calls, prompt_tokens = len(prompts) * votes, sum(prompts) * votes
+    shortest, longest = (
+        {judge.model_group: _Counts(calls, prompt_tokens, _answer_tokens(judge, most=most) * calls)}
+        for most in (False, True)
     )
-    return short, long
+    return shortest, longest
 
 
 def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -> list[CostEstimate]:
-    rows, doubted = [], plan.spec.unconfirmed_prices
+    rows, unconfirmed = [], plan.spec.unconfirmed_prices
     for group in sorted(low.keys() | high.keys()):
         settings = plan.spec.experiment.models[group]
-        a, b = low.get(group, _Counts()), high.get(group, _Counts())
-        price = budget_price(settings, doubted=group in doubted)
-        cost = None if price is None else (_cost(price, a), _cost(price, b))
+        lower, upper = low.get(group, _Counts()), high.get(group, _Counts())
+        price = budget_price(settings, doubted=group in unconfirmed)
+        cost = None if price is None else (_cost(price, lower), _cost(price, upper))
         rows.append(
             CostEstimate(
-                group, settings.name, (a.calls, b.calls), (a.prompt, b.prompt), (a.completion, b.completion), cost
+                group,
+                settings.name,
+                (lower.calls, upper.calls),
+                (lower.prompt, upper.prompt),
+                (lower.completion, upper.completion),
+                cost,
             )
         )
     return rows
 
 
 def _cost(price: Pricing, counts: _Counts) -> float:
-    """The cost of calls that are all like the average one: a price may depend on the length of a call's prompt."""
+    """Return the cost if every call is like the average one; a price may depend on the length of a call's prompt."""
     calls = max(counts.calls, 1)
     return calls * price.cost_of(Usage(round(counts.prompt / calls), round(counts.completion / calls)))
 
 
 def _answer_tokens(agent: Agent, *, most: bool) -> int:
-    """How long an answer is: as long as the agent is asked to make it, or, at most, as its model's limit allows."""
+    """Return an answer's length in tokens: by the agent's word limit or, with `most`, by the model's output limit."""
     words = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
     limit = answer_limit(agent.model_settings)
     return words if limit is None else limit if most else min(words, limit)
@@ -89,18 +98,18 @@ BYTES_PER_TOKEN = 4
 
 
 def answer_bytes(plan: Plan) -> int:
-    """What is said in the shortest possible games, if every answer is as long as its agent is asked to make it."""
+    """Estimate the bytes of all answers in the shortest possible games, if each has the length of its word limit."""
     if plan.debates is not None:
         return _judging_bytes(plan)
     shortest, _ = _played_rounds(plan.spec.protocol)
-    said = 0
+    words_total = 0
     for swapped in plan.casts:
         agents = plan.agents(swapped=swapped)
         for round_ in range(shortest):
-            speaking = _speaking(plan, round_, swapped=swapped)
-            words = sum(games * agents[name].agent_params.max_response_words for name, games in speaking.items())
-            said += words * (1 if plan.shape is None else plan.shape.responses ** (round_ + 1))
-    return int(said * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
+            games_by_agent = _games_by_speaker(plan, round_, swapped=swapped)
+            words = sum(games * agents[name].agent_params.max_response_words for name, games in games_by_agent.items())
+            words_total += words * (1 if plan.shape is None else plan.shape.responses ** (round_ + 1))
+    return int(words_total * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
 
 
 def _judging_bytes(plan: Plan) -> int:
@@ -110,7 +119,7 @@ def _judging_bytes(plan: Plan) -> int:
 
 
 def total_cost(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
-    """The sums by model group."""
+    """Return the sum of the estimates of each model group."""
     rows: dict[str, CostEstimate] = {}
     for new in estimates:
         old = rows.get(new.group)
@@ -118,18 +127,18 @@ def total_cost(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
     return list(rows.values())
 
 
-def _sum(one: CostEstimate, other: CostEstimate) -> CostEstimate:
+def _sum(first: CostEstimate, second: CostEstimate) -> CostEstimate:
     def pair(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
         return a[0] + b[0], a[1] + b[1]
 
     cost = None
-    if one.cost_usd is not None and other.cost_usd is not None:
-        cost = (one.cost_usd[0] + other.cost_usd[0], one.cost_usd[1] + other.cost_usd[1])
+    if first.cost_usd is not None and second.cost_usd is not None:
+        cost = (first.cost_usd[0] + second.cost_usd[0], first.cost_usd[1] + second.cost_usd[1])
     return replace(
-        one,
-        calls=pair(one.calls, other.calls),
-        prompt_tokens=pair(one.prompt_tokens, other.prompt_tokens),
-        completion_tokens=pair(one.completion_tokens, other.completion_tokens),
+        first,
+        calls=pair(first.calls, second.calls),
+        prompt_tokens=pair(first.prompt_tokens, second.prompt_tokens),
+        completion_tokens=pair(first.completion_tokens, second.completion_tokens),
         cost_usd=cost,
     )
 
@@ -142,15 +151,15 @@ class _Counts:
 
 
 def _played_rounds(protocol: Protocol) -> tuple[int, int]:
-    """The number of rounds of the shortest and of the longest game."""
+    """Return the number of rounds of the shortest and of the longest game."""
     first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
     return first + 1, protocol.max_message_rounds
 
 
 def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
-    """Tokens of all games of so many rounds, from each datapoint's rendered system message.
+    """Count the tokens of all games if each has `rounds` rounds, from each datapoint's rendered system message.
 
-    An answer is as long as its word limit; with `most`, as long as its model may make it.
+    An answer has the length of its word limit, or with `most` of its model's output limit.
     """
     totals: dict[str, _Counts] = {}
     for swapped in plan.casts:
@@ -167,30 +176,30 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, most: boo
         first = protocol.first_active_round(name)
         if first is not None:
             system[name] = sum(estimated_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points)
-    said = 0
+    previous = 0
     last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))
     for round_ in range(rounds):
-        spoken = 0
+        spoken_now = 0
         answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
-        for name, games in _speaking(plan, round_, swapped=swapped).items():
+        for name, games in _games_by_speaker(plan, round_, swapped=swapped).items():
             agent = agents[name]
             answer = _answer_tokens(agent, most=most)
             row = totals.setdefault(agent.model_group, _Counts())
             row.calls += games * answers
-            row.prompt += (system[name] * repeats + said * len(points) * repeats) * games * answers // plan.blocks
+            row.prompt += (system[name] * repeats + previous * len(points) * repeats) * games * answers // plan.blocks
             row.completion += answer * games * answers
             if round_ == last_verdict and name == protocol.verifier_name:
-                more = games * answers * (plan.spec.experiment.votes - 1)
-                row.calls += more
-                row.prompt += (system[name] * repeats + said * len(points) * repeats) * more // plan.size
-                row.completion += answer * more
+                extra_calls = games * answers * (plan.spec.experiment.votes - 1)
+                row.calls += extra_calls
+                row.prompt += (system[name] * repeats + previous * len(points) * repeats) * extra_calls // plan.size
+                row.completion += answer * extra_calls
             message = _answer_tokens(agent, most=False)
-            spoken = max(spoken, message) if protocol.step(round_).draw == "one" else spoken + message
-        said += spoken
+            spoken_now = max(spoken_now, message) if protocol.step(round_).draw == "one" else spoken_now + message
+        previous += spoken_now
 
 
-def _speaking(plan: Plan, round_: int, *, swapped: bool | None) -> Mapping[str, int]:
-    """How many games with these seats each agent speaks in, in a round that all of them reach."""
+def _games_by_speaker(plan: Plan, round_: int, *, swapped: bool | None) -> Mapping[str, int]:
+    """Return, by agent, the number of games with these seats that it speaks in, in a round that all games reach."""
     protocol = plan.spec.protocol
     if protocol.step(round_).draw == "all":
         return dict.fromkeys(protocol.can_be_active(round_), plan.size // len(plan.casts))

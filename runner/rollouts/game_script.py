@@ -1,6 +1,6 @@
-"""One game as a generator without I/O: it yields turns, is sent the replies to them, and returns the rollout.
+"""One game as a generator without I/O: it yields turns, is sent the replies, and returns the rollout.
 
-The engine answers the turns by asking models, `runner.rollouts.recorded_games` from records.
+The engine gets the replies from models, `runner.rollouts.recorded_games` from a journal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
 from runner.rollouts.stop_switch import Stopped
 
 GameScript = Generator[PendingTurn, Mapping[str, Reply], Rollout]
-"""A game: yields who must speak, is sent the replies, or has a failure thrown in that keeps them from coming."""
+"""A game: yields the turn, is sent its replies (or has the failure thrown in), and returns the rollout."""
 
 _OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
     (ContentFilterError, Outcome.REFUSED),
@@ -43,12 +43,13 @@ _OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
 GAME_FAILURES = tuple(kind for kind, _ in _OUTCOMES)
 """Errors that end one game and not the run.
 
-A request that the server cannot read was not refused by a model or a policy: as `refused` it would count as a wrong
-verdict, and its run would rank. It failed in transport: no verdict, no rank, and the same command asks again.
+A malformed request counts as failed in transport, not as refused: no model or policy refused it. As `refused` it would
+count as a wrong verdict in a run that ranks. As `transport_failed` it has no verdict, the run does not rank, and the
+same command requests it again.
 """
 
 TURN_FAILURES = (*GAME_FAILURES, Stopped, BudgetExhausted)
-"""Errors that end one speaker's turn and not the answers that the other speakers have paid for."""
+"""Errors that end one speaker's turn. The other speakers' answers are paid for and are awaited."""
 
 
 def outcome_of(failure: BaseException) -> Outcome:
@@ -58,20 +59,20 @@ def outcome_of(failure: BaseException) -> Outcome:
 
 @dataclass(frozen=True)
 class GameParts:
-    """The parts of one game that do not change while it is played, and the calls that are made for it."""
+    """The parts of one game that do not change while it is played, and the calls made for it."""
 
     protocol: Protocol
     agents: Mapping[str, Agent]
     job: Job
     failed_calls: Callable[[Job], Sequence[Call]]
-    """The failed attempts, which the rollout lists, too."""
+    """Returns the failed attempts of a job, which its rollout also lists."""
     calls: list[Call] = field(default_factory=list)
-    """The calls so far; whoever answers the turns adds them."""
+    """The calls so far; the code that answers the turns appends to it."""
 
     def rollout(self, rounds: Sequence[Round], *, decision: int, outcome: Outcome, error: str | None) -> Rollout:
-        """Build the record of the game, which is over."""
+        """Return the record of the finished game."""
         protocol, job = self.protocol, self.job
-        # The order in which simultaneous speakers were answered is chance; rows are in the protocol's.
+        # Simultaneous speakers are answered in random order; the rows are in the protocol's order.
         names, calls = protocol.agent_names, [*self.calls, *self.failed_calls(job)]
         calls.sort(key=lambda call: (call.round, names.index(call.agent), call.vote, call.attempt, call.error is None))
         rewards = episode_rewards(protocol, rounds, is_labelled=job.datapoint.label is not None)
@@ -85,7 +86,7 @@ class GameParts:
 
 
 def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
-    """Play one game; `rounds` continues one that was begun."""
+    """Play one game, continuing after `rounds`."""
     job = parts.job
     label = job.datapoint.label
     game = play(parts.protocol, seed=job.seed, label=label, prover_stance=job.prover_stance, rounds=rounds)
@@ -107,15 +108,15 @@ def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
 
 
 def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterator[Call]:
-    """Return one call for each answer of a completion; the tokens stand with the first."""
+    """Yield one call for each answer of a completion; the first has the token counts of all."""
     usage, with_logprobs = completion.usage, has_logprobs(completion)
     is_estimated = usage.estimated and agent.model_settings.traits.metered
-    reads = agent.is_verifier and agent.hyper_params.verdict.reads_logprobs
+    reads_logprobs = agent.is_verifier and agent.hyper_params.verdict.reads_logprobs
     for index, choice in enumerate(completion.choices):
         is_first = index == 0
-        looks = (with_logprobs or reads) and choice.text is not None
-        verdict = agent.verdict_span(choice.text or "", sample.round) if looks else None
-        fork = agent.verdict_fork(choice.text or "") if verdict is not None and reads else None
+        needs_span = (with_logprobs or reads_logprobs) and choice.text is not None
+        verdict = agent.verdict_span(choice.text or "", sample.round) if needs_span else None
+        fork = agent.verdict_fork(choice.text or "") if verdict is not None and reads_logprobs else None
         yield Call(
             sample.round,
             sample.agent,
@@ -127,7 +128,7 @@ def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterato
             error=choice.refusal,
             reasoning=choice.reasoning,
             verdict_logprobs=logprobs_of_span(completion, index, verdict) if verdict and with_logprobs else None,
-            p_accept=p_accept(completion, index, fork) if verdict is not None and reads else None,
+            p_accept=p_accept(completion, index, fork) if verdict is not None and reads_logprobs else None,
             paid=not completion.from_cache,
             vote=sample.vote,
             usage_estimated=is_estimated and is_first,

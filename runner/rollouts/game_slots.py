@@ -1,4 +1,4 @@
-"""Places for games, shared by runs that are played at the same time."""
+"""Slots for games, shared by runs that are played at the same time."""
 
 from __future__ import annotations
 
@@ -8,58 +8,58 @@ import itertools
 
 
 class Slots:
-    """At most `size` games at once, of all runs together; a free place goes to the first run that waits for one."""
+    """A limit of `size` concurrent games for all runs together; a free slot goes to the first waiting run in order."""
 
     def __init__(self, size: int) -> None:
         self._free = size
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
-        self._woken: list[asyncio.Event] = []
-        self._come: set[int] = set()
+        self._events: list[asyncio.Event] = []
+        self._playing: set[int] = set()
 
     async def enter(self, order: int) -> None:
-        """Wait for a place for a game of the run that has this place in the order of runs."""
+        """Wait for a slot for a game of the run with this position in the order of runs."""
         self.come(order)
         if self._free > 0:
             self._free -= 1
             return
-        place = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (order, next(self._numbers), place))
+        slot = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (order, next(self._numbers), slot))
         try:
-            await place
+            await slot
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self.leave()  # the place was given in the same moment
+            if slot.done() and not slot.cancelled():
+                self.leave()  # the slot was assigned in the same moment
             raise
 
     def leave(self) -> None:
-        """Give a place back."""
+        """Release a slot."""
         while self._waiting:
-            _, _, place = heapq.heappop(self._waiting)
-            if not place.done():
-                place.set_result(None)
+            _, _, slot = heapq.heappop(self._waiting)
+            if not slot.done():
+                slot.set_result(None)
                 return
         self._free += 1
-        self._wake()
+        self._notify()
 
     def come(self, order: int) -> None:
-        """A run has come so far that it takes all places that it can."""
-        if order not in self._come:
-            self._come.add(order)
-            self._wake()
+        """Record that a run has started to play games, and so takes every slot that it can use."""
+        if order not in self._playing:
+            self._playing.add(order)
+            self._notify()
 
     def has_come(self, order: int) -> bool:
-        return order in self._come
+        return order in self._playing
 
     @property
     def has_free(self) -> bool:
-        """Whether there is a place that no run waits for."""
+        """Whether there is a slot that no run waits for."""
         return self._free > 0
 
     def wakes(self, event: asyncio.Event) -> None:
-        """Set this event whenever a place is free that nobody waited for, and whenever a run has come."""
-        self._woken.append(event)
+        """Set this event whenever a slot becomes free that no run waits for, and whenever a run starts its games."""
+        self._events.append(event)
 
-    def _wake(self) -> None:
-        for event in self._woken:
+    def _notify(self) -> None:
+        for event in self._events:
             event.set()

@@ -1,4 +1,4 @@
-"""What a game depends on, as content to hash; and the keys of a spec that a run may change when it goes on."""
+"""The content that a game's identity hashes, and the spec keys that may change when a run resumes."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ MUTABLE_KEYS = (
     "cache",
     "agents.*.freeze",
 )
-"""Keys that a run may change when it goes on: they decide how much is played and how, not what a rollout is."""
+"""Keys that may change when a run resumes: they decide how much is played and how, not what a rollout is."""
 
 
 MUTABLE_MODEL_KEYS = (
     "base_url", "api_key_env", "headers", "session_id", "timeout", "price", "requests_per_minute", "tokens_per_minute",
     "share_prompts", "batch", "batch_wait", "batch_poll", "lineage",
 )  # fmt: skip
-"""Keys of every model group that a run may change: where it is served, its key, its price, our patience."""
+"""Keys of a model group that may change when a run resumes: its address, API key, price and time limits."""
 
 
 LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answer_words")
-"""Keys of every model group that came after 0.1.0: where one is null, a run is the one that it was then."""
+"""Keys of a model group added after 0.1.0. If one is null, the run's identity is the same as in 0.1.0."""
 
 
 LATER_SELECTION_KEYS = ("labels", "ids", "explode")
-"""Keys of the selection that came after 0.1.0: where one is as by default, a run is the one that it was then."""
+"""Keys of the dataset selection added after 0.1.0. If one has its default, the identity is the same as in 0.1.0."""
 
 
 def selects_by_group(settings: DatasetSettings) -> bool:
-    """Whether the groups decide which datapoints are played, or in which order; they always decide the errors."""
+    """Whether groups decide which datapoints are played or in what order. (They always determine standard errors.)"""
     return settings.group_by is not None and (settings.shuffle or settings.balance != "none")
 
 
 def selection_content(settings: DatasetSettings) -> dict[str, Any]:
-    """How the datapoints are chosen from their file. The limit is left out: it makes a run longer or shorter."""
-    said = to_plain(settings)
-    content = {name: said[name] for name in ("columns", "split", "filter", "balance", "shuffle")}
+    """Return how datapoints are selected from their file, without the limit, which makes a run longer or shorter."""
+    plain = to_plain(settings)
+    content = {name: plain[name] for name in ("columns", "split", "filter", "balance", "shuffle")}
     default = to_plain(DatasetSettings(path=settings.path))
-    content |= {name: said[name] for name in LATER_SELECTION_KEYS if said[name] != default[name]}
+    content |= {name: plain[name] for name in LATER_SELECTION_KEYS if plain[name] != default[name]}
     return {**content, "group_by": settings.group_by} if selects_by_group(settings) else content
 
 
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
-    """A protocol's content for hashing: its rules and the parameters in force, without names for people."""
+    """Return a protocol's content for hashing: its rules and the parameters in effect, without its display names."""
     file = to_plain(protocol.file)
     return {
         **{name: file[name] for name in ("agents", "channels", "cycle")},
@@ -74,10 +74,11 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
 
 
 def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, Any]:
-    """What of a model group a game depends on; not where it is served, nor its key, price or patience.
+    """Return the settings of a model group that a game depends on; not its address, API key, price or time limits.
 
-    Of a run that it replays, the hash of its journal (`replayed`) and not its folder, which may be moved. A chat format
-    is left out where it is that of 0.1.0, which knew no other: what was played by it is the same game.
+    For a group that replays a run, the content has the hash of that run's journal (`replayed`) and not its folder,
+    which may be moved. The chat format is omitted if it is the only one that 0.1.0 had, so that such games stay the
+    same.
     """
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run", "chat_format")]
     content = {name: to_plain(getattr(settings, name)) for name in names}
@@ -88,12 +89,12 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
 
 
 def design_content(stances: str | None, seats: tuple[str, str] | None) -> dict[str, Any]:
-    """What pairs the games of a run; nothing where each stands alone, as in 0.1.0."""
+    """Return how the games of a run are paired; empty if they are not, as in 0.1.0."""
     return {**({} if stances is None else {"stances": stances}), **({} if seats is None else {"seats": list(seats)})}
 
 
 def verdict_content(experiment: Experiment) -> dict[str, Any]:
-    """How a verdict is written and what is recorded of it, with what came after 0.1.0 only where it is in use."""
+    """Return how a verdict is written and recorded; settings added after 0.1.0 only if they are used."""
     verdict, format_ = experiment.verdict, to_plain(experiment.decision_format)
     if not verdict.states:
         del format_["confidence"]
@@ -102,7 +103,7 @@ def verdict_content(experiment: Experiment) -> dict[str, Any]:
 
 
 def judging_content(spec: Spec) -> dict[str, Any]:
-    """What a game depends on of how verdicts are asked for; nothing where that is as in 0.1.0."""
+    """Return how verdicts are requested; empty if that is as in 0.1.0."""
     experiment = spec.experiment
     content: dict[str, Any] = {} if experiment.votes == 1 else {"votes": experiment.votes}
     if experiment.rejudge is not None and spec.rejudged is not None:
@@ -112,5 +113,5 @@ def judging_content(spec: Spec) -> dict[str, Any]:
 
 
 def agent_content(agent: AgentSettings) -> dict[str, Any]:
-    """What of an agent's settings a game depends on; not whether it is trained afterwards."""
+    """Return the settings of an agent that a game depends on; not whether the agent is trained afterwards."""
     return {name: value for name, value in to_plain(agent).items() if name != "freeze"}

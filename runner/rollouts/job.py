@@ -1,4 +1,4 @@
-"""One game to play, as a plain value."""
+"""A game that is to be played, as a plain value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.spec.datasets.loader import Datapoint
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One game to play. `index` is its place in the run's tables, nothing more."""
+    """A game that is to be played. `index` is only its position in the run's tables."""
 
     index: int
     rollout_id: str
@@ -20,17 +20,17 @@ class Job:
     repeat: int
     seed: int
     stance: int | None = None
-    """What provers argue here, of opposed ones the first, where each datapoint is played both ways; else None."""
+    """The stance that provers argue (of opposed provers, the first) if the spec key `stances` plays both; else None."""
     swapped: bool | None = None
-    """Whether two seats have exchanged their players, where each datapoint is played both ways; else None."""
+    """Whether the two agents in the spec key `seats` have exchanged their models; None if `seats` is not set."""
     stances_exchanged: bool | None = None
-    """Whether opposed provers have exchanged their stances, where each datapoint is played both ways; else None."""
+    """Whether opposed provers have exchanged their stances; None if each datapoint is played one way only."""
 
     @property
     def number(self) -> int:
-        """Which play of its datapoint it is, over the plays of every block: the `repeat` of its samples.
+        """The number of this game among all games of its datapoint; it is the `repeat` of the game's samples.
 
-        A block of two plays a repeat has the numbers 2 * repeat and 2 * repeat + 1, so that a run can get more repeats.
+        The two games of a block have the numbers 2 * repeat and 2 * repeat + 1, so that repeats can be added to a run.
         """
         number = self.repeat
         for variant in (self.stance, self.swapped):
@@ -40,10 +40,10 @@ class Job:
 
     @property
     def prover_stance(self) -> int:
-        """What provers argue whose stance the protocol leaves to the game: its own, or its datapoint's."""
+        """The stance for provers whose stance the protocol does not fix: the job's own, or else the datapoint's."""
         return self.datapoint.prover_stance if self.stance is None else self.stance
 
     def observation(self, round_: int, rounds: Sequence[Round]) -> Observation:
-        """What an agent knows in a round of this game, with these rounds behind it."""
+        """Return what an agent can observe in a round of this game, after the rounds played so far."""
         point = self.datapoint
         return Observation(round_, rounds, point.columns, self.seed, self.prover_stance, point.id, self.number)

@@ -1,4 +1,4 @@
-"""Debates that are judged again: the judge alone is asked, about what the agents of another run said."""
+"""Judging the debates of another run: only the judge's model is called."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.rollouts.recorded_debates import Debate, verdict_rounds
 from runner.rollouts.rollout import Outcome, RoundVerdict
 
 _NO_VERDICT = (GenerationError, RefusedError, ContextExceededError)
-"""Failures of a verdict on the way, after which the debate goes on to its end all the same.
+"""Failures of a verdict before the last one, after which judging continues.
 
-Only a failure of transport is one of the whole game: the next process asks again.
+A failure of transport instead ends the game, so that the next process requests the verdict again.
 """
 
 
 def judged_rounds(plan: Plan, job: Job) -> list[int]:
-    """Return the rounds in which a job's judge is asked, the last one last."""
+    """Return the rounds in which a job's judge gives a verdict, in order."""
     debate, rejudge = plan.debate(job), plan.spec.experiment.rejudge
     end = len(debate.rounds)
     if rejudge is None or rejudge.verdict == "last":
@@ -75,16 +75,16 @@ def _turn(parts: GameParts, debate: Debate, round_: int) -> PendingTurn:
 
 
 def _verdict(parts: GameParts, debate: Debate, round_: int, reply: Reply) -> RoundVerdict:
-    """Return a verdict on the way."""
+    """Return the judge's reply before the end of the debate as a verdict."""
     judge = parts.protocol.verifier_name
-    given = Round({judge: reply.raw}, calls={judge: reply.calls}, votes=reply.votes)
-    rounds = [*debate.rounds[:round_], given]
+    verdict_round = Round({judge: reply.raw}, calls={judge: reply.calls}, votes=reply.votes)
+    rounds = [*debate.rounds[:round_], verdict_round]
     confidence = confidence_of(parts.agents[judge], rounds, parts.calls, reply.decision)
     return RoundVerdict(round_, int(reply.decision), reply.votes, None, *confidence)
 
 
 def _judged_round(played: Round, judge: str, reply: Reply) -> Round:
-    """Return a round of the debate with what was asked for a verdict on the way."""
+    """Return a round of the debate with the calls that a verdict before its end took."""
     return replace(
         played, asked=frozenset({judge}), calls={judge: reply.calls}, cut={judge: reply.cut},
         retry_counts={judge: reply.retry_count}, token_limits={judge: reply.token_limit},
@@ -92,7 +92,7 @@ def _judged_round(played: Round, judge: str, reply: Reply) -> Round:
 
 
 def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Round], reply: Reply) -> list[Round]:
-    """Return the rounds of a debate with that of the verdict."""
+    """Return the rounds of a debate, with the round of the last verdict."""
     protocol, job = parts.protocol, parts.job
     game = play(
         protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance, rounds=rounds
@@ -111,7 +111,7 @@ def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Roun
 
 
 def judged_prompts(plan: Plan) -> Iterator[int]:
-    """The estimated tokens of each prompt that a plan's judge will get, votes and retries left out."""
+    """Yield the estimated tokens of each prompt to a plan's judge, not counting votes and retries."""
     judge = plan.agents()[plan.spec.protocol.verifier_name]
     for job in plan.jobs():
         debate = plan.debate(job)

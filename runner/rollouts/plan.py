@@ -1,7 +1,7 @@
-"""A `Spec` into the jobs of its run, with their identities, and the counts and prices known beforehand.
+"""The plan of a run: its jobs, their identities, and the number of games.
 
-Nothing here calls a model or writes a file. A rollout's id is the hash of everything its game depends on, so an
-edited prompt is another rollout, and a longer run has the shorter one's rollouts in it.
+Nothing here calls a model or writes a file. A rollout's id is the hash of everything that its game depends on. An
+edited prompt therefore gives another rollout, and a longer run includes the rollouts of a shorter one.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Plan:
 
     spec: Spec
     debates: Debates | None = None
-    """What is judged, where games of another run are; what is saved and hashed does not need them."""
+    """The debates of another run that are to be judged. Neither the saved spec nor the run's identity needs them."""
 
     def with_spec(self, spec: Spec) -> Self:
-        """The plan of another spec."""
+        """Return the plan of another spec."""
         return replace(self, spec=spec)
 
     @cached_property
     def game_hash(self) -> str:
-        """The hash of all that every game of the run shares: rules, prompts, models, the policy for answers."""
+        """The hash of what all games of the run share: rules, prompts, models and the retry policy for answers."""
         experiment, protocol = self.spec.experiment, self.spec.protocol
         groups = {agent.model for agent in experiment.agents.values()}
         return tagged_hash(
@@ -76,9 +76,9 @@ class Plan:
 
     @cached_property
     def identity(self) -> str:
-        """The hash that tells runs apart: two specs with one identity are the same run, longer or shorter."""
+        """The hash that identifies a run: specs with the same identity describe the same run, longer or shorter."""
         selection = selection_content(self.spec.experiment.dataset)
-        # Whose debates are judged says which dataset it is; their run's copy grows with it.
+        # The judged run determines the dataset, and the copy of its dataset grows with that run.
         source = None if self.spec.rejudged is not None else self.spec.dataset.source_sha256
         return tagged_hash(
             "run",
@@ -93,19 +93,19 @@ class Plan:
 
     @property
     def mutable_keys(self) -> tuple[str, ...]:
-        """The keys that are not in the identity; `*` is any one name."""
-        of_groups = () if selects_by_group(self.spec.experiment.dataset) else ("dataset.group_by",)
-        return MUTABLE_KEYS + of_groups + tuple(f"models.*.{name}" for name in MUTABLE_MODEL_KEYS)
+        """The spec keys that do not change the identity; `*` matches any one name."""
+        group_keys = () if selects_by_group(self.spec.experiment.dataset) else ("dataset.group_by",)
+        return MUTABLE_KEYS + group_keys + tuple(f"models.*.{name}" for name in MUTABLE_MODEL_KEYS)
 
     @property
     def sharing(self) -> frozenset[str]:
-        """The model groups that ask for the answers of sibling samples in one call."""
+        """The model groups that request the answers for sibling samples in one call."""
         models, trees = self.spec.experiment.models, self.shape is not None
         return frozenset(name for name, settings in models.items() if settings.shares(trees=trees))
 
     @cached_property
     def shares_between_games(self) -> bool:
-        """Whether one call may bring answers to several games of a datapoint."""
+        """Whether one call may return answers for several games of a datapoint."""
         return bool(self.sharing) and self.shape is None
 
     @property
@@ -114,7 +114,7 @@ class Plan:
 
     @property
     def games(self) -> Plan:
-        """What a plan of either kind is asked for: here itself."""
+        """The plan itself; a training plan returns the plan of its games."""
         return self
 
     def all_games(self) -> list[Plan]:
@@ -122,18 +122,18 @@ class Plan:
 
     @property
     def shard(self) -> Shard | None:
-        """Which part of the run is played; ids, seeds and samples are those of the whole run. None: all of it."""
+        """The part of the run to play, with the ids, seeds and samples of the full run; None for all of it."""
         return self.spec.shard
 
     @cached_property
     def points(self) -> Sequence[Datapoint]:
-        """The datapoints that are played: all, or those of the shard."""
+        """The datapoints to play: all, or those of the shard."""
         points = self.spec.dataset.datapoints
         return points if self.shard is None else self.shard.points(points)
 
     @cached_property
     def share(self) -> Experiment:
-        """The experiment with the limits that hold for this process: of a shard, its share of each."""
+        """The experiment with the limits for this process: a shard gets its share of each limit."""
         experiment, shard = self.spec.experiment, self.shard
         if shard is None:
             return experiment
@@ -145,44 +145,44 @@ class Plan:
 
     @cached_property
     def shape(self) -> TreeShape | None:
-        """The shape of the trees of responses; None where single games are played."""
+        """The shape of the trees of responses; None if single games are played."""
         responses = self.spec.experiment.rollouts.num_responses_per_timestep
         return None if responses is None else TreeShape(responses, self.spec.protocol.max_message_rounds)
 
     @cached_property
     def seats(self) -> Seats | None:
-        """The two seats that exchange their players in every other game; None where no game is played both ways."""
+        """The two seats that exchange players in every other game; None if the spec does not swap seats."""
         return swapped_seats(self.spec.experiment, self.spec.protocol)
 
     @cached_property
     def variants(self) -> tuple[tuple[int | None, bool | None], ...]:
-        """The stance of each game of a block, and whether its seats are swapped; of a block of one game, None."""
+        """The (stance, swapped) pair of each game in a block; each is None if the spec does not vary it."""
         stances = (None,) if self.spec.experiment.stances is None else (0, 1)
         return tuple(product(stances, self.casts))
 
     @property
     def casts(self) -> tuple[bool | None, ...]:
-        """The ways in which seats are filled, as `Job.swapped` has them."""
+        """The values that `Job.swapped` takes in this plan."""
         return (None,) if self.seats is None else (False, True)
 
     @property
     def blocks(self) -> int:
-        """How many blocks: each datapoint's in each repeat."""
+        """The number of blocks: one for each datapoint and repeat."""
         return len(self.points) * self.spec.experiment.rollouts.per_datapoint
 
     @property
     def size(self) -> int:
-        """How many games or trees."""
+        """The number of games or trees."""
         if self.debates is not None:
-            return self._judged
+            return self._debate_count
         return self.blocks * len(self.variants)
 
     @cached_property
-    def _judged(self) -> int:
+    def _debate_count(self) -> int:
         return sum(1 for _ in self.jobs())
 
     def jobs(self) -> Iterator[Job]:
-        """Every game or tree in the order of play, the plays of a block together; or each that there is a debate of."""
+        """Yield every game or tree in the order of play, block by block; if debates are judged, only those with one."""
         if self.debates is None:
             return self._every_job()
         debated = (job for job in self._every_job() if key_of(job) in self.debates.by_job)
@@ -190,49 +190,55 @@ class Plan:
 
     def _every_job(self) -> Iterator[Job]:
         seed = self.spec.experiment.seed
-        apart = 1 if self.shape is None else self.shape.branches
+        branches = 1 if self.shape is None else self.shape.branches
         index = 0
-        for point, number in self._plays():
-            # Not from the game's hash: the same datapoint meets the same chance under every model and in a block.
-            chance = derived_seed("rollout", seed, point.id, number)
+        for point, number in self._blocks():
+            # Not derived from the game's hash: a datapoint gets the same seed under every model and within a block.
+            game_seed = derived_seed("rollout", seed, point.id, number)
             for stance, swapped in self.variants:
-                turned = self.spec.protocol.stances_exchanged(stance)
-                yield self._named(Job(index, "", point, number * apart, chance, stance, swapped, turned))
+                stances_exchanged = self.spec.protocol.stances_exchanged(stance)
+                yield self._with_id(
+                    Job(index, "", point, number * branches, game_seed, stance, swapped, stances_exchanged)
+                )
                 index += 1
 
-    def _plays(self) -> Iterator[tuple[Datapoint, int]]:
-        """Every datapoint with the number of its play: the first of all first, so that a run cut short covers them.
+    def _blocks(self) -> Iterator[tuple[Datapoint, int]]:
+        """Yield each datapoint with each repeat.
 
-        What stops when it is decided plays one group to its end after the other, in an order drawn from the seed: what
-        was played is then a random sample of what might have been, also where the dataset is sorted.
+        The first repeat of all datapoints comes first, so that a run that is cut short covers all of them.
+
+        A run that stops once it is decided (`until`) plays group after group, in an order derived from the seed. The
+        games played so far are then a random sample, even if the dataset is sorted.
         """
         points, repeats = self.points, range(self.spec.experiment.rollouts.per_datapoint)
         if self.spec.experiment.until is None:
             yield from ((point, number) for number in repeats for point in points)
             return
         seed = self.spec.experiment.seed
-        for group in sorted(grouped(points), key=lambda one: (derived_seed("until", seed, one[0].group), one[0].group)):
+        for group in sorted(
+            grouped(points), key=lambda members: (derived_seed("until", seed, members[0].group), members[0].group)
+        ):
             yield from ((point, number) for number in repeats for point in group)
 
     def debate(self, job: Job) -> Debate:
-        """What is judged in a job."""
+        """Return the debate that a job judges."""
         assert self.debates is not None
         return self.debates.by_job[key_of(job)]
 
     def branch(self, job: Job, repeat: int) -> Job:
-        """One branch of a tree as a job of its own; chance is the whole tree's."""
-        return self._named(replace(job, repeat=repeat))
+        """Return one branch of a tree as a job of its own, with the seed of the tree."""
+        return self._with_id(replace(job, repeat=repeat))
 
-    def _named(self, job: Job) -> Job:
+    def _with_id(self, job: Job) -> Job:
         content = [self.game_hash, job.datapoint.content_hash, job.number, self.spec.experiment.seed]
         if self.debates is not None and (debate := self.debates.hashes.get(key_of(job))) is not None:
             content.append(debate)
         return replace(job, rollout_id=tagged_hash("rollout", content)[:16])
 
     def siblings(self, job: Job, agent: str) -> list[int]:
-        """The numbers of the other jobs that ask this agent the same first.
+        """Return the numbers of the other jobs in which this agent gets the same first prompt.
 
-        They are of the same datapoint, stance and seats, in the other repeats in which it speaks first too.
+        They have the same datapoint, stance and seats, and are the other repeats in which the agent speaks first too.
         """
         if self.debates is not None:
             return []
@@ -245,28 +251,28 @@ class Plan:
         ]
 
     def group_of(self, sample: SampleKey) -> str:
-        """The model group that a sample is asked of: in games with swapped seats the other seat's."""
+        """Return the model group that answers a sample; in games with swapped seats it is the other seat's."""
         return self.groups(swapped=self.seats is not None and sample.repeat % 2 == 1)[sample.agent]
 
     def groups(self, *, swapped: bool | None) -> Mapping[str, str]:
-        """The model group that plays each seat in a game."""
+        """Return the model group of each seat in a game."""
         return self._groups[bool(swapped)]
 
     @cached_property
     def _groups(self) -> dict[bool, dict[str, str]]:
-        """The model group of each seat, by whether seats are swapped."""
+        """The model group of each seat, for games without and with swapped seats."""
         agents = self.spec.experiment.agents
         cast = {False: agents, True: exchanged(agents, self.seats)}
         return {swapped: {name: agent.model for name, agent in seated.items()} for swapped, seated in cast.items()}
 
     def agents(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
-        """The agents by seat, without a connection: who plays them says how their models are asked."""
+        """Return the agents by seat, without a connection: the caller passes the function that calls their models."""
         experiment, protocol, runtime = self.spec.experiment, self.spec.protocol, AgentRuntime(self.spec.prompts)
         if swapped:
             experiment = replace(experiment, agents=exchanged(experiment.agents, self.seats))
         return {name: OpenAiWholeAgent(experiment, runtime, name, protocol) for name in protocol.agent_names}
 
     def players(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
-        """The agents by the entry of `agents` that plays them: in games with swapped seats, in the other's seat."""
+        """Return the agents by the entry of `agents` that plays them; swapped seats exchange two entries."""
         agents = self.agents(swapped=swapped)
         return exchanged(agents, self.seats) if swapped else agents

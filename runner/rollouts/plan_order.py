@@ -1,4 +1,4 @@
-"""Rollouts in the order of the plan, whatever finished first."""
+"""The buffer that puts rollouts into the order of the plan."""
 
 from __future__ import annotations
 
@@ -14,85 +14,87 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
 
 HELD_CHARACTERS = 8 << 20
-"""How much of what was said may wait in memory. A character takes up to four bytes, and what a message holds of an
-answer stands there again."""
+"""The number of characters of answers that may wait in memory.
+
+A character takes up to four bytes, and the messages of a game repeat the text of its answers.
+"""
 
 
 class Compact(Protocol):
-    """What was made of a job's rollouts already, in their place: plain, and all that is needed of them."""
+    """The outputs built from a job's rollouts, which replace the rollouts and can be pickled."""
 
     @property
     def size(self) -> int:
-        """About how many characters it takes."""
+        """The approximate size in characters."""
         ...
 
 
 Finished = Sequence[Rollout] | Compact
-"""A job's rollouts, or what was made of them."""
+"""A job's rollouts, or the outputs built from them."""
 
 
 class InOrder:
-    """Passes the rollouts of each job on in the order of the plan. At most `window` jobs that came too early wait.
+    """Passes the rollouts of each job to `sink` in the order of the plan; at most `window` jobs wait for their turn.
 
-    They wait in memory, as far as that is allowed, and beyond it in a file in `folder` that has no name.
+    They wait in memory up to `HELD_CHARACTERS`, and then in an unnamed temporary file in `folder`.
     """
 
     def __init__(self, sink: Callable[[Finished], None], window: int, folder: Path) -> None:
         self._sink = sink
         self.window = window
-        """May change while it takes rollouts."""
+        """The caller may change it at any time."""
         self._next = 0
         self._early: dict[int, tuple[Finished, int]] = {}
-        """With how much was said in them."""
-        self._held = 0
-        self._aside = _Aside(folder)
+        """The jobs that wait in memory, each with its size in characters."""
+        self._held_characters = 0
+        self._file = _RolloutFile(folder)
         self.ended = False
-        """Whether nothing is passed on any more."""
+        """Whether `end` was called, so that nothing more is passed on."""
 
     def has_room(self, index: int) -> bool:
-        """Whether the job with this index may start: it is not too far ahead of the slowest."""
+        """Whether the job with this index may start, because it is not too far ahead of the slowest one."""
         return index < self._next + self.window
 
     def put(self, index: int, rollouts: Finished) -> None:
-        """Take a job's rollouts, and pass on all whose turn has come.
+        """Accept a job's rollouts, and pass on all jobs whose turn has come.
 
         Raises:
-            RunError: they cannot be kept.
+            RunError: the rollouts cannot be written to the temporary file.
         """
         if index != self._next:
-            self._keep(index, rollouts)
+            self._store(index, rollouts)
             return
-        found: Finished | None = rollouts
-        while found is not None and not self.ended:
-            self._sink(found)
+        ready: Finished | None = rollouts
+        while ready is not None and not self.ended:
+            self._sink(ready)
             self._next += 1
-            found = self._waiting(self._next)
+            ready = self._take(self._next)
 
     def end(self) -> None:
-        """Pass nothing on from now: what was passed on last is the last."""
+        """Pass nothing more on."""
         self.ended = True
 
-    def _keep(self, index: int, rollouts: Finished) -> None:
-        said = sum(map(_said, rollouts)) if isinstance(rollouts, Sequence) else rollouts.size
-        if self._held + said > HELD_CHARACTERS:
-            self._aside.put(index, rollouts)
+    def _store(self, index: int, rollouts: Finished) -> None:
+        size = sum(map(_text_length, rollouts)) if isinstance(rollouts, Sequence) else rollouts.size
+        if self._held_characters + size > HELD_CHARACTERS:
+            self._file.put(index, rollouts)
         else:
-            self._held += said
-            self._early[index] = (rollouts, said)
+            self._held_characters += size
+            self._early[index] = (rollouts, size)
 
-    def _waiting(self, index: int) -> Finished | None:
+    def _take(self, index: int) -> Finished | None:
         if index not in self._early:
-            return self._aside.take(index)
-        rollouts, said = self._early.pop(index)
-        self._held -= said
+            return self._file.take(index)
+        rollouts, size = self._early.pop(index)
+        self._held_characters -= size
         return rollouts
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._aside.close()
+        """Close the temporary file, which deletes it."""
+        self._file.close()
 
 
-def _said(rollout: Rollout) -> int:
+def _text_length(rollout: Rollout) -> int:
     return sum(
         len(text or "")
         for call in rollout.calls
@@ -101,19 +103,19 @@ def _said(rollout: Rollout) -> int:
 
 
 class _Piece(NamedTuple):
-    """Where a job's rollouts stand in the file; their jobs stay in memory, where the plan has them anyway."""
+    """The position of a job's rollouts in the file; the jobs stay in memory, because the plan refers to them anyway."""
 
     offset: int
     size: int
     jobs: Sequence[Job] | None
-    """None where what was made of them stands there."""
+    """None if the file has the outputs built from them instead."""
 
 
-_FACTS = [field.name for field in fields(Rollout) if field.name != "job"]
+_STORED_FIELDS = [field.name for field in fields(Rollout) if field.name != "job"]
 
 
-class _Aside:
-    """Rollouts on disk. The file is made when it is needed, and begun again whenever it has become empty."""
+class _RolloutFile:
+    """Rollouts in a temporary file, which is created when needed and truncated whenever it has become empty."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -123,11 +125,11 @@ class _Aside:
 
     def put(self, index: int, rollouts: Finished) -> None:
         jobs: Sequence[Job] | None = None
-        kept: Any = rollouts
+        content: Any = rollouts
         if isinstance(rollouts, Sequence):
             jobs = [rollout.job for rollout in rollouts]
-            kept = [[getattr(rollout, name) for name in _FACTS] for rollout in rollouts]
-        data = pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
+            content = [[getattr(rollout, name) for name in _STORED_FIELDS] for rollout in rollouts]
+        data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
         try:
             if self._file is None:
                 self._file = TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by `close`
@@ -135,12 +137,12 @@ class _Aside:
             self._file.write(data)
             self._file.flush()
         except OSError as error:
-            raise self._cannot(error) from error
+            raise self._write_error(error) from error
         self._pieces[index] = _Piece(self._end, len(data), jobs)
         self._end += len(data)
 
     def take(self, index: int) -> Finished | None:
-        """A job's rollouts, which are no longer here; None where they never were."""
+        """Remove and return a job's rollouts; None if they are not stored here."""
         piece = self._pieces.pop(index, None)
         if piece is None or self._file is None:
             return None
@@ -151,18 +153,20 @@ class _Aside:
                 self._file.truncate(0)
                 self._end = 0
         except OSError as error:
-            raise self._cannot(error) from error
-        found: Any = pickle.loads(data)  # noqa: S301 - our own, from a file that has no name
+            raise self._write_error(error) from error
+        content: Any = pickle.loads(data)  # noqa: S301 - this process wrote the data, and the file has no name
         if piece.jobs is None:
-            made: Compact = found
-            return made
+            outputs: Compact = content
+            return outputs
         return [
-            Rollout(job, **dict(zip(_FACTS, facts, strict=True))) for job, facts in zip(piece.jobs, found, strict=True)
+            Rollout(job, **dict(zip(_STORED_FIELDS, values, strict=True)))
+            for job, values in zip(piece.jobs, content, strict=True)
         ]
 
-    def _cannot(self, error: OSError) -> RunError:
+    def _write_error(self, error: OSError) -> RunError:
         return RunError(
-            f"cannot keep finished rollouts in {self._folder}: {error.strerror}; what was paid for is in the journal"
+            f"cannot write finished rollouts to {self._folder}: {error.strerror}. Fix this and run the same command "
+            "again: paid answers are in the journal"
         )
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The debates of a run, as its judge left them: what was said before each verdict, to be judged again.
+"""The debates of a run up to their verdicts, to be judged again.
 
-They are saved as JSON lines: a head that says whose they are and in which context they were held, then a line each.
+They are saved as JSON lines: a header with the run and the context of its debates, then one line for each debate.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Debate:
     """One debate up to a verdict."""
 
     content: str
-    """The hash of its datapoint's content."""
+    """The hash of the datapoint's content."""
     rounds: Sequence[Round]
-    """Before the round of the verdict, whose number is their count."""
+    """The rounds before that of the verdict; the verdict's round number is their count."""
     beside: Mapping[str, Reply] = field(default_factory=dict)
-    """What the others said in the round of the verdict, which the judge has not heard."""
+    """The replies of the other agents in the verdict's round, which the judge has not seen."""
 
     @classmethod
     def of(cls, rollout: Rollout, protocol: Protocol) -> Self | str:
-        """The debate of a finished game; or why there is none to judge.
+        """Return the debate of a finished game, or the reason why it cannot be judged.
 
-        It ends where the first judge decided. One that was left undecided, or cut off, ends at the last turn up to
-        there in which its judge could decide.
+        The debate ends where the first judge decided. If the game was undecided or cut off, the debate ends at the
+        last turn in which its judge could have decided.
         """
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
             return "lost in transport"
@@ -53,35 +53,35 @@ class Debate:
             if not ends or (ends[-1] == 0 and protocol.prover_names):
                 return "cut off before anything was said that could be judged"
             end = ends[-1]
-        beside = _beside(rounds[end], protocol.verifier_name) if end < len(rounds) else {}
-        return cls(rollout.job.datapoint.content_hash, tuple(map(_spoken, rounds[:end])), beside)
+        replies = _replies_of_others(rounds[end], protocol.verifier_name) if end < len(rounds) else {}
+        return cls(rollout.job.datapoint.content_hash, tuple(map(_without_calls, rounds[:end])), replies)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "content": self.content,
-            "rounds": [_round_fields(one) for one in self.rounds],
+            "rounds": [_round_fields(round_) for round_ in self.rounds],
             "beside": {name: [reply.raw, dict(reply.messages or {})] for name, reply in self.beside.items()},
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        rounds = tuple(_round(one) for one in data["rounds"])
-        beside = {name: Reply(raw, messages or None, calls=0) for name, (raw, messages) in data["beside"].items()}
-        return cls(data["content"], rounds, beside)
+        rounds = tuple(_round(fields) for fields in data["rounds"])
+        replies = {name: Reply(raw, messages or None, calls=0) for name, (raw, messages) in data["beside"].items()}
+        return cls(data["content"], rounds, replies)
 
 
 def key_of(job: Job) -> tuple[str, int]:
-    """What tells a job from the others of its run: its datapoint, and its number among the plays of that."""
+    """Return the key of a job within its run: the datapoint and the job's number among the datapoint's games."""
     return job.datapoint.id, job.number
 
 
 def verdict_rounds(protocol: Protocol, seed: int, last: int) -> list[int]:
-    """The rounds, up to this one, in which a verdict of the verifier would count in a game with this seed."""
+    """Return the rounds up to `last` in which a verdict of the verifier counts, in a game with this seed."""
     rounds = range(min(last, protocol.last_speaking_round) + 1)
     return [i for i in rounds if protocol.can_ever_decide(i) and protocol.may_decide(i, seed)]
 
 
-def _beside(played: Round, verifier: str) -> dict[str, Reply]:
+def _replies_of_others(played: Round, verifier: str) -> dict[str, Reply]:
     return {
         name: Reply(raw, {m.channel: m.text for m in played.messages if m.agent == name} or None, calls=0)
         for name, raw in played.raw.items()
@@ -89,8 +89,8 @@ def _beside(played: Round, verifier: str) -> dict[str, Reply]:
     }
 
 
-def _spoken(played: Round) -> Round:
-    """A round as it is for those who only judge it: nobody is asked for it, so there are no calls and no retries."""
+def _without_calls(played: Round) -> Round:
+    """Return a round without calls and retries, because nothing is requested for it when a debate is judged."""
     messages = tuple(played.messages)
     return Round(dict(played.raw), messages, int(played.decision), dict(played.rewards), asked=frozenset())
 
@@ -98,15 +98,15 @@ def _spoken(played: Round) -> Round:
 def _round_fields(played: Round) -> dict[str, Any]:
     return {
         "raw": dict(played.raw),
-        "messages": [[m.channel, m.agent, m.text] for m in played.messages],
+        "messages": [[message.channel, message.agent, message.text] for message in played.messages],
         "decision": int(played.decision),
         "rewards": dict(played.rewards),
     }
 
 
 def _round(data: Mapping[str, Any]) -> Round:
-    messages = tuple(Message(*one) for one in data["messages"])
-    return _spoken(Round(data["raw"], messages, data["decision"], data["rewards"]))
+    messages = tuple(Message(*fields) for fields in data["messages"])
+    return _without_calls(Round(data["raw"], messages, data["decision"], data["rewards"]))
 
 
 @dataclass(frozen=True)
@@ -117,27 +117,27 @@ class Debates:
     identity: str
     journal_sha256: str
     context: Mapping[str, Any]
-    """What they depend on besides the datapoints, by the keys that say it; see `context_of`."""
+    """What the debates depend on other than datapoints, by spec key; see `context_of`."""
     repeats: int
-    """How often each datapoint was to be debated."""
+    """The number of repeats of each datapoint in the run."""
     left_out: Mapping[str, int]
-    """How many games of the run are not among them, by the reason."""
+    """The number of the run's games that have no debate to judge, by reason."""
     by_job: Mapping[tuple[str, int], Debate]
     stopped: str | None = None
-    """Of a run that had stopped since it was decided: that its own judge's verdicts have chosen its games."""
+    """For a run that stopped once it was decided: a note that its judge's verdicts selected its games."""
 
     @cached_property
     def hashes(self) -> Mapping[tuple[str, int], str]:
-        """Of each debate, the hash of all that was said in it."""
+        """The hash of each debate's content."""
         return {key: tagged_hash("debate", debate.to_json()) for key, debate in self.by_job.items()}
 
     def lines(self) -> bytes:
-        """As they are saved: a head, with the hash of all that follows."""
+        """Return the debates as saved: a header with the hash of the other lines, then one line for each debate."""
         rows = b"".join(
             orjson.dumps({"datapoint": point, "repeat": repeat, **debate.to_json()}, option=orjson.OPT_APPEND_NEWLINE)
             for (point, repeat), debate in self.by_job.items()
         )
-        head = {
+        header = {
             "run_id": self.run_id,
             "identity": self.identity,
             "journal_sha256": self.journal_sha256,
@@ -147,78 +147,77 @@ class Debates:
             "debates_sha256": sha256(rows).hexdigest(),
             **({} if self.stopped is None else {"stopped": self.stopped}),
         }
-        return orjson.dumps(head, option=orjson.OPT_APPEND_NEWLINE) + rows
+        return orjson.dumps(header, option=orjson.OPT_APPEND_NEWLINE) + rows
 
     @classmethod
     def from_lines(cls, lines: Iterable[bytes]) -> Self:
-        """What `lines` wrote.
+        """Read the debates that `lines` wrote.
 
         Raises:
-            ValueError, KeyError, TypeError: it did not write this, or somebody has edited it.
+            ValueError, KeyError, TypeError: the lines were edited, or `lines` did not write them.
         """
-        first, *rest = lines
-        head = orjson.loads(first)
-        if sha256(b"".join(rest)).hexdigest() != head["debates_sha256"]:
-            raise ValueError("not the debates that were saved")
+        header_line, *rest = lines
+        header = orjson.loads(header_line)
+        if sha256(b"".join(rest)).hexdigest() != header["debates_sha256"]:
+            raise ValueError("the debates differ from those that were saved")
         debates = {(row["datapoint"], row["repeat"]): Debate.from_json(row) for row in map(orjson.loads, rest)}
-        known = {
-            name: head[name] for name in ("run_id", "identity", "journal_sha256", "context", "repeats", "left_out")
+        header_fields = {
+            name: header[name] for name in ("run_id", "identity", "journal_sha256", "context", "repeats", "left_out")
         }
-        return cls(**known, by_job=debates, stopped=head.get("stopped"))
+        return cls(**header_fields, by_job=debates, stopped=header.get("stopped"))
 
     def check_same(self, before: Debates, judged: str) -> None:
-        """See that no debate has changed since a run judged those there were before; there may be more by now.
+        """Check that no debate of `before` has changed or is missing; `judged` is the run that judged them.
 
         Raises:
-            RunDirectoryError: one has, or is gone.
+            RunDirectoryError: a debate has changed or is missing.
         """
         changed = [key for key, debate in before.hashes.items() if self.hashes.get(key) != debate]
         if changed:
             raise RunDirectoryError(
-                f"{judged} has judged {counted(len(changed), 'debate')} of {self.run_id} that are others now, such as "
-                f"that of {changed[0][0]}; add --again to judge them as a run of its own"
+                f"{judged} has judged {counted(len(changed), 'debate')} of {self.run_id} that have changed since, such "
+                f"as that of datapoint {changed[0][0]}; add --again to judge the changed debates in a new run"
             )
 
     def check(self, spec: Spec) -> None:
-        """See that a spec leaves what was debated, and by whom, as it was.
+        """Check that a spec changes nothing that the debates depend on.
 
         Raises:
-            UsageError: it does not; with every key that differs.
+            UsageError: it does; the message names every key that differs.
         """
         if spec.experiment.rollouts.per_datapoint > self.repeats:
-            are = "repeat was" if self.repeats == 1 else "repeats were"
             raise UsageError(
-                f"rollouts.per_datapoint: only {self.repeats} {are} debated in {self.run_id}; leave it out, or "
-                "have more of that run played first"
+                f"rollouts.per_datapoint: {self.run_id} has only {counted(self.repeats, 'repeat')}; remove the key, or "
+                "first play more repeats of that run"
             )
-        theirs, ours = self.context, orjson.loads(orjson.dumps(context_of(spec)))
-        keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
+        recorded, current = self.context, orjson.loads(orjson.dumps(context_of(spec)))
+        differing = [key for key in {**recorded, **current} if recorded.get(key) != current.get(key)]
         contents = {point: debate.content for (point, _), debate in self.by_job.items()}
         points = spec.dataset.datapoints
         changed = [p.id for p in points if contents.get(p.id, p.content_hash) != p.content_hash]
         if changed:
-            keys.append(f"dataset ({changed[0]} is not the datapoint that was debated)")
+            differing.append(f"dataset (the content of {changed[0]} has changed since the debate)")
         elif not any(point.id in contents for point in points):
-            keys.append("dataset (none of these datapoints was debated)")
-        if keys:
+            differing.append("dataset (there is no debate of any of these datapoints)")
+        if differing:
             judge = spec.protocol.verifier_name
             group = spec.experiment.agents[judge].model
             shared = [n for n, a in spec.experiment.agents.items() if n != judge and a.model == group]
-            own = (
-                f" {judge} shares the model group {group} with {', '.join(shared)}: give it one of its own, as in "
+            hint = (
+                f" {judge} shares the model group {group} with {', '.join(shared)}: give it a separate one, as in "
                 f"'+models.judge={{model: NAME}}' agents.{judge}.model=judge."
-                if shared and any(key.startswith(f"models.{group}.") for key in keys)
+                if shared and any(key.startswith(f"models.{group}.") for key in differing)
                 else ""
             )
             raise UsageError(
-                f"the debates of {self.run_id} would be others with: {', '.join(keys)}. What may change is the judge: "
-                f"agents.{judge}, a model group of its own, its templates (prompts=FOLDER, with those alone), "
-                f"decision_format, votes, retry.{own}"
+                f"these keys would change the debates of {self.run_id}: {', '.join(differing)}. Only the judge may "
+                f"change: agents.{judge}, its own model group, its templates (prompts=FOLDER, with only those "
+                f"templates), decision_format, votes, retry.{hint}"
             )
 
 
 def context_of(spec: Spec) -> dict[str, Any]:
-    """What the debates of a spec depend on besides datapoints and judge, by the keys that say it."""
+    """Return what the debates of a spec depend on, other than datapoints and judge, by spec key."""
     experiment, protocol = spec.experiment, spec.protocol
     rules = protocol_content(protocol)
     judge = protocol.verifier_name

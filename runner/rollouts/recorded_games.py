@@ -1,4 +1,4 @@
-"""Rollouts rebuilt from recorded answers: synchronous, offline, and without asking or rendering anything."""
+"""Rollouts rebuilt from recorded answers, synchronously and offline, without rendering prompts."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ Key = TypeVar("Key")
 
 
 class NotRecordedError(NipRunError):
-    """A game needs an answer that is not recorded: it was not finished."""
+    """Raised if a game needs an answer that is not recorded, because the game was not finished."""
 
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A request whose answer is recorded. Its messages are rendered when they are read."""
+    """A request whose answer is recorded. Its messages are rendered on first access."""
 
     sample: SampleKey
     asked: RequestRecord
-    """What the journal has of the request."""
+    """The journal's record of the request."""
     agent: Agent
     observation: Observation
 
     @cached_property
     def messages(self) -> Sequence[ChatMessage]:
-        """The chat as the templates give it, before it goes over the wire."""
+        """The chat as the templates render it, before it is encoded for the provider."""
         return self.agent.prompt(self.observation)
 
     @property
     def request(self) -> Request:
-        """The request as the run made it."""
+        """The request that the run sent."""
         return self.agent.request(self.observation, self.messages, self.sample)
 
 
@@ -56,7 +56,7 @@ class RecordedGames:
     recorded: Callable[[SampleKey], CallRecord | EndedRecord | None]
     failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
     answered: list[AnsweredRequest] = field(default_factory=list)
-    """The requests of the games rebuilt so far, in the order in which a game makes them; the caller clears it."""
+    """The requests of the games rebuilt so far, in the order of each game. The caller clears this list."""
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -69,10 +69,10 @@ class RecordedGames:
         Raises:
             NotRecordedError: an answer is missing.
         """
-        return sorted(self._branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
+        return sorted(self._rollouts_from(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
-    def _branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
-        plan, found = self.plan, list[Rollout]()
+    def _rollouts_from(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
+        plan, branch_rollouts = self.plan, list[Rollout]()
         parts = GameParts(plan.spec.protocol, self._agents[bool(job.swapped)], job, self.failed_calls)
         script = self._script(parts, rounds)
         try:
@@ -80,7 +80,9 @@ class RecordedGames:
             while True:
                 if plan.shape is not None and turn.round >= start:
                     for repeat in plan.shape.siblings(job.repeat, turn.round):
-                        found += self._branches(plan.branch(job, repeat), tuple(turn.rounds), turn.round + 1)
+                        branch_rollouts += self._rollouts_from(
+                            plan.branch(job, repeat), tuple(turn.rounds), turn.round + 1
+                        )
                 try:
                     replies = self._replies(parts, turn)
                 except GAME_FAILURES as failure:
@@ -88,12 +90,12 @@ class RecordedGames:
                 else:
                     turn = script.send(replies)
         except StopIteration as end:
-            return [end.value, *found]
+            return [end.value, *branch_rollouts]
         finally:
             script.close()
 
     def _replies(self, parts: GameParts, turn: PendingTurn) -> Mapping[str, Reply]:
-        rounds = tuple(turn.rounds)  # the game appends to its list, and requests are rendered later
+        rounds = tuple(turn.rounds)  # a copy: the game appends to its list, and requests are rendered later
         observation = parts.job.observation(turn.round, rounds)
         speakers = [name for name in parts.protocol.agent_names if name in turn.speakers]
         return _all_or_first_failure(
@@ -105,14 +107,14 @@ class RecordedGames:
         first = self._vote(parts, agent, observation, 0)
         if is_final(first, votes, must_decide=agent.only_judges):
             return first
-        others = _all_or_first_failure(
+        later_votes = _all_or_first_failure(
             {vote: partial(self._vote, parts, agent, observation, vote) for vote in range(1, votes)}
         )
-        return combine_votes([first, *others.values()])
+        return combine_votes([first, *later_votes.values()])
 
     def _vote(self, parts: GameParts, agent: Agent, observation: Observation, vote: int) -> Reply:
-        reading = agent.read_answers(observation, vote)
-        sample = next(reading)
+        reader = agent.read_answers(observation, vote)
+        sample = next(reader)
         while True:
             record = self.recorded(sample)
             if record is None:
@@ -122,17 +124,17 @@ class RecordedGames:
                 raise record.as_error()
             parts.calls.extend(calls_of(sample, record.completion, agent))
             try:
-                sample = reading.send(record.completion)
+                sample = reader.send(record.completion)
             except StopIteration as end:
                 reply: Reply = end.value
                 return reply
 
 
-def _all_or_first_failure(asked: Mapping[Key, Callable[[], Reply]]) -> dict[Key, Reply]:
-    """Return all replies; if some failed, raise the first failure once the others were read, as they were paid for."""
+def _all_or_first_failure(readers: Mapping[Key, Callable[[], Reply]]) -> dict[Key, Reply]:
+    """Return all replies. If some fail, read the others too, which were paid for, and raise the first failure."""
     replies: dict[Key, Reply] = {}
     failure: NipRunError | None = None
-    for key, read in asked.items():
+    for key, read in readers.items():
         try:
             replies[key] = read()
         except GAME_FAILURES as error:

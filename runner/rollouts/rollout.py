@@ -1,4 +1,4 @@
-"""A finished game as facts: what was said, decided and asked, and how it ended."""
+"""The record of a finished game: its messages, decision, model calls and outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
     @property
     def played_out(self) -> bool:
-        """Whether the game came to its own end, and was not cut off by a failure."""
+        """Whether the game ended by its rules; False if a failure cut it off."""
         return self in _PLAYED_OUT
 
 
@@ -34,7 +34,7 @@ _PLAYED_OUT = (Outcome.DECIDED, Outcome.NO_DECISION)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a rollout: an answer, or why none came."""
+    """One model call of a rollout: its answer, or the error if there was none."""
 
     round: int
     agent: str
@@ -49,38 +49,38 @@ class Call:
     error: str | None = None
     reasoning: str | None = None
     verdict_logprobs: str | None = None
-    """The tokens that spell the answer's verdict, as JSON; see `runner.models.logprobs`."""
+    """The tokens of the answer's verdict with their log-probabilities, as JSON; see `runner.models.logprobs`."""
     p_accept: PAccept | None = None
-    """Of an answer that gives a verdict, by its log-probabilities, where they are read; in no table, as `paid`."""
+    """P(accept) by the log-probabilities, if the answer has a verdict and the spec reads them; not in any table."""
     paid: bool = True
-    """False for an answer that was paid for by another run; in no table, so that a replay's tables are equal."""
+    """False if another run paid for the answer; not in any table, so that a replay writes equal tables."""
     vote: int = 0
-    """Which vote on one verdict, where several were asked for."""
+    """The index of the vote, if a verdict is decided by several."""
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
     audio_input_tokens: int = 0
     audio_output_tokens: int = 0
     service_tier: str | None = None
     usage_estimated: bool = False
-    """Whether a token count is an estimate, because the server reported none, or one that cannot be true."""
+    """Whether a token count is estimated because the server reported none or an impossible one."""
 
     origin: str | None = None
-    """The run that it was copied from (see `Completion.origin`); in no table, so that a replay's tables are equal."""
+    """The run that the answer was copied from (see `Completion.origin`); not in any table, like `paid`."""
 
     @property
     def usage(self) -> Usage:
-        """The tokens of the call."""
+        """The token counts and service tier of the call."""
         counts = {name: getattr(self, name) for name in TOKEN_CLASSES}
         return Usage(**counts, estimated=self.usage_estimated, service_tier=self.service_tier)
 
     @property
     def is_answer(self) -> bool:
-        """Whether an answer came, even one that cannot be used."""
+        """Whether the model answered, even if the answer is unusable."""
         return self.latency_ms is not None
 
 
 def usage_fields(usage: Usage) -> dict[str, Any]:
-    """Return the fields of a call that hold its tokens and its service tier."""
+    """Return the `Call` fields for a usage: the token counts that are not 0, and the service tier."""
     counts = {name: count for name in TOKEN_CLASSES if (count := getattr(usage, name))}
     return {**counts, "service_tier": usage.service_tier}
 
@@ -90,30 +90,30 @@ CONFIDENCE = ("confidence_stated", "confidence_logprob", "confidence_note")
 
 @dataclass(frozen=True, slots=True)
 class RoundVerdict:
-    """What a judge said of a debate as it stood before a round."""
+    """A judge's verdict on a debate, given the messages before a round."""
 
     round: int
     decision: int
     votes: tuple[int, ...] = ()
     error: str | None = None
-    """Why there is none."""
+    """The reason if there is no verdict."""
     confidence_stated: float | None = None
     confidence_logprob: float | None = None
     confidence_note: str | None = None
-    """As those of a rollout, whose confidence is that of its last verdict."""
+    """The three confidence fields are defined as in `Rollout`, which has the confidence of the last verdict."""
 
     def to_json(self) -> dict[str, Any]:
-        sure = {name: getattr(self, name) for name in CONFIDENCE}
-        more = {"votes": list(self.votes) or None, "error": self.error, **sure}
-        said = {name: value for name, value in more.items() if value is not None}
-        return {"round": self.round, "decision": int(self.decision), **said}
+        confidence = {name: getattr(self, name) for name in CONFIDENCE}
+        optional = {"votes": list(self.votes) or None, "error": self.error, **confidence}
+        present = {name: value for name, value in optional.items() if value is not None}
+        return {"round": self.round, "decision": int(self.decision), **present}
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One finished game as facts: what was said, decided and asked, and how it ended.
+    """The record of one finished game: its messages, decision, model calls and outcome.
 
-    `stance` is what all provers argued, None where they did not argue the same.
+    `stance` is the stance that all provers argued, or None if they argued different ones.
     """
 
     job: Job
@@ -129,23 +129,23 @@ class Rollout:
     confidence_logprob: float | None = None
     """P(accept), from 0 to 1, from the log-probabilities of the verdict's tokens."""
     confidence_note: str | None = None
-    """Why a confidence that was asked for is not known, or is only a bound."""
+    """The reason if a requested confidence is unknown or only a bound."""
     votes: Sequence[int] | None = None
-    """The verdict of each vote, where the verdict is a majority's."""
+    """The decision of each vote, if the verdict is decided by a majority."""
     verdicts: Sequence[RoundVerdict] | None = None
-    """Of a debate that is judged after each round: every verdict, the last one too."""
+    """All verdicts including the last, if the debate is judged after each round."""
 
     @property
     def correct(self) -> bool | None:
-        """Whether the verdict is the label; None where transport failed, so that there was no game, or without one."""
+        """Whether the verdict equals the label; None if transport failed or the datapoint has no label."""
         if self.outcome == Outcome.TRANSPORT_FAILED or self.job.datapoint.label is None:
             return None
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
     def verdict_origin(self, verifier: str) -> str | None:
-        """Return where all answers of its verdict were copied from; None if the run asked for one of them itself.
+        """Return the run that all answers behind the verdict were copied from; None if there is no such single run.
 
-        If the verifier never answered, the last answers of the game count as its verdict's.
+        If the verifier never answered, the last answers of the game count instead.
         """
         answers = [call for call in self.calls if call.is_answer]
         decisive = [call for call in answers if call.agent == verifier] or answers
@@ -154,13 +154,13 @@ class Rollout:
         return origins.pop() if len(origins) == 1 else None
 
     def with_verdicts(self, verdicts: Sequence[RoundVerdict]) -> Rollout:
-        """This rollout, with every verdict that its debate was given."""
+        """Return this rollout with all verdicts on its debate."""
         return replace(self, verdicts=tuple(verdicts))
 
     def answers_without_round(self) -> dict[str, list[Call]]:
-        """By agent, the answers in a round that a failure cut off, which is none of `rounds`."""
-        found: dict[str, list[Call]] = {}
+        """Return the answers, by agent, of a last round that a failure cut off; it is not in `rounds`."""
+        answers: dict[str, list[Call]] = {}
         for call in self.calls:
             if call.round == len(self.rounds) and call.is_answer:
-                found.setdefault(call.agent, []).append(call)
-        return found
+                answers.setdefault(call.agent, []).append(call)
+        return answers

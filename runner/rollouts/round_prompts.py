@@ -1,4 +1,4 @@
-"""A game's rounds without a model: what agents are asked in a later round, before anything is played."""
+"""Rounds of a game without a model, to show the prompt of a later round before anything is played."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from runner.rollouts.job import Job
 
 
 async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job: Job, until: int) -> Sequence[Round]:
-    """The rounds of a game before `until`, with answers of the dummy provider that never decide."""
+    """Return the rounds of a game before `until`, with answers of the dummy provider that never decide."""
 
-    async def undecided(request: Request) -> Completion:
+    async def answer_undecided(request: Request) -> Completion:
         return await offline_answer(replace(request, wanted=ResponseHint(request.wanted.headers)))
 
     game = play(protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance)
     turn = next(game)
     while turn.round < until:
         observation = job.observation(turn.round, turn.rounds)
-        replies: dict[str, Reply] = {name: await agents[name].respond(observation, undecided) for name in turn.speakers}
+        replies: dict[str, Reply] = {
+            name: await agents[name].respond(observation, answer_undecided) for name in turn.speakers
+        }
         turn = game.send(replies)
     return turn.rounds

@@ -1,4 +1,4 @@
-"""What the plan of a run can be asked, of whichever kind the run is."""
+"""The interface that the plans of games and of training runs share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.spec.loader import Spec
 
 
 class RunPlan(Protocol):
-    """Everything about a run of either kind that is known before it starts."""
+    """Everything that is known about a run, of games or of training, before it starts."""
 
     @property
     def spec(self) -> Spec: ...
@@ -21,52 +21,54 @@ class RunPlan(Protocol):
 
     @property
     def identity(self) -> str:
-        """The hash that tells runs apart: two specs with one identity are the same run, longer or shorter."""
+        """The hash that identifies a run: specs with the same identity describe the same run, longer or shorter."""
         ...
 
     @property
     def mutable_keys(self) -> tuple[str, ...]:
-        """The keys of a spec that are not in the identity; `*` is any one name."""
+        """The spec keys that do not change the identity; `*` matches any one name."""
         ...
 
     @property
     def games(self) -> Plan:
-        """The games of the spec's own models on all of its datapoints."""
+        """The plan of the games that the spec's models play, before any training, on all datapoints."""
         ...
 
     def with_spec(self, spec: Spec) -> Self:
-        """The plan of another spec of the same kind."""
+        """Return the plan of another spec of the same kind."""
         ...
 
     def all_games(self) -> Sequence[Plan]:
-        """The games of the whole run, as far as they can be known before."""
+        """Return the plans of all games of the run that are known in advance."""
         ...
 
 
 def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
-    """Points of a spec's sweep that are one run, which would be played once and shown as several."""
-    first: dict[str, Spec] = {}
+    """Yield a problem for each sweep point whose run equals another point's: it would be one run shown as several."""
+    first_specs: dict[str, Spec] = {}
     for plan in points if len(points) > 1 else ():
         spec = plan.spec
-        other = first.setdefault(plan.run_id, spec)
-        if other is spec:
+        earlier = first_specs.setdefault(plan.run_id, spec)
+        if earlier is spec:
             continue
-        free = [key for key, value in spec.point.items() if key not in other.point or other.point[key] != value]
-        for key in free:
-            values = " and ".join(repr(point[key]) for point in (other.point, spec.point) if key in point)
+        ineffective_keys = [
+            key for key, value in spec.point.items() if key not in earlier.point or earlier.point[key] != value
+        ]
+        for key in ineffective_keys:
+            values = " and ".join(repr(point[key]) for point in (earlier.point, spec.point) if key in point)
             yield Problem(
                 spec.point_places.get(key, Place(path)), f"sweep.{key}",
-                f"this key does not make another run, so that its values ({values}) are all one run; sweep over "
-                "others, and play each value by itself with a --run-id of its own",
+                f"this key does not change the run's identity, so its values ({values}) would all be the same run; "
+                "remove it from the sweep, and play each value separately with its own --run-id",
             )  # fmt: skip
-        if not free:
-            moved = [key for key in spec.point if spec.point_places.get(key) != other.point_places.get(key)]
-            yield _given_twice(path, spec, (moved or [*spec.point])[:1])
+        if not ineffective_keys:
+            repeated_keys = [key for key in spec.point if spec.point_places.get(key) != earlier.point_places.get(key)]
+            yield _duplicate_point(path, spec, (repeated_keys or [*spec.point])[:1])
 
 
-def _given_twice(path: str, spec: Spec, keys: Sequence[str]) -> Problem:
-    """Of a point that stands in the sweep already; `keys` is the one whose value is repeated, if it is known."""
-    message = "is given twice, which would be one run; leave one out"
+def _duplicate_point(path: str, spec: Spec, keys: Sequence[str]) -> Problem:
+    """Return the problem of a point that repeats an earlier one; `keys` holds the repeated key, if it is known."""
+    message = "is in the sweep twice, and both would be the same run; remove one"
     for key in keys:
         place = spec.point_places.get(key, Place(path))
         return Problem(place, f"sweep.{key}", f"the value {spec.point[key]!r} {message}")

@@ -1,4 +1,4 @@
-"""What a process may use that plays one shard of a run: its share of the budget, of the calls at once, of the rates."""
+"""A shard's share of the limits of its run: budget, concurrency and rates."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import Experiment
 
 USD_PARTS = 1_000_000
-"""Dollars are divided in millionths."""
+"""The number of parts that a dollar is divided into."""
 
 RATES = ("requests_per_minute", "tokens_per_minute")
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The limits of a run, as one shard has them."""
+    """The limits of a run and one shard's share of each."""
 
     experiment: Experiment
     shard: Shard
     sizes: Sequence[int]
-    """How many datapoints each shard plays."""
+    """The number of datapoints of each shard."""
 
     def rows(self) -> Iterator[tuple[str, float, float | None]]:
-        """Each limit by its key: what the spec says, and the shard's share; None: too small to be divided."""
+        """Yield each limit as (spec key, value in the spec, the shard's share or None if it is too small to divide)."""
         experiment = self.experiment
         yield "rollouts.concurrency", experiment.rollouts.concurrency, self._of(experiment.rollouts.concurrency)
         if experiment.budget.usd is not None:
             yield "budget.usd", experiment.budget.usd, self._of_usd(experiment.budget.usd)
         for name in ("tokens", "completions"):
-            most = getattr(experiment.budget, name)
-            if most is not None:
-                yield f"budget.{name}", most, self._of(most)
+            limit = getattr(experiment.budget, name)
+            if limit is not None:
+                yield f"budget.{name}", limit, self._of(limit)
         for group, settings in experiment.models.items():
             for name in RATES:
                 rate = getattr(settings, name)
                 if rate is not None:
                     yield f"models.{group}.{name}", rate, self._of(rate)
 
-    def _of(self, whole: int) -> int | None:
-        return self.shard.share(whole, self.sizes)
+    def _of(self, limit: int) -> int | None:
+        return self.shard.share(limit, self.sizes)
 
     def _of_usd(self, usd: float) -> float | None:
         parts = math.floor(usd * USD_PARTS)
@@ -53,7 +53,7 @@ class Shares:
         return None if share is None else share / USD_PARTS
 
     def applied(self) -> Experiment:
-        """The experiment with the shard's shares in the place of its limits."""
+        """Return the experiment with each limit replaced by the shard's share."""
         experiment, shares = self.experiment, {key: share for key, _, share in self.rows() if share is not None}
         budget: dict[str, Any] = {
             name: shares[key] for name in ("usd", "tokens", "completions") if (key := f"budget.{name}") in shares
@@ -73,36 +73,36 @@ def _limited(group: str, settings: ModelSettings, shares: Mapping[str, float]) -
 
 
 def wrong_shard(experiment: Experiment, points: Sequence[Datapoint], shard: Shard) -> list[str]:
-    """Why a run cannot be played in so many shards, all reasons at once."""
-    wrong = list(_not_in_shards(experiment))
+    """Return all reasons why a run cannot be played in this many shards."""
+    problems = list(_unsupported_settings(experiment))
     groups = len(grouped(points))
     if shard.of > groups:
-        what = "groups" if any(point.group != point.id for point in points) else "datapoints"
-        wrong.append(
-            f"{shard.of} shards of {counted(groups, what.removesuffix('s'))}: a shard has whole {what}, and some would "
-            f"have none; play it in {groups} at most"
+        unit = "groups" if any(point.group != point.id for point in points) else "datapoints"
+        problems.append(
+            f"{shard.of} shards of {counted(groups, unit.removesuffix('s'))}: a shard plays complete {unit}, so some "
+            f"shards would be empty; use at most {groups}"
         )
-        return wrong
-    for key, whole, share in Shares(experiment, shard, shard.sizes(points)).rows():
+        return problems
+    for key, limit, share in Shares(experiment, shard, shard.sizes(points)).rows():
         if share is None:
             least = f"{shard.of / USD_PARTS:g}" if key == "budget.usd" else str(shard.of)
-            wrong.append(f"{key}: {whole:g} cannot be divided among {shard.of} shards; say at least {least}")
-    return wrong
+            problems.append(f"{key}: {limit:g} cannot be divided among {shard.of} shards; set it to {least} or more")
+    return problems
 
 
-def _not_in_shards(experiment: Experiment) -> Iterator[str]:
+def _unsupported_settings(experiment: Experiment) -> Iterator[str]:
     if experiment.kind == "training":
         yield (
-            "a training run is not played in shards: each iteration's models are trained on the games of all shards "
-            "before the next is played. Play a benchmark of its models in shards"
+            "a training run cannot be played in shards: each iteration trains its models on the games of all shards "
+            "before the next one starts. Play a benchmark of its models in shards instead"
         )
     if experiment.until is not None:
         yield (
-            "until: a run that stops once it is decided looks at its games in one order, after each of which it may "
-            "stop; a shard knows its own alone. Play it whole, or all games in shards with until=null"
+            "until: a run that stops once it is decided looks at all its games in one order, and a shard has only some "
+            "of them. Play the run without shards, or set until=null"
         )
     if experiment.rejudge is not None:
         yield (
-            "rejudge: the debates are those that the other run has when a shard begins, which may grow until the next "
-            "one does; have them judged whole"
+            "rejudge: each shard would judge the debates that the other run has when the shard starts, and these may "
+            "differ between shards. Judge them without shards"
         )

@@ -1,4 +1,4 @@
-"""The templates of a plan, rendered for every game before anything is called or paid."""
+"""The check that renders the templates of a plan for every game before any model is called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_templates(plan: Plan) -> None:
     """Render each agent's templates for each datapoint, stance and round that changes their text.
 
     Raises:
-        SpecError: templates fail, each with its file, the line and the first datapoint that it fails for.
+        SpecError: templates fail; the error has the file, line and first datapoint of each failure.
     """
     failures: dict[tuple[str, int, str], list[str]] = {}
     for swapped in plan.casts:
@@ -33,8 +33,8 @@ def check_templates(plan: Plan) -> None:
     prompts = plan.spec.prompts
     problems = []
     for (template, line, reason), points in failures.items():
-        others = f" and {len(points) - 1} more" if len(points) > 1 else ""
-        message = f"the template {reason}; rendered for datapoint {points[0]!r}{others}"
+        more = f" and {len(points) - 1} more" if len(points) > 1 else ""
+        message = f"the template {reason}; rendered for datapoint {points[0]!r}{more}"
         problems.append(
             Problem(prompts.place(template, line), "", message, "a template that fails when it is rendered")
         )
@@ -43,7 +43,10 @@ def check_templates(plan: Plan) -> None:
 
 
 def _rendered_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
-    """The templates of an agent with the rounds that change their text: only `questions_left` depends on the round."""
+    """Yield an agent's templates, as name suffixes, with each round that changes their text.
+
+    Only the variable `questions_left` depends on the round.
+    """
     protocol, prompts = plan.spec.protocol, plan.spec.prompts
     used = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
     rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]

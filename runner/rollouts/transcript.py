@@ -1,4 +1,4 @@
-"""A finished rollout as a person reads it: the messages as they were delivered, and how the game ended."""
+"""A finished rollout for people to read: the delivered messages and the outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.rollouts.rollout import Outcome, Rollout
 
 
 class Variant(Protocol):
-    """What tells a game from the others of its block: a job, or a transcript."""
+    """A game's variant within its block; a job or a transcript has these properties."""
 
     @property
     def stance(self) -> int | None: ...
@@ -23,15 +23,15 @@ class Variant(Protocol):
 
 
 def variant_words(game: Variant) -> list[str]:
-    """Which game of its block one is, in words; nothing where it stands alone."""
-    argued = [] if game.stance is None else [f"stance {stance_word(game.stance)}"]
+    """Return the words that describe a game's variant within its block; empty if a block is one game."""
+    words = [] if game.stance is None else [f"stance {stance_word(game.stance)}"]
     if game.stances_exchanged is not None:
-        argued = ["stances exchanged" if game.stances_exchanged else "stances as written"]
-    return argued if game.swapped is None else [*argued, "seats swapped" if game.swapped else "seats as written"]
+        words = ["stances exchanged" if game.stances_exchanged else "stances as written"]
+    return words if game.swapped is None else [*words, "seats swapped" if game.swapped else "seats as written"]
 
 
 class Delivered(NamedTuple):
-    """One message of a game, in the channel that it was delivered in."""
+    """One message of a game and the channel that it was delivered in."""
 
     round: int
     agent: str
@@ -40,7 +40,7 @@ class Delivered(NamedTuple):
 
 
 class ModelAnswer(NamedTuple):
-    """What a model wrote in a round, whole: messages, and a verdict where it gives one."""
+    """The full text that a model wrote in a round, with its messages and any verdict."""
 
     round: int
     agent: str
@@ -48,50 +48,50 @@ class ModelAnswer(NamedTuple):
 
 
 def confidence_words(stated: float | None, logprob: float | None, note: str | None) -> str:
-    """How sure the verifier was, in a line; nothing where that was not asked for."""
-    known = ((stated, "stated"), (logprob, "by log-probabilities"))
-    said = [f"{value:.3g} {how}" for value, how in known if value is not None]
-    return "; ".join([*([f"P(accept): {', '.join(said)}"] if said else []), *([note] if note else [])])
+    """Return the verifier's confidence as one line; empty if the spec does not request it."""
+    named_values = ((stated, "stated"), (logprob, "by log-probabilities"))
+    values = [f"{value:.3g} {method}" for value, method in named_values if value is not None]
+    return "; ".join([*([f"P(accept): {', '.join(values)}"] if values else []), *([note] if note else [])])
 
 
 @dataclass(frozen=True, repr=False)
 class RolloutTranscript:
-    """One rollout: its messages, its verdict, what it paid. Printed, it is a text to read."""
+    """One rollout: its messages, verdict and rewards. Its `str` is the transcript as text."""
 
     run_id: str
     rollout_id: str
     datapoint_id: str
     repeat: int
     label: int | None
-    """0 (reject is right) or 1 (accept is right); None where the dataset's owner keeps it."""
+    """0 (reject is right) or 1 (accept is right); None if the dataset has no label here."""
     columns: Mapping[str, Any]
-    """Of the datapoint."""
+    """The columns of the datapoint."""
     messages: tuple[Delivered, ...]
-    """In the order of the game, without empty ones."""
+    """The messages in the order of the game, without empty ones."""
     answers: tuple[ModelAnswer, ...]
-    """In the order of the game."""
+    """The models' answers in the order of the game."""
     decision: int | None
-    """0 (reject) or 1 (accept); None where the verifier decided nothing."""
+    """0 (reject) or 1 (accept); None if the verifier did not decide."""
     correct: bool | None
-    """None where transport failed, so that there was no game, or where there is no label."""
+    """Whether the decision equals the label; None if transport failed or there is no label."""
     outcome: str
     """`decided`, `no_decision`, `invalid_response`, `refused`, `context_exceeded` or `transport_failed`."""
     rewards: Mapping[str, float]
-    """By agent, of the whole game."""
+    """The sum of the game's rewards, by agent."""
     error: str | None = None
-    """Why the game was cut off."""
+    """The error that ended the game, if any."""
     stance: int | None = None
-    """What the provers were given to argue, and of opposed ones the first, where each datapoint is played both ways."""
+    """The stance that provers argued (of opposed provers, the first) if the spec key `stances` plays both."""
     swapped: bool | None = None
-    """Whether two seats had exchanged their players, where each datapoint is played both ways."""
+    """Whether two seats had exchanged their players; None if the spec key `seats` is not set."""
     stances_exchanged: bool | None = None
-    """Whether opposed provers had exchanged their stances, where each datapoint is played both ways."""
+    """Whether opposed provers had exchanged their stances; None if each datapoint is played one way only."""
     confidence_stated: float | None = None
     """P(accept), from 0 to 1, as the verifier stated it with its verdict."""
     confidence_logprob: float | None = None
     """P(accept), from 0 to 1, from the log-probabilities of the verdict's tokens."""
     confidence_note: str | None = None
-    """Why a confidence that was asked for is not known, or is only a bound."""
+    """The reason if a requested confidence is unknown or only a bound."""
 
     @classmethod
     def of(cls, rollout: Rollout, run_id: str) -> Self:
@@ -122,19 +122,25 @@ class RolloutTranscript:
     __str__ = __repr__
 
     def _lines(self) -> Iterator[str]:
-        which = ", ".join([f"repeat {self.repeat}", *variant_words(self)])
-        yield f"rollout {self.rollout_id} of run {self.run_id}: datapoint {self.datapoint_id}, {which}"
-        heard = [(m.round, f"{m.agent} in {m.channel}", m.text) for m in self.messages]
-        spoke = {(m.round, m.agent) for m in self.messages}
-        alone = [(a.round, f"{a.agent}, to no one", a.text) for a in self.answers if (a.round, a.agent) not in spoke]
-        for round_, who, text in sorted([*heard, *alone], key=lambda said: said[0]):
-            yield f"\n[round {round_}] {who}:"
+        game = ", ".join([f"repeat {self.repeat}", *variant_words(self)])
+        yield f"rollout {self.rollout_id} of run {self.run_id}: datapoint {self.datapoint_id}, {game}"
+        delivered = [
+            (message.round, f"{message.agent} in {message.channel}", message.text) for message in self.messages
+        ]
+        senders = {(message.round, message.agent) for message in self.messages}
+        undelivered = [
+            (answer.round, f"{answer.agent}, to no one", answer.text)
+            for answer in self.answers
+            if (answer.round, answer.agent) not in senders
+        ]
+        for round_, heading, text in sorted([*delivered, *undelivered], key=lambda entry: entry[0]):
+            yield f"\n[round {round_}] {heading}:"
             yield "\n".join("  " + line for line in text.split("\n"))
         verdict = "none" if self.decision is None else stance_word(Decision(self.decision))
         yield f"\noutcome: {self.outcome}, verdict: {verdict}, label: {label_word(self.label)}"
-        sure = confidence_words(self.confidence_stated, self.confidence_logprob, self.confidence_note)
-        if sure:
-            yield sure
+        confidence = confidence_words(self.confidence_stated, self.confidence_logprob, self.confidence_note)
+        if confidence:
+            yield confidence
         yield "rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in self.rewards.items())
         if self.error:
             yield f"error: {self.error}"

@@ -1,8 +1,8 @@
-"""Trees of responses (MALT, Motwani et al. 2024): the branches of one datapoint's tree, and what a step was worth.
+"""Trees of responses (MALT, Motwani et al. 2024): the branches of a datapoint's tree, and the value of each step.
 
-Every step is answered several times, and every answer is gone on from. A branch is a rollout like any other: its
-`repeat` is its place among all branches that the tree could have. A node is the place after an answer; it is known by
-its path, the number of the answer taken in each round so far. A silent round has one answer, 0.
+Every step is answered several times, and the game continues from every answer. A branch is a normal rollout; its
+`repeat` is its index among all branches that the tree can have. A node is the state after an answer. Its path is the
+index of the chosen answer in each round so far. A silent round has one answer, 0.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from runner.game.protocols.tree_shape import NodePath, TreeShape
 from runner.rollouts.rollout import Rollout
 
 NOT_COMPARABLE = (
-    "its numbers are means over the branches of trees, where a game that ends early counts less: they do not compare "
-    "with those of single games"
+    "its numbers are means over the branches of trees, where a game that ends early counts less, so they cannot be "
+    "compared with those of single games"
 )
 
 
 @dataclass
 class TreeNode:
-    """A place in a tree: the rounds up to it, the branches that go on from it, what they earned from its answer on."""
+    """A node of a tree: the rounds up to it, and the branches that pass through it (`leaves`)."""
 
     path: NodePath
     leaves: list[Rollout] = field(default_factory=list)
@@ -33,16 +33,16 @@ class TreeNode:
 
     @property
     def rounds(self) -> Sequence[Round]:
-        """What was played up to and with this node's answer."""
+        """The rounds up to and including this node's answer."""
         return self.leaves[0].rounds[: len(self.path)]
 
     def expected_reward(self, agent: str) -> float:
-        """The mean over the branches below of all that the agent is paid from this node's round on."""
+        """Return the mean, over the branches below, of the agent's rewards from this node's round on."""
         start = max(len(self.path) - 1, 0)
         return fmean(sum(played.rewards.get(agent, 0.0) for played in leaf.rounds[start:]) for leaf in self.leaves)
 
     def nodes(self) -> Iterator[TreeNode]:
-        """All nodes below, level by level."""
+        """Yield all nodes below, level by level."""
         level = self.children
         while level:
             yield from level
@@ -50,14 +50,15 @@ class TreeNode:
 
 
 def build_tree(branches: Sequence[Rollout], shape: TreeShape) -> TreeNode | None:
-    """The branches of one tree as a tree, its root the place before the first answer; None where none is whole.
+    """Build a tree from its branches and return the root, the state before the first answer.
 
-    Branches that did not come to an end of the game (a refusal, a failure of transport) are left out.
+    Branches that a failure cut off (such as a refusal or a failure of transport) are left out. If none remains, return
+    None.
     """
-    whole = [leaf for leaf in branches if leaf.outcome.played_out]
-    root = TreeNode((), whole)
+    complete = [leaf for leaf in branches if leaf.outcome.played_out]
+    root = TreeNode((), complete)
     _divide(root, shape)
-    return root if whole else None
+    return root if complete else None
 
 
 def _divide(node: TreeNode, shape: TreeShape) -> None:
@@ -74,7 +75,7 @@ def _divide(node: TreeNode, shape: TreeShape) -> None:
 
 @dataclass(frozen=True)
 class Contrast:
-    """One agent's answers to one step, told apart by what was expected of them."""
+    """One agent's answers to one step, divided into good and bad ones by their expected reward."""
 
     agent: str
     node: TreeNode
@@ -83,12 +84,12 @@ class Contrast:
 
 
 def is_positive(node: TreeNode, agent: str, protocol: Protocol) -> bool:
-    """Whether an answer is worth at least the midpoint between the agent's best and worst rewards."""
+    """Return whether the expected reward is at least the midpoint between the agent's best and worst rewards."""
     return reaches(node.expected_reward(agent), protocol.reward_mid_point(agent))
 
 
 def contrasts(root: TreeNode, protocol: Protocol) -> Iterator[Contrast]:
-    """Every step that an agent answered both well and badly, by agent in the protocol's order and level by level."""
+    """Yield every step that an agent answered both well and badly, by agent in the protocol's order, then by level."""
     nodes = [root, *root.nodes()]
     for agent in protocol.agent_names:
         for node in nodes:
@@ -100,10 +101,10 @@ def contrasts(root: TreeNode, protocol: Protocol) -> Iterator[Contrast]:
 
 
 class TreeStatistics:
-    """What the trees of a run were like: what was expected at their nodes, and where answers differed in worth.
+    """Statistics of a run's trees: the expected reward at nodes, and how often a step has good and bad answers.
 
-    The names and the counting are the original's: a branch that ended early goes on as a node worth nothing in each
-    round that is left, a tree counts by the mean of its nodes in a round, and deviations are population ones.
+    Names and counting follow the original code. A branch that ended early counts as a node with reward 0 in each
+    remaining round, a tree counts by the mean over its nodes in a round, and deviations are population deviations.
     """
 
     NAMES = ("expected_reward", "is_positive_example", "has_positive_and_negative")
@@ -113,7 +114,7 @@ class TreeStatistics:
         self._means: dict[tuple[str, str], list[list[float]]] = {}
 
     def add(self, root: TreeNode) -> None:
-        """Count one tree."""
+        """Add one tree."""
         levels: list[list[TreeNode]] = [[] for _ in range(self._shape.rounds)]
         for node in root.nodes():
             levels[len(node.path) - 1].append(node)
@@ -133,14 +134,14 @@ class TreeStatistics:
         return node.expected_reward(agent), float(is_positive(node, agent, self._protocol)), float(len(signs) == 2)
 
     def original_statistics(self) -> dict[str, float | dict[str, list[float]]]:
-        """By round and agent over the trees, and by agent over every round of every tree."""
+        """Return mean and deviation by round and agent over the trees, and by agent over all rounds of all trees."""
         result: dict[str, float | dict[str, list[float]]] = {}
-        for kind, of in (("mean", fmean), ("std", pstdev)):
+        for kind, statistic in (("mean", fmean), ("std", pstdev)):
             for name in self.NAMES:
                 by_round = {
-                    agent: [of(tree[round_] for tree in trees) for round_ in range(self._shape.rounds)]
-                    for (agent, other), trees in self._means.items()
-                    if other == name
+                    agent: [statistic(tree[round_] for tree in trees) for round_ in range(self._shape.rounds)]
+                    for (agent, statistic_name), trees in self._means.items()
+                    if statistic_name == name
                 }
                 result[f"{kind}_{name}_by_round"] = by_round
         for (agent, name), trees in self._means.items():

@@ -96,7 +96,7 @@ def test_a_changed_context_is_refused_and_every_key_is_named(first: First) -> No
     named = ("prompts (prover.jinja)", "seed", "protocol.max_message_rounds", "models.m.temperature",
              "agents.prover.max_response_words")  # fmt: skip
     assert all(name in done.stderr for name in named), done.stderr
-    assert "give it one of its own" in done.stderr
+    assert "give it a separate one" in done.stderr
     assert server.requests == before
 
 
@@ -222,7 +222,7 @@ def test_each_debate_of_a_block_is_judged_once_as_it_was_played(
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as said:
         change = "stances=null" if design == "stances" else "seats={swap: [prover0, verifier]}"  # and so the judge
         assert main(["rejudge", "first", *own, change, "-q", "--results", str(results)]) == 2
-    why = "would be others with: stances" if design == "stances" else "seats of different roles"
+    why = ": stances. Only the judge may change" if design == "stances" else "seats of different roles"
     assert why in said.getvalue()
 
 

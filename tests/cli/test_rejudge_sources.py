@@ -133,7 +133,7 @@ def test_from_another_folder_a_wrong_override_is_shown(
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        ("rollouts.per_datapoint=3", "only 1 repeat was debated"),
+        ("rollouts.per_datapoint=3", "has only 1 repeat"),
         ("training.iterations=2", "nothing is trained"),
         ("until.width=0.1", "give it whole: until={...}"),
     ],

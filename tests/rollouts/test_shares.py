@@ -69,7 +69,7 @@ def test_all_that_keeps_a_run_from_shards_is_said_at_once(tmp_path: Path) -> Non
     with pytest.raises(UsageError) as refused:
         in_shard(Plan(wrong), Shard(1, 3))
     said = "\n".join(refused.value.lines())
-    assert "rollouts.concurrency: 2 cannot be divided among 3 shards; say at least 3" in said
+    assert "rollouts.concurrency: 2 cannot be divided among 3 shards; set it to 3 or more" in said
     assert "budget.completions: 2 cannot be divided" in said
 
 

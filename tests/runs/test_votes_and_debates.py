@@ -119,9 +119,9 @@ def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert Debates.from_lines(lines) == written
     longer = replace(written, by_job={**written.by_job, ("p1", 0): debate})
     longer.check_same(written, "run judged")
-    with pytest.raises(RunDirectoryError, match=r"judged 1 debate of run that are others now, such as that of p0"):
+    with pytest.raises(RunDirectoryError, match=r"judged 1 debate of run that have changed since, such as that of datapoint p0"):
         replace(written, by_job={("p0", 0): replace(debate, beside={})}).check_same(written, "run judged")
-    with pytest.raises(ValueError, match="not the debates"):
+    with pytest.raises(ValueError, match="the debates differ"):
         Debates.from_lines([lines[0], lines[1].replace(b"said 1", b"said 2")])
 
 

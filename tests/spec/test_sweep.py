@@ -100,10 +100,13 @@ def test_a_value_that_is_given_twice_is_told_with_its_place(tmp_path: Path) -> N
     path = spec_file(tmp_path)
     (tmp_path / "mine.yaml").write_text(f"extends: {path.name}\nsweep:\n  seed: [1, 2, 1]\n  description: [a, b]\n")
     found = list(sweep_problems("mine.yaml", [Plan(spec) for spec in load_specs(tmp_path / "mine.yaml")]))
-    assert "mine.yaml:3:16: sweep.seed: the value 1 is given twice, which would be one run; leave one out" in {
-        str(problem).removeprefix(f"{tmp_path}/") for problem in found
-    }
-    assert any(problem.place.line == 4 and "('a' and 'b') are all one run" in problem.message for problem in found)
+    assert (
+        "mine.yaml:3:16: sweep.seed: the value 1 is in the sweep twice, and both would be the same run; remove one"
+        in {str(problem).removeprefix(f"{tmp_path}/") for problem in found}
+    )
+    assert any(
+        problem.place.line == 4 and "('a' and 'b') would all be the same run" in problem.message for problem in found
+    )
 
 
 def test_an_old_name_is_found_in_every_form(tmp_path: Path) -> None:
