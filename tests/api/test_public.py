@@ -307,7 +307,7 @@ def test_a_nested_array_dict_is_a_mutable_mapping() -> None:
     assert all(key not in data for key in (None, 0, slice(1), ..., (), ("b", 0), np.ones(2, bool), ("e", "x")))
     assert data.get(("e", "x"), 5) == data.pop(("e", "x"), 5) == 5
     for key in (3, None, (), ("b", 0)):
-        with pytest.raises(TypeError, match="a key is a text"):
+        with pytest.raises(TypeError, match="a key must be a string"):
             data[key] = [1, 2]  # type: ignore[index]
     assert data[0:1].batch_size == (1,)
     assert data[np.array([1, 0])]["e"].tolist() == [2, 1]

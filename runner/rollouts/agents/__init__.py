@@ -1,4 +1,4 @@
-"""An observation into a reply: prompt, model and parser, one agent at a time or on arrays."""
+"""Agents: from an observation to a reply by prompt, model and parser, for one game or for arrays of games."""
 
 from runner.base.errors import (
     AgentNotActiveInChannelError,

@@ -1,4 +1,4 @@
-"""An agent of a protocol: what it may see into chat messages, its model's answer into a reply."""
+"""An agent of a protocol: turns what it may see into chat messages, and its model's answer into a reply."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from runner.spec.experiment import AgentSettings, Experiment
 
 @dataclass(frozen=True)
 class AgentRuntime:
-    """What an agent needs besides the spec: its prompts, and how its model is asked (None: connect on first use)."""
+    """What an agent needs in addition to the spec: the prompts, and the function that calls models.
+
+    If `complete` is None, the agent connects to its model on first use.
+    """
 
     prompts: PromptSet
     complete: Complete | None = None
@@ -43,7 +46,7 @@ class AgentRuntime:
 
 @dataclass(frozen=True)
 class Observation:
-    """Where in which game an agent speaks: the datapoint, the rollout's seed, the rounds so far."""
+    """The state of a game when an agent speaks: the datapoint's columns, the rollout's seed, the rounds so far."""
 
     round: int
     rounds: Sequence[Round]
@@ -58,8 +61,8 @@ class Agent:
     """Composes prompt, model and parser for one agent of one spec.
 
     Raises:
-        TypeError: `protocol_handler` is no protocol.
-        ValueError: it is a protocol other than the spec's, or the spec has no agent of this name.
+        TypeError: `protocol_handler` is not a `Protocol`.
+        ValueError: `protocol_handler` differs from the spec's protocol, or the spec has no agent of this name.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Agent:
         self.model_group = self.agent_params.model
         self.model_settings = hyper_params.models[self.model_group]
         self.agent_spec = protocol_handler.agent_spec(agent_name)
-        self._own_variables: dict[tuple[int, int], dict[str, Any]] = {}
+        self._variables_by_round: dict[tuple[int, int], dict[str, Any]] = {}
 
     @property
     def is_verifier(self) -> bool:
@@ -82,7 +85,7 @@ class Agent:
 
     @property
     def states_confidence(self) -> bool:
-        """Whether it is to state how sure it is with its verdict."""
+        """Whether the agent must state a confidence with its verdict."""
         return self.is_verifier and self.hyper_params.verdict.states
 
     @property
@@ -91,17 +94,20 @@ class Agent:
 
     @property
     def only_judges(self) -> bool:
-        """Whether it judges the debates of another run: it can ask nothing, and every answer is to be a verdict."""
+        """Whether the agent judges the debates of another run.
+
+        It then cannot ask questions: every answer must decide.
+        """
         return self.is_verifier and self.hyper_params.rejudge is not None
 
     @property
     def model_name(self) -> str:
-        """The model that is asked, with any fine-tuning."""
+        """The name of the model that answers, which may be fine-tuned."""
         return self.model_settings.name
 
     @property
     def base_model_name(self) -> str:
-        """The model that it was fine-tuned from, or itself."""
+        """The name of the model that it was fine-tuned from, or else of the model itself."""
         return self.model_settings.base_model or self.model_settings.name
 
     @property
@@ -111,10 +117,10 @@ class Agent:
     # Prompt
 
     def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
-        own = self._own_variables.get((prover_stance, round_))
-        if own is None:
+        variables = self._variables_by_round.get((prover_stance, round_))
+        if variables is None:
             format_ = self.hyper_params.decision_format
-            own = self._own_variables[prover_stance, round_] = own_variables(
+            variables = self._variables_by_round[prover_stance, round_] = own_variables(
                 self.protocol_handler,
                 self.agent_name,
                 prover_stance=prover_stance,
@@ -125,15 +131,15 @@ class Agent:
                 confidence_marker=format_.confidence if self.states_confidence else "",
             )
             if self.only_judges:
-                own["questions_left"] = 0
-        return prompt_variables(columns, own)
+                variables["questions_left"] = 0
+        return prompt_variables(columns, variables)
 
     def prompt(self, observation: Observation) -> list[ChatMessage]:
-        """The chat messages that its model gets at this observation, in its group's chat format."""
+        """Return the chat messages for the agent's model at an observation, in the model group's chat format."""
         return self._chat(observation, observation.round, asks=True)
 
     def _chat(self, observation: Observation, system_round: int, *, asks: bool = False) -> list[ChatMessage]:
-        """The chat at an observation, with the system message of a round; `asks`: an answer is to follow."""
+        """Return the chat at an observation, with the system message of `system_round`; `asks`: an answer follows."""
         last_round = None
         is_last = observation.round == self.max_message_rounds - 1
         if self.agent_spec.last_round_message and (is_last or self.only_judges):
@@ -148,12 +154,12 @@ class Agent:
             seed=observation.seed,
         )
         if last_round is not None and not is_last:
-            chat.append({"role": "system", "content": last_round})  # the debate ends here, in whichever round
+            chat.append({"role": "system", "content": last_round})  # this debate ends before the protocol's last round
         settings = self.model_settings
         return formatted(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=asks)
 
     def instructions(self, suffix: str, observation: Observation, round_: int) -> str:
-        """Render a template for a round; after it comes how to state a confidence, if one is wanted.
+        """Render a template for a round, followed by how to state a confidence if the agent must.
 
         Raises:
             TemplateFailedError: a template fails with these variables.
@@ -166,20 +172,24 @@ class Agent:
             return text
         return f"{text}\n\n{prompts.render(asks, variables)}"
 
-    def _wanted(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
+    def _response_hint(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
         headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
         if not (self.is_verifier and protocol.step(observation.round).may_decide):
             return ResponseHint(headers)
         format_ = self.hyper_params.decision_format
-        must = self.only_judges or protocol.questions_left(observation.round + 1) == 0
-        marker = format_.confidence if self.states_confidence else None
-        return ResponseHint(headers, format_.accept, format_.reject, must, marker)
+        must_decide = self.only_judges or protocol.questions_left(observation.round + 1) == 0
+        confidence_marker = format_.confidence if self.states_confidence else None
+        return ResponseHint(headers, format_.accept, format_.reject, must_decide, confidence_marker)
 
     # Response
 
     def parse(self, text: str, round_: int) -> Parsed:
-        """Read an answer; see `runner.game.protocols.answer_parser.parse_answer`. One that only judges must decide."""
+        """Parse an answer; see `runner.game.protocols.answer_parser.parse_answer`.
+
+        Raises:
+            GenerationError: the answer is unusable, or has no decision although the agent only judges.
+        """
         return self._parsed(text, round_, states_confidence=self.states_confidence)
 
     def _parsed(self, text: str, round_: int, *, states_confidence: bool) -> Parsed:
@@ -192,21 +202,21 @@ class Agent:
         return parsed
 
     def read(self, choice: Choice, round_: int) -> Parsed:
-        """Read an answer as it came.
+        """Parse a model's answer after checking that it is complete and was not refused.
 
         Raises:
-            GenerationError: it cannot be used; the message says why.
+            GenerationError: the answer is unusable; the message says why.
         """
         return self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
 
     def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
-        """From where to where its verdict stands in an answer of a round, if it gives one there."""
+        """Return the start and end of the verdict in an answer, or None if the answer has none or may not decide."""
         if not (self.is_verifier and self.protocol_handler.step(round_).may_decide):
             return None
         return verdict_span(text, self.hyper_params.decision_format)
 
     def verdict_fork(self, text: str) -> Fork | None:
-        """Where the two verdicts part in an answer that gives one."""
+        """Return the position where the two verdicts diverge, for an answer that has one."""
         return verdict_fork(text, self.hyper_params.decision_format)
 
     async def respond(
@@ -216,13 +226,13 @@ class Agent:
         messages: Sequence[ChatMessage] | None = None,
         together: Together = asyncio.wait,
     ) -> Reply:
-        """Ask until an answer can be used, by the spec's retry policy for answers; for a verdict, as many votes.
+        """Call the model until an answer is usable, by the spec's retry policy; for a verdict, once for each vote.
 
-        `messages` is this observation's prompt, where the caller has it already; `together` waits for votes.
+        `messages` is the observation's prompt, if the caller has already rendered it; `together` waits for votes.
 
         Raises:
-            GenerationError: the last answer allowed was bad, of a kind that has no substitute.
-            CallError, ProviderRefusal: no answer came; see `runner.models`.
+            GenerationError: the last allowed answer was unusable, and the retry policy has no substitute for it.
+            CallError, ProviderRefusal: the model did not answer; see `runner.models`.
         """
         chat = self.prompt(observation) if messages is None else messages
         return await voted(
@@ -248,40 +258,40 @@ class Agent:
     def request(self, observation: Observation, messages: Sequence[ChatMessage], sample: SampleKey) -> Request:
         """Return the request for an answer at an observation, whose prompt is `messages`."""
         channels = self.protocol_handler.can_be_active(observation.round)[self.agent_name]
-        return Request(self.model_group, messages, sample, observation.seed, self._wanted(observation, channels))
+        return Request(self.model_group, messages, sample, observation.seed, self._response_hint(observation, channels))
 
     def read_answers(self, observation: Observation, vote: int = 0) -> Generator[SampleKey, Completion, Reply]:
-        """Read answers until one can be used: yields the sample to ask for, is sent its completion, returns the reply.
+        """Parse answers until one is usable: yields the sample to request, is sent its completion, returns the reply.
 
         Raises:
             GenerationError, RunError: see `respond`.
         """
         retry = self.hyper_params.retry
-        bad = 0
+        unusable_count = 0
         calls = 0
         while True:
-            at = (observation.datapoint, observation.repeat, observation.round)
-            completion = yield SampleKey(*at, self.agent_name, calls, vote)
+            place = (observation.datapoint, observation.repeat, observation.round)
+            completion = yield SampleKey(*place, self.agent_name, calls, vote)
             calls += 1
             for choice in completion.choices or (Choice(None, None),):
                 try:
                     parsed = self.read(choice, observation.round)
                 except GenerationError as error:
-                    bad += 1
-                    if bad >= _allowed(error, retry):
-                        return self._after_last(error, choice, observation.round, bad, calls)
+                    unusable_count += 1
+                    if unusable_count >= _allowed_attempts(error, retry):
+                        return self._after_last(error, choice, observation.round, unusable_count, calls)
                 else:
                     assert choice.text is not None
                     cut = choice.finish_reason == "length"
-                    return Reply(choice.text, parsed.messages, parsed.decision, bad, cut, calls, cut)
+                    return Reply(choice.text, parsed.messages, parsed.decision, unusable_count, cut, calls, cut)
 
     def votes_in(self, round_: int) -> int:
-        """Return how many answers are asked for in a round: several votes for a verdict, else one."""
+        """Return how many votes are requested in a round; more than one only for a verdict."""
         decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_)
         return self.hyper_params.votes if decides else 1
 
     def why_unusable(self, choice: Choice, round_: int) -> str | None:
-        """Why an answer of a round is asked for again; None where it can be used."""
+        """Return why an answer is unusable and must be requested again; None if it is usable."""
         try:
             self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
         except GenerationError as error:
@@ -289,7 +299,7 @@ class Agent:
         return None
 
     def why_undecided(self, choice: Choice, round_: int) -> str | None:
-        """Why a usable answer leaves the game without a verdict; None if it gives one, or if a later round may."""
+        """Return why a usable answer leaves the game without a verdict; None if it has one, or a later round may."""
         protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
         if not self.is_verifier or protocol.questions_left(round_ + 1) > 0:
             return None
@@ -297,43 +307,48 @@ class Agent:
             return None
         return f"the verifier must decide, and the answer holds neither {format_.accept!r} nor {format_.reject!r}"
 
-    def _after_last(self, error: GenerationError, choice: Choice, round_: int, bad: int, calls: int) -> Reply:
+    def _after_last(
+        self, error: GenerationError, choice: Choice, round_: int, unusable_count: int, calls: int
+    ) -> Reply:
         policy = self.hyper_params.retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):
             raise RunError(
-                f"{self.agent_name} gave {bad} bad answers ({error}); retry.invalid_response.then is fail_run"
+                f"the run failed because {self.agent_name} gave {unusable_count} unusable answers in one turn "
+                f"({error}); to continue after such a turn, change retry.invalid_response.then from fail_run"
             )
         cut = choice.finish_reason == "length"
         if isinstance(error, InvalidConfidenceError) and policy == "empty_message":
-            # The verdict was given, and what is asked besides must not take it away: only its confidence is unknown.
+            # A missing confidence must not invalidate the verdict: the decision counts, and its confidence is unknown.
             assert choice.text is not None
             decision = self._parsed(choice.text, round_, states_confidence=False).decision
-            return Reply(choice.text, None, decision, bad, cut, calls, cut)
+            return Reply(choice.text, None, decision, unusable_count, cut, calls, cut)
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
-            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, bad, calls=calls, cut=cut)
-        raise error.after(bad) from error
+            return Reply(
+                choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, unusable_count, calls=calls, cut=cut
+            )
+        raise error.after(unusable_count) from error
 
     # Fine-tuning
 
     def with_chat_format(self, chat_format: ChatFormat | None) -> Self:
-        """This agent, with a model group of this format; None: of its own."""
+        """Return this agent with another chat format for its model group; None leaves the group's format."""
         if chat_format is None:
             return self
-        other = copy.copy(self)
-        other.model_settings = replace(self.model_settings, chat_format=chat_format)
-        return other
+        agent = copy.copy(self)
+        agent.model_settings = replace(self.model_settings, chat_format=chat_format)
+        return agent
 
     def true_verdict(self, label: int | None) -> str:
-        """The text of the right decision.
+        """Return the text of the right decision.
 
         Raises:
-            ValueError: this is not a verifier, or there is no label.
+            ValueError: the agent is not a verifier, or there is no label.
         """
         if not self.is_verifier:
-            raise ValueError(f"{self.agent_name} is a prover and has no guess to replace")
+            raise ValueError(f"{self.agent_name} is a prover: only a verifier has a guess to replace")
         if label is None:
-            raise ValueError("there is no label to replace the guess with")
+            raise ValueError("the datapoint has no label to replace the guess with")
         format_ = self.hyper_params.decision_format
         return format_.accept if label else format_.reject
 
@@ -345,10 +360,12 @@ class Agent:
         ensure_last_message_is_assistant: bool = True,
         replace_verifier_guess_with_true_label: bool = False,
     ) -> list[ChatMessage] | None:
-        """One finished game as the original trains on it: the whole chat in one; None where the agent said nothing.
+        """Return the training example of a finished game, as in the original code: the full chat in one example.
+
+        Return None if the agent said nothing.
 
         Raises:
-            ValueError: the label is to replace the guess, and this is not a verifier, or there is no label.
+            ValueError: the label must replace the guess, but the agent is not a verifier or there is no label.
         """
         verdict = self.true_verdict(label) if replace_verifier_guess_with_true_label else None
         return supervised_example(
@@ -359,34 +376,34 @@ class Agent:
         )
 
     def final_prompt(self, observation: Observation) -> list[ChatMessage]:
-        """The whole chat of a finished game in its group's chat format, in one piece as the original trains on it.
+        """Return the full chat of a finished game in the group's chat format, as the original code trains on it.
 
-        The system message is that of the agent's first turn: an example of many turns has one, and it must
-        not count down questions that the first turn still had.
+        The system message is that of the agent's first turn: the example has only one for all turns, and a later
+        one would have a lower count of questions left than the first turn had.
         """
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
 
 
 def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
-    """The text of an answer of a model group.
+    """Return the text of a model group's answer.
 
     Raises:
-        ContentFilterError: a filter cut it, or the model refused.
-        UnknownFinishReasonError: it ended neither by itself nor at the token limit.
-        ContentIsNoneError: there is none.
+        ContentFilterError: a content filter cut the answer, or the model refused.
+        UnknownFinishReasonError: the answer ended neither normally nor at the token limit.
+        ContentIsNoneError: the answer has no text.
     """
     if choice.finish_reason == "content_filter" or choice.refusal:
         raise ContentFilterError(choice.refusal or "the content filter cut the answer")
     if choice.finish_reason not in ("stop", "length"):
         raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
     if choice.text is None:
-        why = f": {settings.cut_before_a_word(group)}" if choice.finish_reason == "length" else ""
-        raise ContentIsNoneError(f"the answer has no content{why}")
+        hint = f": {settings.cut_before_a_word(group)}" if choice.finish_reason == "length" else ""
+        raise ContentIsNoneError(f"the answer has no content{hint}")
     return choice.text
 
 
-def _allowed(error: GenerationError, retry: Retry) -> int:
-    """How many bad answers are allowed where this one is the last."""
+def _allowed_attempts(error: GenerationError, retry: Retry) -> int:
+    """Return how many unusable answers are allowed in total if the last one is of this kind."""
     if isinstance(error, ContentFilterError):
         return retry.refused.attempts
     return retry.invalid_response.attempts

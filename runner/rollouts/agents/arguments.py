@@ -1,4 +1,4 @@
-"""An agent's name and protocol, as they are given to it by hand: refused where they are not its spec's."""
+"""Checks of the agent name and protocol that a user passes to an agent against its spec."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ from runner.spec.experiment import Experiment
 
 
 def check_name(agent_name: str, hyper_params: Experiment) -> None:
-    """Refuse an agent that the spec does not have.
+    """Check that the spec has an agent of this name.
 
     Raises:
-        ValueError: naming the nearest, or else all that there are.
+        ValueError: it does not; the message has the closest name, or else all names.
     """
-    known = list(hyper_params.agents)
-    if agent_name not in known:
-        hint = did_you_mean(agent_name, known) or f"; the spec's agents are {comma_join(known)}"
+    names = list(hyper_params.agents)
+    if agent_name not in names:
+        hint = did_you_mean(agent_name, names) or f"; the spec's agents are {comma_join(names)}"
         raise ValueError(f"no agent {agent_name!r}{hint}")
 
 
 def protocol_of_spec(handler: object, hyper_params: Experiment) -> Protocol:
-    """The protocol that an agent is given, which must be that of its spec as far as the spec says.
+    """Return the protocol passed to an agent, after checking that it matches the spec.
 
     Raises:
-        TypeError: it is no protocol.
-        ValueError: it has another name, lacks an agent of the spec, or has another value of what the spec sets.
+        TypeError: `handler` is not a `Protocol`.
+        ValueError: it has another name, lacks an agent of the spec, or differs in a parameter that the spec sets.
     """
     if not isinstance(handler, Protocol):
-        shown = reprlib.repr(handler)
-        raise TypeError(f"protocol_handler is {shown}, not a Protocol; give the loaded spec's own, spec.protocol")
-    wrong = list(_not_of_spec(handler, hyper_params))
-    if wrong:
+        raise TypeError(
+            f"protocol_handler is {reprlib.repr(handler)}, not a Protocol; pass spec.protocol of the loaded spec"
+        )
+    differences = list(_differences(handler, hyper_params))
+    if differences:
         raise ValueError(
-            f"protocol_handler is the protocol {handler.name!r}, which is not the spec's: {'; '.join(wrong)}; give the "
-            "loaded spec's own, spec.protocol"
+            f"protocol_handler is the protocol {handler.name!r}, which differs from the spec's: "
+            f"{'; '.join(differences)}. Pass spec.protocol of the loaded spec"
         )
     return handler
 
 
-def _not_of_spec(handler: Protocol, hyper_params: Experiment) -> Iterator[str]:
-    said = hyper_params.protocol
-    is_other = not said.use.endswith((".yaml", ".yml")) and said.use != handler.name
-    if is_other:
-        yield f"the spec plays {said.use!r}"
+def _differences(handler: Protocol, hyper_params: Experiment) -> Iterator[str]:
+    settings = hyper_params.protocol
+    is_other_protocol = not settings.use.endswith((".yaml", ".yml")) and settings.use != handler.name
+    if is_other_protocol:
+        yield f"the spec plays {settings.use!r}"
     for name in hyper_params.agents:
         if name not in handler.agent_names:
-            yield f"it has no agent {name!r}"
-    for name in [] if is_other else changed(said):
-        here, there = getattr(said, name), getattr(handler.parameters, name)
-        if here != there:
-            yield f"the spec says {name}: {here!r}, and it has {there!r}"
+            yield f"the protocol has no agent {name!r}"
+    for name in [] if is_other_protocol else changed(settings):
+        expected, actual = getattr(settings, name), getattr(handler.parameters, name)
+        if expected != actual:
+            yield f"the spec sets {name}: {expected!r}, but the protocol has {actual!r}"

@@ -1,7 +1,7 @@
-"""Games to arrays and back: histories, timesteps.
+"""Conversion of games to arrays and back.
 
-A timestep is one step of a game with all that it takes to play it and to learn from it: the histories before it at the
-top, the actions and what they paid under `agents`, and the state after it, histories included, under `next`.
+A timestep is one step of a game with everything needed to play it and to learn from it. At the top are the histories
+before the step, under `agents` the actions and their rewards, and under `next` the state after it with its histories.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ HISTORIES = ("message_history", "message_agent_id", "raw_message_history")
 STEP_KEYS = frozenset(
     ("round", "seed", "prover_stance", "y", "datapoint_id", "done", "terminated", "padding", "agents", "next")
 ).union(HISTORIES)
-"""The keys of a step besides the datapoint's columns."""
+"""The keys of a step other than the datapoint's columns."""
 
 
 def check_columns(names: Iterable[str]) -> None:
-    """Refuse columns that arrays have no place for.
+    """Check that no column has the name of a key of a timestep.
 
     Raises:
-        ValueError: a column has the name of a key of a step.
+        ValueError: a column has such a name.
     """
-    taken = sorted(STEP_KEYS.intersection(names))
-    if taken:
+    clashing = sorted(STEP_KEYS.intersection(names))
+    if clashing:
         raise ValueError(
-            f"columns with the name of a key of a timestep: {comma_join(taken)}; rename them with dataset.columns"
+            f"these columns have the name of a key of a timestep: {comma_join(clashing)}; rename them with "
+            "dataset.columns"
         )
 
 
 def rounds_from_arrays(
     protocol: Protocol, message_history: Any, message_agent_id: Any, raw_message_history: Any
 ) -> list[Round]:
-    """One game's histories (round channel), (round channel), (round agent) into rounds.
+    """Convert one game's histories, of shapes (round channel), (round channel) and (round agent), to rounds.
 
     Raises:
-        ValueError: a message without a sender.
+        ValueError: a message has no sender.
     """
     rounds = []
     for texts, senders, raws in zip(message_history, message_agent_id, raw_message_history, strict=True):
@@ -78,11 +79,11 @@ def is_missing(text: Any) -> bool:
 
 
 def arrays_from_rounds(protocol: Protocol, rounds: Sequence[Round]) -> dict[str, Array]:
-    """One game's histories, padded to `max_message_rounds`.
+    """Return one game's histories as arrays, padded to `max_message_rounds`.
 
     Raises:
-        AgentNotActiveInChannelError: two agents spoke in one channel in one round, for which arrays of one
-            message a channel have no place.
+        AgentNotActiveInChannelError: two agents spoke in the same channel and round; the arrays hold one message
+            for each.
     """
     histories = empty_histories(protocol)
     for index, played in enumerate(rounds):
@@ -91,7 +92,7 @@ def arrays_from_rounds(protocol: Protocol, rounds: Sequence[Round]) -> dict[str,
 
 
 def empty_histories(protocol: Protocol, shape: tuple[int, ...] = ()) -> dict[str, Array]:
-    """The histories of games in which nothing was said yet."""
+    """Return the histories of games that have no messages yet."""
     length, channels, agents = protocol.max_message_rounds, len(protocol.channel_names), len(protocol.agent_names)
     return {
         "message_history": np.full((*shape, length, channels), None, dtype=object),
@@ -101,7 +102,7 @@ def empty_histories(protocol: Protocol, shape: tuple[int, ...] = ()) -> dict[str
 
 
 def write_round(protocol: Protocol, histories: Mapping[str, Array], index: int, played: Round) -> None:
-    """Put a round into one game's histories.
+    """Write a round into one game's histories.
 
     Raises:
         AgentNotActiveInChannelError: see `arrays_from_rounds`.
@@ -112,7 +113,7 @@ def write_round(protocol: Protocol, histories: Mapping[str, Array], index: int, 
         column = channels.index(message.channel)
         if senders[index, column] != -1:
             raise AgentNotActiveInChannelError(
-                f"round {index} has two messages in {message.channel!r}; arrays hold one a channel"
+                f"round {index} has two messages in {message.channel!r}; arrays hold one for each channel"
             )
         history[index, column] = message.text
         senders[index, column] = agents.index(message.agent)
@@ -128,80 +129,80 @@ def timesteps(
     seed: int = 0,
     prover_stance: int | None = None,
 ) -> NestedArrayDict:
-    """A game as timesteps, one a round up to `max_message_rounds`: what `build_fine_tune_dataset` takes any one of.
+    """Convert a game to timesteps, one for each round up to `max_message_rounds`.
 
-    With the datapoint that was played come its columns, `y`, `prover_stance` (its own, unless another is given),
-    `datapoint_id` and the rollout's `seed`.
-    `agents` has what each agent did in the step and was paid for it: `reward`, `decision`, `raw_message`,
-    `retry_count` and `token_limit` (timestep agent), `message` (timestep agent channel).
+    `build_fine_tune_dataset` accepts any of the timesteps. With a `datapoint`, they also have its columns, `y`,
+    `prover_stance` (the datapoint's, unless the argument sets it), `datapoint_id` and the rollout's `seed`.
+    `agents` has each agent's actions and rewards in the step: `reward`, `decision`, `raw_message`, `retry_count` and
+    `token_limit` (timestep agent), and `message` (timestep agent channel).
 
-    After the end come padding rows: decision 0, rewards 0, retries 0, no messages, the round stays at last + 1, and
-    `next` carries the final histories.
+    The rows after the end of the game are padding: decision, rewards and retries are 0, there are no messages, `round`
+    stays at the last round + 1, and `next` has the final histories.
 
     Raises:
         AgentNotActiveInChannelError: see `arrays_from_rounds`.
-        ValueError: a column has the name of a key of a step.
+        ValueError: a column has the name of a key of a timestep.
     """
-    length, played = protocol.max_message_rounds, len(rounds)
-    full = arrays_from_rounds(protocol, rounds)
+    length, round_count = protocol.max_message_rounds, len(rounds)
+    histories = arrays_from_rounds(protocol, rounds)
     stance = datapoint.prover_stance if datapoint is not None and prover_stance is None else prover_stance
-    fixed = {} if datapoint is None else _of_datapoint(datapoint, seed, stance, length)
-    agents = _actions(protocol, rounds, full["raw_message_history"])
-    index = np.arange(length)
-    decided = bool(rounds) and rounds[-1].decision != Decision.NONE and played >= protocol.min_message_rounds
-    before, after = (_states(full, at, played, decided=decided) for at in (index, index + 1))
+    constants = {} if datapoint is None else _constants(datapoint, seed, stance, length)
+    agents = _actions(protocol, rounds, histories["raw_message_history"])
+    steps = np.arange(length)
+    decided = bool(rounds) and rounds[-1].decision != Decision.NONE and round_count >= protocol.min_message_rounds
+    before, after = (_states(histories, at, round_count, decided=decided) for at in (steps, steps + 1))
     done = {"done": of_each_agent(protocol, after["done"]), "reward": agents["reward"]}
     return NestedArrayDict(
         {
-            **fixed,
+            **constants,
             **before,
             "agents": {**agents, "done": of_each_agent(protocol, before["done"])},
-            "next": {**fixed, **after, "agents": done},
+            "next": {**constants, **after, "agents": done},
         },
         (length,),
     )
 
 
-def _states(full: Mapping[str, Array], at: Array, played: int, *, decided: bool) -> dict[str, Array]:
-    """Where a game stands before each of its rounds: its histories until then, and its end."""
-    round_, over = np.minimum(at, played), at >= played
-    histories = {name: _until(array, round_) for name, array in full.items()}
+def _states(full_histories: Mapping[str, Array], at: Array, round_count: int, *, decided: bool) -> dict[str, Array]:
+    """Return a game's state before each round of `at`: its histories until then, and whether it has ended."""
+    round_, over = np.minimum(at, round_count), at >= round_count
+    histories = {name: _history_before(array, round_) for name, array in full_histories.items()}
     return {
         **histories, "round": round_, "padding": over, "done": over & decided, "terminated": over & (not decided),
     }  # fmt: skip
 
 
 def of_each_agent(protocol: Protocol, done: Array) -> Array:
-    """What holds of a game (game) as it holds of each of its agents (game agent)."""
+    """Repeat a value of each game, (game), for each of its agents, (game agent)."""
     return np.repeat(done[:, None], len(protocol.agent_names), axis=1)
 
 
-def _of_datapoint(datapoint: Datapoint, seed: int, stance: int | None, length: int) -> dict[str, Array]:
-    """What stays the same in all steps of a game; columns keep their values as they are."""
+def _constants(datapoint: Datapoint, seed: int, stance: int | None, length: int) -> dict[str, Array]:
+    """Return the arrays that are constant over the steps of a game; column values are not converted."""
     check_columns(datapoint.columns)
     values = {**datapoint.columns, "datapoint_id": datapoint.id}
-    fixed = {name: objects([value] * length) for name, value in values.items()}
+    constants = {name: objects([value] * length) for name, value in values.items()}
     numbers = {"y": -1 if datapoint.label is None else datapoint.label, "prover_stance": stance, "seed": seed}
-    return fixed | {name: np.full(length, number, dtype=np.int64) for name, number in numbers.items()}
+    return constants | {name: np.full(length, number, dtype=np.int64) for name, number in numbers.items()}
 
 
 def objects(values: Sequence[Any]) -> Array:
-    """Values as they are in an array of one dimension, lists too."""
+    """Return a one-dimensional object array of values; a list stays one value."""
     array = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):
         array[index] = value
     return array
 
 
-def _until(history: Array, round_: Array) -> Array:
-    """A game's history (round ...) as it was before each of these rounds (timestep round ...)."""
-    said = np.arange(len(history)) < round_[:, None]
+def _history_before(history: Array, round_: Array) -> Array:
+    """Return a game's history (round ...) as it was before each of the given rounds: (timestep round ...)."""
+    is_past = np.arange(len(history)) < round_[:, None]
     missing: Any = -1 if history.dtype == np.int64 else None
-    return np.where(said[:, :, None], history, missing)
+    return np.where(is_past[:, :, None], history, missing)
 
 
 def _actions(protocol: Protocol, rounds: Sequence[Round], raw_message: Array) -> dict[str, Array]:
-    """What each agent did in each round, and was paid for it; decision 0 in padding rows."""
+    """Return each agent's actions and rewards in each round; padding rows have decision 0."""
     length, agents, channels = protocol.max_message_rounds, protocol.agent_names, protocol.channel_names
     shape = (length, len(agents))
     decision = np.zeros(shape, dtype=np.int64)
@@ -211,13 +212,13 @@ def _actions(protocol: Protocol, rounds: Sequence[Round], raw_message: Array) ->
     message = np.full((*shape, len(channels)), None, dtype=object)
     decision[: len(rounds)] = Decision.NONE
     verifier = agents.index(protocol.verifier_name)
-    for index, one in enumerate(rounds):
-        decision[index, verifier] = one.decision
+    for index, played in enumerate(rounds):
+        decision[index, verifier] = played.decision
         for column, agent in enumerate(agents):
-            rewards[index, column] = one.rewards.get(agent, 0.0)
-            retries[index, column] = one.retry_counts.get(agent, 0)
-            limits[index, column] = one.token_limits.get(agent, False)
-        for sent in one.messages:
+            rewards[index, column] = played.rewards.get(agent, 0.0)
+            retries[index, column] = played.retry_counts.get(agent, 0)
+            limits[index, column] = played.token_limits.get(agent, False)
+        for sent in played.messages:
             message[index, agents.index(sent.agent), channels.index(sent.channel)] = sent.text
     return {
         "message": message, "raw_message": raw_message, "decision": decision, "reward": rewards,

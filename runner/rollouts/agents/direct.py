@@ -1,7 +1,7 @@
-"""An agent that is asked directly, outside a run: its client, and one game or one chat at a time.
+"""An agent that is called directly, outside a run, with one game or one chat at a time.
 
-The members and their arguments are those of the original (see docs/reference/agent.md). Calls are made like those of
-the runner.
+The members and their arguments are those of the original code (see docs/reference/agent.md). All of them call the model in the
+same way as the runner.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParsedChatCompletion:
-    """An answer as it is played: what was asked, what came, and what it means."""
+    """A parsed answer, with the prompt, the raw text and its meaning."""
 
     raw_message: str
-    """The whole text."""
+    """The full text."""
     next_messages: Mapping[str, str] | None
-    """The message in each channel; None where it decided."""
+    """The message in each channel; None if the answer is a decision."""
     decision: int
     """0 reject, 1 accept, 2 none."""
     retry_count: int
-    """How many bad answers came before it; all there may be where messages were filled with empty ones."""
+    """The number of unusable answers before it; the maximum if all were unusable and the messages are empty."""
     token_limit: bool
     prompt: Sequence[ChatMessage]
 
 
 class DirectAgent(Agent):
-    """An agent with a client of its own, asked from plain code, in a notebook too."""
+    """An agent with its own client, called from synchronous code such as a notebook."""
 
     def __init__(
         self, hyper_params: Experiment, settings: AgentRuntime, agent_name: str, protocol_handler: Protocol
@@ -54,14 +54,13 @@ class DirectAgent(Agent):
 
     @property
     def client(self) -> Any:
-        """The official client of its group's server, made on first use; `retry` is the runner's, its own is off.
+        """The official synchronous client of the model group's server, created on first use, without its own retries.
 
-        It is the synchronous one: it belongs to no event loop, so that it can be used from any, call after call. The
-        runner itself does not ask through it: see `_make_generation_api_call`.
+        It is not bound to an event loop. The runner does not use it; see `_make_generation_api_call`.
 
         Raises:
             UsageError: the group's provider has no client.
-            ProviderRefusal: the environment holds no key.
+            ProviderRefusal: the environment has no API key.
         """
         if self._client is None:
             self._client = sync_client(self.model_settings, self.model_group)
@@ -78,28 +77,28 @@ class DirectAgent(Agent):
     async def _respond_all(
         self, turns: Sequence[Observation | None], chats: Sequence[Sequence[ChatMessage]]
     ) -> list[Reply | None]:
-        connection = self._connected()
+        connection = self._connect()
 
-        async def one(turn: Observation | None, chat: Sequence[ChatMessage]) -> Reply | None:
+        async def respond_to(turn: Observation | None, chat: Sequence[ChatMessage]) -> Reply | None:
             return await self.respond(turn, connection.complete, chat) if turn is not None and chat else None
 
-        tasks = [asyncio.create_task(one(turn, chat)) for turn, chat in zip(turns, chats, strict=True)]
+        tasks = [asyncio.create_task(respond_to(turn, chat)) for turn, chat in zip(turns, chats, strict=True)]
         try:
             return list(await asyncio.gather(*tasks))
         finally:
             await cancel_all(tasks)
             await connection.close()
 
-    def _connected(self) -> Connection:
-        """The connection that was given, or else one of this event loop's own."""
+    def _connect(self) -> Connection:
+        """Return the connection passed to the agent, or else a new one for this event loop."""
         from runner.models.client import Connection, connect
 
         if self.settings.complete is not None:
             return Connection(self.settings.complete)
         if self.model_settings.traits.needs_run:
             raise UsageError(
-                f"models.{self.model_group} replays a run, whose answers belong to its rollouts and not to arrays; "
-                "take another provider"
+                f"models.{self.model_group} replays a run, and its answers belong to that run's rollouts; use another "
+                "provider for arrays"
             )
         return connect({self.model_group: self.model_settings}, self.hyper_params.retry)
 
@@ -120,15 +119,15 @@ class DirectAgent(Agent):
         replace_last_message_with_true_label: bool = False,
         **columns: Any,
     ) -> list[ChatMessage]:
-        """The chat of a round: what was said before it; of the last round, all that the histories hold.
+        """Return the chat of a round: the messages before it, or for the last round all messages of the histories.
 
-        With `ensure_last_message_is_assistant`, the example of a round: what was said in it too, up to the agent's own
-        last message.
+        With `ensure_last_message_is_assistant`, return the training example of the round, which also has the messages
+        of the round up to the agent's own last message.
 
         Raises:
-            AgentNotActiveInChannelError: nothing would be left of the example.
-            ValueError: no such round; or the label is to replace a message, and there is none, or it is not ensured to
-                be the agent's, or the agent is a prover.
+            AgentNotActiveInChannelError: the example would be empty.
+            ValueError: there is no such round. Or the label must replace the last message, but there is no label,
+                `ensure_last_message_is_assistant` is false, or the agent is a prover.
         """
         check_replacement(
             ensure_last_message_is_assistant=ensure_last_message_is_assistant,
@@ -163,12 +162,12 @@ class DirectAgent(Agent):
         prover_stance: int = 1,
         **columns: Any,
     ) -> ParsedChatCompletion:
-        """Ask for the agent's turn in a round until an answer can be used; see `respond`.
+        """Play the agent's turn in a round: call its model until an answer is usable; see `respond`.
 
         Raises:
-            AgentNotActiveInChannelError: it does not speak in this round.
-            ValueError: no such round.
-            GenerationError, CallError, ProviderRefusal: as `respond`.
+            AgentNotActiveInChannelError: the agent does not speak in this round.
+            ValueError: there is no such round.
+            GenerationError, CallError, ProviderRefusal: see `respond`.
         """
         turn = self._turn(
             (message_history, message_agent_id, raw_message_history),
@@ -192,26 +191,26 @@ class DirectAgent(Agent):
         prover_stance: int,
         columns: Mapping[str, Any],
     ) -> Observation:
-        """A game's histories and columns (None: there is none) as an observation of a round."""
+        """Build the observation of a round from a game's histories and columns; columns that are None are left out."""
         from runner.rollouts.agents.arrays import rounds_from_arrays
         from runner.rollouts.agents.observations import check_round, scalar
 
         check_round(self.protocol_handler, int(round_))
-        known = {name: scalar(value) for name, value in columns.items() if value is not None}
+        present_columns = {name: scalar(value) for name, value in columns.items() if value is not None}
         rounds = rounds_from_arrays(self.protocol_handler, *histories)
-        return Observation(int(round_), rounds, known, int(seed), int(prover_stance), "array-0")
+        return Observation(int(round_), rounds, present_columns, int(seed), int(prover_stance), "array-0")
 
     def _make_generation_api_call(self, chat_messages_prompt: Sequence[ChatMessage]) -> tuple[str | None, str | None]:
-        """Ask its model once, as the runner does: the text or None, and the finish reason.
+        """Call the model once, as the runner does, and return the text (or None) and the finish reason.
 
         Raises:
-            CallError, ProviderRefusal: no answer came by the spec's `retry.transient`.
+            CallError, ProviderRefusal: the model did not answer within the spec's `retry.transient`.
         """
-        choice = run_sync(lambda: self._asked(self._request(chat_messages_prompt)))
+        choice = run_sync(lambda: self._first_choice(self._request(chat_messages_prompt)))
         return choice.text, choice.finish_reason
 
-    async def _asked(self, request: Request) -> Choice:
-        connection = self._connected()
+    async def _first_choice(self, request: Request) -> Choice:
+        connection = self._connect()
         try:
             completion = await connection.complete(request)
         finally:
@@ -219,13 +218,13 @@ class DirectAgent(Agent):
         return completion.choices[0] if completion.choices else Choice(None, None)
 
     def _generate_dummy_response(self, chat_messages_prompt: Sequence[ChatMessage]) -> str:
-        """What the provider `dummy` answers to a chat: well-formed for the agent, and the same for the same chat."""
+        """Return the answer of the provider `dummy` to a chat: well-formed for the agent, and always the same."""
         (choice,) = run_sync(lambda: offline_answer(self._request(chat_messages_prompt))).choices
         assert choice.text is not None
         return choice.text
 
     def _request(self, chat: Sequence[ChatMessage]) -> Request:
-        """A chat that belongs to no game as a request."""
+        """Build the request for a chat that does not belong to a game."""
         format_ = self.hyper_params.decision_format
         accept, reject = (format_.accept, format_.reject) if self.is_verifier else (None, None)
         marker = format_.confidence if self.states_confidence else None

@@ -1,6 +1,6 @@
 """Nested dictionaries of NumPy arrays with a shared batch shape.
 
-Text is held in object arrays with None for no message; numbers in integer, float and boolean arrays.
+Text is in object arrays, with None for no message; numbers are in integer, float and boolean arrays.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Key = str | tuple[str, ...]
 class NestedArrayDict(MutableMapping[Any, Any]):
     """A nested dictionary of arrays whose leading dimensions are all `batch_size`.
 
-    `data["round"]`, `data["agents", "decision"]` read a leaf; `data[0]`, `data[2:4]` the part of a batch. Iteration,
-    `len` and `keys` are over the names at the top.
+    `data["round"]` and `data["agents", "decision"]` return a leaf, `data[0]` and `data[2:4]` a part of the batch.
+    Iteration, `len` and `keys` are over the top-level names.
 
         >>> from runner import NestedArrayDict
         >>> data = NestedArrayDict({"round": [0, 1], "agents": {"decision": [[2, 1], [2, 0]]}}, batch_size=2)
@@ -53,7 +53,7 @@ class NestedArrayDict(MutableMapping[Any, Any]):
 
     def __setitem__(self, key: Key, value: Any) -> None:
         if not _is_name(key):
-            raise TypeError(f"a key is a text, or a tuple of texts, and not {key!r}")
+            raise TypeError(f"a key must be a string or a tuple of strings, not {key!r}")
         if isinstance(key, tuple):
             head, *rest = key
             if not rest:
@@ -72,13 +72,13 @@ class NestedArrayDict(MutableMapping[Any, Any]):
 
     def __delitem__(self, key: Key) -> None:
         if isinstance(key, tuple):
-            *way, key = key
-            (self[tuple(way)] if way else self)._data.__delitem__(key)  # noqa: SLF001 - of its own class
+            *parents, key = key
+            (self[tuple(parents)] if parents else self)._data.__delitem__(key)  # noqa: SLF001 - the same class
             return
         del self._data[key]
 
     def __eq__(self, other: object) -> bool:
-        """Whether the batch, the names and the values are equal; NaN equals NaN."""
+        """Return whether batch shapes, names and values are equal; NaN equals NaN."""
         if not isinstance(other, NestedArrayDict):
             return NotImplemented
         return (
@@ -87,7 +87,7 @@ class NestedArrayDict(MutableMapping[Any, Any]):
             and all(_equal(value, other[name]) for name, value in self.items())
         )
 
-    __hash__ = None  # type: ignore[assignment] # it can be changed
+    __hash__ = None  # type: ignore[assignment] # the dictionary is mutable
 
     def __contains__(self, key: object) -> bool:
         if not _is_name(key):
@@ -113,24 +113,24 @@ class NestedArrayDict(MutableMapping[Any, Any]):
         return self[key]
 
     def setdefault(self, key: Key, default: Any = None) -> Any:
-        """What stands there, as an array, set first where nothing does."""
+        """Return the value of a key as an array, after setting it to `default` if the key is missing."""
         if key not in self:
             self[key] = default
         return self[key]
 
     def update(self, *others: Any, **values: Any) -> NestedArrayDict:  # type: ignore[override] # a chain of calls
-        """Set everything here, and give the dictionary itself."""
+        """Set all values, and return the dictionary itself."""
         super().update(*others, **values)
         return self
 
     def reshape(self, *shape: int) -> NestedArrayDict:
-        """The same leaves under another batch shape of the same size."""
+        """Return the same leaves with another batch shape of the same size."""
         size = len(self.batch_size)
         return self._map(lambda array: array.reshape((*shape, *array.shape[size:])))
 
     def _map(self, function: Any) -> NestedArrayDict:
         mapped = {
-            key: value._map(function)  # noqa: SLF001 - of its own class
+            key: value._map(function)  # noqa: SLF001 - the same class
             if isinstance(value, NestedArrayDict)
             else function(value)
             for key, value in self._data.items()
@@ -140,13 +140,13 @@ class NestedArrayDict(MutableMapping[Any, Any]):
 
 
 def _is_name(key: object) -> bool:
-    """Whether a key is one name, or the names on the way to a leaf; others choose parts of a batch."""
+    """Return whether a key is a name or a path of names; any other key selects a part of the batch."""
     parts = key if isinstance(key, tuple) else (key,)
     return bool(parts) and all(isinstance(part, str) for part in parts)
 
 
 def stacked(items: Sequence[NestedArrayDict]) -> NestedArrayDict:
-    """Dictionaries of one form as one, along a new first dimension of the batch."""
+    """Stack dictionaries with the same keys along a new first batch dimension."""
     first = items[0]
     joined = {
         key: stacked([item[key] for item in items])
@@ -157,10 +157,10 @@ def stacked(items: Sequence[NestedArrayDict]) -> NestedArrayDict:
     return NestedArrayDict(joined, (len(items), *first.batch_size))
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, NestedArrayDict) or isinstance(other, NestedArrayDict):
-        return bool(one == other) if type(one) is type(other) else False
-    return np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f")
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, NestedArrayDict) or isinstance(right, NestedArrayDict):
+        return bool(left == right) if type(left) is type(right) else False
+    return np.array_equal(left, right, equal_nan=left.dtype.kind == right.dtype.kind == "f")
 
 
 def _leaves(data: Mapping[Any, Any]) -> Iterator[Array]:
@@ -182,7 +182,7 @@ def _shared_prefix(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _dtype_of(value: Any) -> Any:
-    """Text and missing values need object arrays: NumPy would cut or stringify them."""
+    """Return the dtype for a value; text and missing values need object arrays, or NumPy would convert them."""
     while isinstance(value, (list, tuple)) and value:
         if any(item is None or isinstance(item, str) for item in value):
             return object

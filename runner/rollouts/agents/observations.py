@@ -1,4 +1,4 @@
-"""Arrays to an agent's observations, and its replies to arrays."""
+"""Conversion of arrays to an agent's observations, and of its replies to arrays."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from runner.rollouts.agents.arrays import HISTORIES, rounds_from_arrays
 from runner.rollouts.agents.nested_arrays import Array, NestedArrayDict
 
 PROMPT_FIELDS = ("role", "name", "content")
-"""The fields of a message in `prompt`, in their order."""
+"""The fields of a message in `prompt`, in order."""
 
 _NOT_COLUMNS = frozenset(("round", "seed", "prover_stance", "y", *HISTORIES, *FORBIDDEN))
 
 
 def check_round(protocol: Protocol, round_: int) -> None:
-    """Refuse a round that a game does not have.
+    """Check that a game of the protocol has this round.
 
     Raises:
-        ValueError: naming the round and those there are.
+        ValueError: it does not.
     """
     last = protocol.max_message_rounds - 1
     if not 0 <= round_ <= last:
@@ -41,9 +41,9 @@ def observation_of(
     round_: int | None = None,
     histories: NestedArrayDict | None = None,
 ) -> Observation:
-    """One game of a batch as its agents may know it; `rounds` is all that the histories hold.
+    """Return the observation of one game of a batch, with all rounds of its histories.
 
-    Columns are whatever else is there; a label among them never reaches a template.
+    All other keys count as columns, except the label, which must never reach a template.
     """
     columns = {
         name: scalar(flat[name][index])
@@ -62,7 +62,7 @@ def observation_of(
 
 
 def turn_of(protocol: Protocol, flat: NestedArrayDict, index: int) -> Observation | None:
-    """The observation of a turn that is to be played: what was said before its round; None where the game is over.
+    """Return the observation of a turn to be played, with the rounds before it; None if the game is over.
 
     Raises:
         ValueError: the game has no such round.
@@ -75,55 +75,55 @@ def turn_of(protocol: Protocol, flat: NestedArrayDict, index: int) -> Observatio
 
 
 def is_padding(flat: NestedArrayDict, index: int) -> bool:
-    """Whether a game was over before this step."""
+    """Return whether a game was over before this step."""
     return "padding" in flat and flat["padding"].dtype == bool and bool(flat["padding"][index])
 
 
 def example_of(protocol: Protocol, flat: NestedArrayDict, index: int) -> Observation:
-    """The observation that a step of a batch is learnt as: all that was said up to the end of it.
+    """Return the observation for the training example of a step, with all messages up to the end of the step.
 
-    Its `rounds` are those of the histories under `next`, without which the histories are those of a finished game; its
-    `round` is the one that follows them, or the game's last.
+    Its `rounds` are the histories under `next`, or else the top-level histories, which are then those of a finished
+    game. Its `round` is the one after them, or the game's last.
 
     Raises:
         ValueError: the game has no such round.
     """
-    after = flat["next"] if ("next", HISTORIES[0]) in flat else None
-    if after is None or "round" not in flat:
-        observation = observation_of(protocol, flat, index, round_=0, histories=after)
-        behind = _rounds_played(observation.rounds)
+    next_arrays = flat["next"] if ("next", HISTORIES[0]) in flat else None
+    if next_arrays is None or "round" not in flat:
+        observation = observation_of(protocol, flat, index, round_=0, histories=next_arrays)
+        round_count = _rounds_played(observation.rounds)
     else:
-        observation = observation_of(protocol, flat, index, histories=after)
+        observation = observation_of(protocol, flat, index, histories=next_arrays)
         check_round(protocol, observation.round)
-        behind = _rounds_behind(protocol, flat, index, observation)
-    round_ = min(behind, protocol.max_message_rounds - 1)
-    return replace(observation, rounds=observation.rounds[:behind], round=round_)
+        round_count = _rounds_after(protocol, flat, index, observation)
+    round_ = min(round_count, protocol.max_message_rounds - 1)
+    return replace(observation, rounds=observation.rounds[:round_count], round=round_)
 
 
-def _rounds_behind(protocol: Protocol, flat: NestedArrayDict, index: int, observation: Observation) -> int:
-    """How many rounds there were after a step.
+def _rounds_after(protocol: Protocol, flat: NestedArrayDict, index: int, observation: Observation) -> int:
+    """Return how many rounds had been played after a step.
 
-    A step that says no more of itself was padding where somebody had to speak in its round and nobody did.
+    Without the keys `next`/`round` and `padding`, a step was padding if an agent had to speak in it and none did.
     """
     round_ = observation.round
     if ("next", "round") in flat:
         return min(int(flat["next", "round"][index]), round_ + 1)
     if "padding" in flat:
         return round_ + (not is_padding(flat, index))
-    spoken = not _is_empty(observation.rounds[round_ : round_ + 1])
-    return round_ + (spoken or not protocol.speakers(round_, observation.seed))
+    has_message = not _is_empty(observation.rounds[round_ : round_ + 1])
+    return round_ + (has_message or not protocol.speakers(round_, observation.seed))
 
 
 def _rounds_played(rounds: Sequence[Round]) -> int:
-    """The rounds of a finished game: it ended with the last in which anything was said."""
-    played = len(rounds)
-    while played and _is_empty(rounds[played - 1 : played]):
-        played -= 1
-    return played
+    """Return how many rounds a finished game had, which is up to the last round with a message."""
+    count = len(rounds)
+    while count and _is_empty(rounds[count - 1 : count]):
+        count -= 1
+    return count
 
 
 def _is_empty(rounds: Sequence[Round]) -> bool:
-    return not any(one.raw or one.messages for one in rounds)
+    return not any(played.raw or played.messages for played in rounds)
 
 
 def actions(
@@ -132,10 +132,10 @@ def actions(
     replies: Sequence[Reply | None],
     width: int | None = None,
 ) -> NestedArrayDict:
-    """One agent's replies to a batch (None: it does not speak) and their chats, as `forward` gives them.
+    """Return the arrays that `forward` returns for one agent's replies to a batch (None: it does not speak).
 
-    A reply's `retry_count` and `token_limit` stand in every channel, as in the original. `prompt` holds `width`
-    messages, or else as many as the longest chat.
+    A reply's `retry_count` and `token_limit` are repeated in every channel, as in the original code. `prompt` has
+    `width` messages, or else as many as the longest chat.
     """
     size, names = len(replies), protocol.channel_names
     longest = max((len(chat) for chat in chats), default=0)
@@ -152,27 +152,27 @@ def actions(
         retries[index], limits[index] = reply.retry_count, reply.token_limit
         for channel, text in (reply.messages or {}).items():
             message[index, names.index(channel)] = text
-    out: Mapping[str, Any] = {
+    arrays: Mapping[str, Any] = {
         "message": message, "raw_message": raw, "prompt": prompt, "decision": decision,
         "retry_count": retries, "token_limit": limits,
     }  # fmt: skip
-    return NestedArrayDict(out, (size,))
+    return NestedArrayDict(arrays, (size,))
 
 
 def prompt_array(chats: Sequence[Sequence[ChatMessage]], width: int) -> Array:
-    """Chats of at most `width` messages as (chat message field)."""
+    """Return chats of at most `width` messages as an array (chat message field)."""
     prompt = np.full((len(chats), width, len(PROMPT_FIELDS)), None, dtype=object)
     for index, chat in enumerate(chats):
-        for row, said in enumerate(chat):
-            prompt[index, row] = [said.get(name) for name in PROMPT_FIELDS]
+        for row, message in enumerate(chat):
+            prompt[index, row] = [message.get(name) for name in PROMPT_FIELDS]
     return prompt
 
 
 def max_prompt_messages(protocol: Protocol) -> int:
-    """No chat of a protocol's games has more messages: the original's bound, which is generous."""
+    """Return an upper bound on the messages of a chat in a protocol's games, the same as in the original code."""
     return 2 * (protocol.max_message_rounds * len(protocol.channel_names) + 10)
 
 
 def scalar(value: Any) -> Any:
-    """A NumPy number as Python's own; anything else as it is."""
+    """Convert a NumPy number to a Python number; return any other value unchanged."""
     return value.item() if isinstance(value, np.generic) else value

@@ -1,4 +1,4 @@
-"""Several answers to one question into one verdict: the majority's."""
+"""Votes: several answers to one question, combined into the majority's verdict."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Reply
 
 Together = Callable[[Sequence[asyncio.Task[Reply]]], Awaitable[object]]
-"""Waits for replies that are asked for at once, each answered or failed; raises what stops more than they."""
+"""Waits until every task has replied or failed; raises an error that stops more than these replies."""
 
 
 def majority(decisions: Sequence[int]) -> int:
-    """The decision of most votes that decide; where as many are for the other, that of the first of them.
+    """Return the decision of the majority of the votes that decide; in a tie, that of the first vote in the tie.
 
-    Without such a vote there is none.
+    Return `Decision.NONE` if no vote decides.
     """
     decided = [decision for decision in decisions if decision != Decision.NONE]
     if not decided:
         return Decision.NONE
-    return max(dict.fromkeys(decided), key=decided.count)  # of equals the first
+    return max(dict.fromkeys(decided), key=decided.count)  # `max` returns the first of several maxima
 
 
 async def voted(
@@ -33,34 +33,34 @@ async def voted(
     must_decide: bool,
     together: Together = asyncio.wait,
 ) -> Reply:
-    """Ask so often, and reply as the first vote of the majority does, with every vote's decision.
+    """Collect the votes, and return the reply of the first vote of the majority with the decision of every vote.
 
-    Where the verifier may go on, a first answer that does is no verdict, and there is nothing to vote on. A later one
-    without a decision is an undecided vote. The others are asked at once.
+    If the verifier may continue the game and its first answer does, that answer is the reply and there is no vote.
+    Otherwise the remaining votes are requested concurrently; one without a decision counts as undecided.
     """
     first = await ask(0)
     if is_final(first, votes, must_decide=must_decide):
         return first
-    others = [asyncio.create_task(ask(vote)) for vote in range(1, votes)]
+    tasks = [asyncio.create_task(ask(vote)) for vote in range(1, votes)]
     try:
-        await together(others)
+        await together(tasks)
     finally:
-        await cancel_all(others)
-    # Of several failures the first by vote is raised, whichever came first.
-    return combine_votes([first, *[task.result() for task in others]])
+        await cancel_all(tasks)
+    # If several votes failed, this raises the failure of the first vote, not of the first in time.
+    return combine_votes([first, *[task.result() for task in tasks]])
 
 
 def is_final(first: Reply, votes: int, *, must_decide: bool) -> bool:
-    """Whether the first of several votes is the reply, so that no other is asked for."""
+    """Return whether the first of several votes is already the reply, so that no other vote is needed."""
     return votes == 1 or (first.decision == Decision.NONE and not must_decide)
 
 
 def combine_votes(replies: Sequence[Reply]) -> Reply:
-    """Return the reply of the first vote of the majority, with every vote's decision."""
+    """Return the reply of the first vote of the majority, with the decision of every vote."""
     decision = majority([reply.decision for reply in replies])
-    taken = next(reply for reply in replies if reply.decision == decision)
+    majority_reply = next(reply for reply in replies if reply.decision == decision)
     return replace(
-        taken,
+        majority_reply,
         votes=tuple(int(reply.decision) for reply in replies),
         retry_count=sum(reply.retry_count for reply in replies),
         calls=sum(reply.calls for reply in replies),

@@ -1,6 +1,7 @@
-"""The agent that the runner plays with, with the surface for those who come with arrays (docs/reference/agent.md).
+"""The agent that the runner uses, with methods for users who call it on arrays (docs/reference/agent.md).
 
-NumPy is imported where there are arrays: a run has none, and the import costs it more than a hundred rollouts.
+NumPy is imported only in methods that need arrays: a run has no arrays, and the import takes longer than a hundred
+rollouts.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ __all__ = ["AgentRuntime", "Observation", "OpenAiWholeAgent", "ParsedChatComplet
 
 
 class SharedModelGroup(str):
-    """A model group by its name, with the model that its agents share."""
+    """The name of a model group, with the model that its agents share."""
 
     __slots__ = ("base_model_name", "model_name")
     model_name: str
-    """The model that is asked, with any fine-tuning."""
+    """The name of the model that answers, which may be fine-tuned."""
     base_model_name: str
-    """The model that it was fine-tuned from, or itself."""
+    """The name of the model that it was fine-tuned from, or else of the model itself."""
 
     def __new__(cls, name: str, model_name: str, base_model_name: str) -> Self:
         group = super().__new__(cls, name)
@@ -49,7 +50,7 @@ class SharedModelGroup(str):
 class OpenAiWholeAgent(DirectAgent):
     """One agent of a protocol, played by one model over the whole chat.
 
-    The runner plays with it through `respond`; `forward` is the same on arrays of any batch shape.
+    The runner calls `respond`; `forward` does the same on arrays of any batch shape.
     """
 
     agent_level_in_keys: tuple[str, ...] = ()
@@ -69,7 +70,7 @@ class OpenAiWholeAgent(DirectAgent):
 
     @property
     def visible_message_channel_mask(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """(channel), in the protocol's order."""
+        """Whether the agent sees each channel: (channel), in the protocol's order."""
         import numpy as np
 
         visible = self.visible_message_channel_names
@@ -87,12 +88,12 @@ class OpenAiWholeAgent(DirectAgent):
 
     @property
     def shared_model_group(self) -> SharedModelGroup:
-        """Its model group, by the models of now."""
+        """The agent's model group with its current model."""
         return SharedModelGroup(self.model_group, self.model_name, self.base_model_name)
 
     @property
     def system_prompt_template(self) -> PromptTemplate:
-        """Its Jinja2 template: the source as text, and `render(**variables)`."""
+        """The agent's Jinja2 template: a string with the source, and a method `render(**variables)`."""
         return self.settings.prompts.template(self.agent_name)
 
     @property
@@ -119,18 +120,18 @@ class OpenAiWholeAgent(DirectAgent):
         """Answer for a batch of games at once.
 
         In: `round`, `seed`, `prover_stance` and the datapoint's columns (...), `message_history` and
-        `message_agent_id` (... round channel), `raw_message_history` (... round agent). What histories hold of `round`
-        and later is not read.
+        `message_agent_id` (... round channel), `raw_message_history` (... round agent). Entries of the histories for
+        `round` and later are ignored.
         Out: `message` (... channel), `raw_message` and `decision` (...), `prompt` (... message field) with the
-        fields role, name and content, `retry_count` and `token_limit` (... channel), the same in every channel. Where
-        the agent does not speak, and where `padding` (...) says that the game is over, the messages are None and the
-        decision is 2. With an `environment` all prompts have as many messages as its games can need, else as many as
-        the longest has.
+        fields role, name and content, `retry_count` and `token_limit` (... channel), the same in every channel. If the
+        agent does not speak, or `padding` (...) is true because the game is over, the messages are None and the
+        decision is 2. With an `environment`, prompts are padded to the number of messages that its games can need,
+        else to the longest prompt.
 
         Raises:
-            TypeError: `environment` is no Environment.
+            TypeError: `environment` is not an `Environment`.
             ValueError: a game has no such round.
-            GenerationError, CallError, ProviderRefusal: the first that any game of the batch raised.
+            GenerationError, CallError, ProviderRefusal: the first error that a game of the batch raised.
         """
         from runner.rollouts.agents.environment import width_of
         from runner.rollouts.agents.observations import actions, turn_of
@@ -151,16 +152,17 @@ class OpenAiWholeAgent(DirectAgent):
         ensure_last_message_is_assistant: bool = True,
         replace_verifier_guess_with_true_label: bool = False,
     ) -> list[dict[str, list[ChatMessage]]]:
-        """A supervised example from each step of a batch: the chat up to the end of that step.
+        """Return a supervised example for each step of a batch: the chat up to the end of that step.
 
-        `timesteps` holds `round` (...), the histories after the step under `next`, `y` (...) for the label, and
-        otherwise what `forward` takes; any step of a game will do, and padding is its end. Without histories under
-        `next`, those at the top are those of finished games. A step up to which the agent said nothing gives no example
-        when the last message must be its own. Labels replace a verifier's last message only.
+        `timesteps` has `round` (...), the histories after the step under `next`, the label `y` (...), and otherwise the
+        same keys as for `forward`. Any step of a game is accepted; a padding step stands for the end of the game.
+        Without histories under `next`, the top-level histories must be those of finished games. A step has no example
+        if the agent has said nothing yet and the last message must be its own. Labels replace only a verifier's last
+        message.
 
         Raises:
-            ValueError: the label is to replace the guess, and there is none, or the last message is not ensured to be
-                the agent's; or a game has no such round.
+            ValueError: a game has no such round. Or the label must replace the guess, but there is no label or
+                `ensure_last_message_is_assistant` is false.
         """
         from runner.rollouts.agents.observations import example_of, scalar
 
@@ -184,7 +186,7 @@ class OpenAiWholeAgent(DirectAgent):
     # State
 
     def get_state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold: the model's name, what it was fine-tuned from, and every step on the way."""
+        """Return the content of a checkpoint: the model's name, its base model, and every fine-tuning step."""
         return {
             "model_name": self.model_name,
             "base_model_name": self.base_model_name,
@@ -192,10 +194,10 @@ class OpenAiWholeAgent(DirectAgent):
         }
 
     def set_state(self, checkpoint: Mapping[str, Any]) -> None:
-        """Go on with the model of a checkpoint.
+        """Switch to the model of a checkpoint.
 
         Raises:
-            KeyError: the checkpoint holds no model name.
+            KeyError: the checkpoint has no model name.
         """
         self.model_settings = replace(
             self.model_settings,

@@ -194,11 +194,19 @@ def test_there_is_no_round_before_the_first(name: str) -> None:
 @pytest.mark.parametrize(
     ("handler", "error", "said"),
     [
-        ("nip", TypeError, "protocol_handler is 'nip', not a Protocol; give the loaded spec's own, spec.protocol"),
+        ("nip", TypeError, "protocol_handler is 'nip', not a Protocol; pass spec.protocol of the loaded spec"),
         (Protocol, TypeError, "protocol_handler is <class .*Protocol'>, not a Protocol"),
-        (load_protocol("adp"), ValueError, "protocol_handler is the protocol 'adp', .*: the spec plays 'nip'; give"),
-        (load_protocol("debate"), ValueError, "'debate', .*: the spec plays 'nip'; it has no agent 'prover'; give"),
-        (load_protocol("nip"), ValueError, "'nip', .*: the spec says max_message_rounds: 6, and it has 8; give"),
+        (load_protocol("adp"), ValueError, "protocol_handler is the protocol 'adp', .*: the spec plays 'nip'. Pass"),
+        (
+            load_protocol("debate"),
+            ValueError,
+            "'debate', .*: the spec plays 'nip'; the protocol has no agent 'prover'. Pass",
+        ),
+        (
+            load_protocol("nip"),
+            ValueError,
+            "'nip', .*: the spec sets max_message_rounds: 6, but the protocol has 8. Pass",
+        ),
     ],
 )
 def test_a_protocol_that_is_not_the_specs_is_named(handler: Any, error: type[Exception], said: str) -> None:

@@ -147,10 +147,10 @@ def test_columns_with_labels_are_datapoints_too() -> None:
         ({}, "needs a label"),
         ({"question": ["a"]}, "needs a label"),
         ({"question": ["a"], "y": [2]}, "0 or 1"),
-        ({"question": ["a", "b"], "y": [1]}, "columns of several lengths: .*'question': 2"),
+        ({"question": ["a", "b"], "y": [1]}, "columns must have the same length, but have .*'question': 2"),
         ({"round": ["a"], "y": [1]}, "name of a key of a timestep: round; rename"),
         ({"question": [], "y": []}, "no datapoint"),
-        ({"question": ["a"], "y": [1], "prover_stance": [5]}, r"prover_stance is 0 or 1, not \[5\]"),
+        ({"question": ["a"], "y": [1], "prover_stance": [5]}, r"prover_stance must be 0 or 1, not \[5\]"),
         (NestedArrayDict({"question": [["a", "b"]], "y": [[1, 0]]}, (1, 2)), r"one dimension, .*\(1, 2\)"),
     ],
 )
@@ -160,7 +160,7 @@ def test_what_is_no_datapoint_is_refused_by_name(columns: Any, said: str) -> Non
 
 
 def test_seeds_that_are_not_one_for_all_or_one_each_are_refused() -> None:
-    with pytest.raises(ValueError, match="seed needs one whole number, or one for each of the 1 datapoints"):
+    with pytest.raises(ValueError, match="seed must be one integer, or one for each of the 1 datapoints"):
         Environment(load_protocol("nip")).reset({"question": ["a"], "y": [1]}, seed=[1, 2])
 
 
@@ -201,7 +201,7 @@ def test_replies_are_added_to_a_copy_and_a_missing_or_misspelt_one_is_named() ->
     timestep = environment.add_replies(arrays, dict.fromkeys(protocol.agent_names, reply))
     assert timestep["agents", "raw_message"].tolist() == [["Why?", "Why?"]]
     assert ("agents", "raw_message") not in arrays
-    with pytest.raises(ValueError, match=r"^no reply of prover, verifier; give what the forward of each agent"):
+    with pytest.raises(ValueError, match=r"^no reply of prover, verifier; pass the result of each agent's forward"):
         environment.add_replies(arrays, {})
     with pytest.raises(ValueError, match=r"^no reply of verifier; no agent 'verifer'; did you mean 'verifier'"):
         environment.add_replies(arrays, {"prover": reply, "verifer": reply})
@@ -214,7 +214,7 @@ def test_an_environment_that_is_none_is_refused(tmp_path: Path) -> None:
     arrays = environment.reset(spec.dataset)
     assert agent(arrays)["prompt"].shape[1] == 1
     assert agent(arrays, environment)["prompt"].shape[1] == environment.max_prompt_messages
-    with pytest.raises(TypeError, match=r"environment is Protocol.*, not an Environment; give"):
+    with pytest.raises(TypeError, match=r"environment is Protocol.*, not an Environment; pass"):
         agent(arrays, spec.protocol)  # type: ignore[arg-type]
 
 
