@@ -1,1 +1,1 @@
-"""Rollouts into better models: what is selected, what is trained, iteration by iteration."""
+"""Training: selects rollouts and fine-tunes models on them, iteration by iteration."""

@@ -1,4 +1,4 @@
-"""An iteration's games, and perhaps those before it, into one dataset for each model group that is trained."""
+"""Builds one dataset for each trained model group from the games of an iteration, and maybe of earlier ones."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from runner.training.stages import DatasetReport
 def build_datasets(
     plan: TrainingPlan, iteration: int, runs: Sequence[RunFolder], folder: Path, formats: Mapping[str, str]
 ) -> dict[str, DatasetReport]:
-    """Write a dataset for each model group that is trained, and report them by group.
+    """Write a dataset for each group in `formats`, which has their file formats, and return reports by group.
 
-    `runs` are the games to learn from, the oldest first; `formats` is the file format of each group whose dataset is
-    to be written. The bytes are a function of the plan and the runs alone.
+    `runs` are the games to learn from, oldest first. The bytes depend only on the plan and the runs.
 
     Raises:
         RunError: a run's journal is missing or damaged, or a file cannot be written.
@@ -41,19 +40,19 @@ def build_datasets(
         for run in runs:
             reconstructor = Reconstructor(run, saved_plan(run))
             stack.callback(reconstructor.close)
-            games.append(_Games(run.run_id, reconstructor, plan.chat_format))
+            games.append(_RebuiltGames(run.run_id, reconstructor, plan.chat_format))
         builder = _Builder(plan, iteration, games)
         return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in formats}
 
 
 @dataclass(frozen=True)
-class _Games:
-    """One run's games, played again from its journal."""
+class _RebuiltGames:
+    """One run's games, rebuilt from its journal."""
 
     run_id: str
     reconstructor: Reconstructor
     chat_format: ChatFormat | None
-    """Of the datasets; None: as the games were played."""
+    """The chat format of the datasets; None for the format in which the games were played."""
 
     @cached_property
     def agents(self) -> Mapping[str, Agent]:
@@ -63,32 +62,32 @@ class _Games:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A finished game that may be trained on, and what it paid the agent."""
+    """A finished game that may be trained on, and the agent's reward in it."""
 
-    games: _Games
+    games: _RebuiltGames
     job: Job
     reward: float
 
 
 @dataclass(frozen=True)
 class _Builder:
-    """The datasets of one iteration."""
+    """Builds the datasets of one iteration."""
 
     plan: TrainingPlan
     iteration: int
-    games: Sequence[_Games]
+    games: Sequence[_RebuiltGames]
 
     def build(self, group: str, folder: Path, format_: Format) -> DatasetReport:
-        """Write one group's file: each agent's examples after the other's."""
+        """Write one group's file with the examples of its agents, one agent after the other."""
         selection, agents, notes = self.plan.training.selection, self.plan.trained[group], list[str]()
-        # A rollout that weighted sampling has drawn twice is to be learnt twice.
+        # A rollout that weighted sampling draws twice must be in the dataset twice.
         drawn_again = selection.method == "weighted_sampling" and selection.replacement
         repeats = self.plan.method == "sft" and drawn_again
         file = ExampleFile(folder / (group + format_.suffix), format_, repeats=repeats)
         try:
             for agent in agents:
-                found = self._pairs(agent) if self.plan.method == "dpo" else self._chats(agent, format_, notes)
-                for example, source in found:
+                examples = self._pairs(agent) if self.plan.method == "dpo" else self._chats(agent, format_, notes)
+                for example, source in examples:
                     file.add(example, source)
             report = file.close()
         except BaseException:
@@ -109,21 +108,23 @@ class _Builder:
                         yield pair, source
 
     def _chats(self, agent: str, format_: Format, notes: list[str]) -> Iterator[tuple[Example, ExampleSource]]:
-        """The agent's selected rollouts, then those in which the label replaces its guess."""
+        """Yield examples of the agent's selected rollouts, and then of those where the label replaces its guess."""
         candidates = [candidate for run in self.games for candidate in _candidates(run, agent)]
         training = self.plan.training
         is_verifier = self.games[-1].agents[agent].is_verifier
         share = replaced_proportion(training.guess_replacement, self.iteration) if is_verifier else 0.0
         seed = derived_seed("selection", self.plan.identity, self.iteration, agent)
-        chosen = select_for([c.reward for c in candidates], training.selection, replaced=share, seed=seed)
+        chosen = select_for(
+            [candidate.reward for candidate in candidates], training.selection, replaced=share, seed=seed
+        )
         if chosen.why_none is not None:
-            notes.append(f"{agent}: {chosen.why_none}; none is trained on as it was played")
+            notes.append(f"{agent}: {chosen.why_none}; no rollout is trained on with its own answers")
         for indices, replaces in ((chosen.as_played, False), (chosen.guess_replaced, True)):
             for index in indices:
                 yield from _examples(candidates[index], agent, format_, replaces=replaces)
 
 
-def _candidates(run: _Games, agent: str) -> Iterator[_Candidate]:
+def _candidates(run: _RebuiltGames, agent: str) -> Iterator[_Candidate]:
     for rollout in run.reconstructor.rollouts():
         if rollout.outcome.played_out:
             yield _Candidate(run, rollout.job, rollout.rewards[agent])

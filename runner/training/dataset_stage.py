@@ -1,4 +1,4 @@
-"""The datasets of an iteration: built from its games, and built again where a file is gone or is to be another."""
+"""The datasets of an iteration: builds them, and rebuilds a file that is missing, edited or in another format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("nip_run.training")
 
 
 def edited_by_user(trainer: TrainerSettings, path: Path, report: DatasetReport) -> bool:
-    """Whether a user who trains by hand has made a dataset of their own of this one."""
+    """Return whether a user who trains by hand has edited a dataset."""
     return trainer.traits.by_hand and _differs(path, report)
 
 
@@ -31,7 +31,7 @@ def _differs(path: Path, report: DatasetReport) -> bool:
 
 @dataclass(frozen=True)
 class DatasetStage:
-    """Each trained group's dataset, one iteration after the other."""
+    """Builds the datasets of all trained groups in each iteration."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -39,15 +39,15 @@ class DatasetStage:
     games: TrainingGames
 
     def datasets(self, iteration: int) -> Mapping[str, DatasetReport]:
-        """Each group's dataset; built again where a file is gone, was edited, or is to have another format.
+        """Return each group's dataset; rebuild a file that is missing, was edited, or needs another format.
 
-        A file that is edited by a user who trains by hand is theirs: it is kept, and so is its format.
+        If the user trains by hand and has edited the file, it is left unchanged, and so is its format.
 
         Raises:
-            RunError: what is built again is not what the log says, so that the games are not those it was built from.
+            RunError: a rebuilt dataset differs from the log, so the games have changed since.
         """
-        logged = self.stages.last(DatasetsBuilt, iteration)
-        before: Mapping[str, DatasetReport] = {} if logged is None else logged.groups
+        record = self.stages.last(DatasetsBuilt, iteration)
+        before: Mapping[str, DatasetReport] = {} if record is None else record.groups
         formats = self._formats_to_build(iteration, before)
         if not formats:
             return before
@@ -60,41 +60,41 @@ class DatasetStage:
         self.stages.add(DatasetsBuilt(iteration=iteration, groups=reports))
         return reports
 
-    def _check_same(self, iteration: int, before: DatasetReport, now: DatasetReport) -> None:
-        comparable = before.format == now.format and before.chat_format == now.chat_format
-        if comparable and before.sha256 != now.sha256:
+    def _check_same(self, iteration: int, before: DatasetReport, rebuilt: DatasetReport) -> None:
+        comparable = before.format == rebuilt.format and before.chat_format == rebuilt.chat_format
+        if comparable and before.sha256 != rebuilt.sha256:
             path = iteration_folder(self.folder, iteration) / before.file
             raise RunError(
-                f"{path} cannot be built again as it was; were the games of iteration {iteration} edited? Restore "
-                "them, or start over with --again"
+                f"{path} differs from the log after it was rebuilt; were the games of iteration {iteration} edited? "
+                "Restore them, or start over with --again"
             )
 
     def _formats_to_build(self, iteration: int, before: Mapping[str, DatasetReport]) -> dict[str, str]:
-        """The format of each group's file that is to be built; what a model was trained on is left as it is."""
+        """Return the formats of the files to build, by group; a file that a model was trained on stays unchanged."""
         formats: dict[str, str] = {}
         for group in self.plan.trained:
             report = before.get(group)
             if report is None:
                 formats[group] = self.plan.training.trainers[group].dataset_format
             elif self.stages.trained(iteration, group) is None:
-                format_ = self._format_now(iteration, group, report)
-                if not self._is_there(iteration, group, report, format_):
+                format_ = self._required_format(iteration, group, report)
+                if not self._is_current(iteration, group, report, format_):
                     formats[group] = format_
         return formats
 
-    def _format_now(self, iteration: int, group: str, report: DatasetReport) -> str:
-        """A job that goes on keeps the format that it was submitted with, as long as its backend is the same."""
+    def _required_format(self, iteration: int, group: str, report: DatasetReport) -> str:
+        """Return the format that a group's dataset needs: a running job with the same backend keeps its format."""
         trainer, attempt = self.plan.training.trainers[group], self.stages.attempt(iteration, group)
         notes = self.stages.of_group(JobNoted, iteration, group)
-        goes_on = any(note.attempt == attempt and note.backend == trainer.backend for note in notes)
-        return report.format if goes_on else trainer.dataset_format
+        is_running = any(note.attempt == attempt and note.backend == trainer.backend for note in notes)
+        return report.format if is_running else trainer.dataset_format
 
-    def _is_there(self, iteration: int, group: str, report: DatasetReport, format_: str) -> bool:
+    def _is_current(self, iteration: int, group: str, report: DatasetReport, format_: str) -> bool:
         path = iteration_folder(self.folder, iteration) / report.file
         if edited_by_user(self.plan.training.trainers[group], path, report):
             return True
         if _differs(path, report):
-            log.warning("iteration %d: %s was edited; it is built again from the games", iteration, path)
+            log.warning("iteration %d: %s was edited; it is rebuilt from the games", iteration, path)
             return False
         if self.plan.chat_format is not None and report.chat_format not in (None, self.plan.chat_format):
             return False

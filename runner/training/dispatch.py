@@ -1,4 +1,4 @@
-"""Runs of either kind: a benchmark plays games, a training run plays games and trains models on them."""
+"""Runs a plan of either kind: a benchmark plays games; a training run also trains models on them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from runner.training.trust import check_trust
 
 
 def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> FinishedRun:
-    """Run a spec under the id that `which` selects. `options.replay` is that of `which`. Raises as `run_plan`."""
-    plan, begun = as_begun(plan_of(spec), results, which)
+    """Run a spec under the id that `which` selects; `options.replay` equals `which.replay`. Raises as `run_plan`."""
+    plan, note = as_begun(plan_of(spec), results, which)
     result = run_plan(plan, results, name_of(plan, results, which), options)
-    return result if begun is None else replace(result, notes=(begun, *result.notes))
+    return result if note is None else replace(result, notes=(note, *result.notes))
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A plan of either kind, with the id and the options of its run."""
+    """A plan with the id and the options of its run."""
 
     plan: AnyPlan
     run_id: str
@@ -42,10 +42,10 @@ class PlannedRun:
 
 
 def run_all(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun | Waiting], None]) -> None:
-    """Run plans: benchmarks side by side, training runs one after another.
+    """Run plans: benchmarks in parallel, training runs one after another.
 
-    `ended` is called in the order of `runs`, with the index and the result of each; or with what a training run waits
-    for, if it is one of several.
+    `ended` is called in the order of `runs`, with the index and the result of each. If a training run is one of
+    several and waits for the user, its result is the `Waiting` error.
 
     Raises:
         UsageError, NipRunError: as `run_plan`; a failure stops the other runs.
@@ -61,9 +61,9 @@ def run_all(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, 
 
 
 def _report_from(
-    first: int, ended: Callable[[int, FinishedRun | Waiting], None], place: int, result: FinishedRun
+    first: int, ended: Callable[[int, FinishedRun | Waiting], None], position: int, result: FinishedRun
 ) -> None:
-    ended(first + place, result)
+    ended(first + position, result)
 
 
 def _run_benchmarks(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
@@ -84,7 +84,7 @@ def _run_one(
 
 
 def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[list[PlannedRun]]:
-    """Split runs into groups of neighbors that can be played in parallel: no training, and none that needs another."""
+    """Split runs into groups of neighbors that can run in parallel: no training run, and none that needs another."""
     group: list[PlannedRun] = []
     for run in runs:
         if group and not all(_may_join(run, other, results) for other in group):
@@ -98,27 +98,30 @@ def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[l
 def _may_join(run: PlannedRun, other: PlannedRun, results: Results) -> bool:
     if isinstance(run.plan, TrainingPlan) or isinstance(other.plan, TrainingPlan) or run.run_id == other.run_id:
         return False
-    at_once = [plan.spec.experiment.rollouts.concurrency for plan in (run.plan, other.plan)]
-    return at_once[0] == at_once[1] and not _needs(run.plan.spec, other.run_id, results)
+    concurrencies = [plan.spec.experiment.rollouts.concurrency for plan in (run.plan, other.plan)]
+    return concurrencies[0] == concurrencies[1] and not _needs(run.plan.spec, other.run_id, results)
 
 
 def _needs(spec: Spec, run_id: str, results: Results) -> bool:
-    """Whether a spec reads the results of another run. The model of `from_run` was read when the spec was loaded."""
+    """Return whether a spec reads another run's results after it was loaded.
+
+    The model of `from_run` was read before.
+    """
     until, path = spec.experiment.until, results.run(run_id).path.resolve()
-    read = [*spec.replays.values(), *([] if spec.rejudged is None else [spec.rejudged.path])]
+    paths = [*spec.replays.values(), *([] if spec.rejudged is None else [spec.rejudged.path])]
     compared = None if until is None else until.compare
     if compared is not None:
         if compared == LAST or run_id.startswith(compared):
             return True
-        read.append(Path(compared))
-    return path in {one.resolve() for one in read}
+        paths.append(Path(compared))
+    return path in {path_read.resolve() for path_read in paths}
 
 
 def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
     """Run a plan under a run id, or resume that run.
 
     Raises:
-        UsageError: an option is for the other kind of run, or a fetched spec needs a key that was not allowed.
+        UsageError: an option is for the other kind of run, or a fetched spec needs a permission that was not given.
         NipRunError: see `runner.runs.session.run.run_games` and `runner.training.run.train`.
     """
     if not isinstance(plan, TrainingPlan):
@@ -129,7 +132,8 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     _check_templates(plan, run_id, results)
     if options.replay is not None:
         raise UsageError(
-            "--replay is for benchmarks (in Python: replay); replay the games of one iteration: its run is <run id>-i0"
+            "--replay (in Python: replay) is only for benchmarks; to replay the games of one iteration, give the id of "
+            "its run, such as <run id>-i0"
         )
     from runner.training.run import train
 
@@ -138,11 +142,11 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
 
 
 def _checked_plan(run: PlannedRun, results: Results) -> Plan:
-    """Return the plan of a benchmark, which may run.
+    """Return the plan of a benchmark after checking that it may run.
 
     Raises:
-        UsageError: an option is for training runs, a fetched spec needs a key that was not allowed, or the results
-            folder would be deleted.
+        UsageError: an option is for training runs, a fetched spec needs a permission that was not given, or the
+            results folder would be deleted.
     """
     assert isinstance(run.plan, Plan)
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
@@ -150,7 +154,7 @@ def _checked_plan(run: PlannedRun, results: Results) -> Plan:
     check_stays(results)
     _check_templates(run.plan, run.run_id, results)
     if run.options.manual_models:
-        raise UsageError("--set-model is for training runs (in Python: set_model); this spec is a benchmark")
+        raise UsageError("--set-model (in Python: set_model) is only for training runs; this spec is a benchmark")
     return run.plan
 
 
@@ -158,15 +162,15 @@ def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
     """Render the templates of a run that has not started yet. Raises `SpecError` if one fails."""
     if results.run(run_id).manifest_path.exists():
         return
-    for prompts_of in {id(games.spec.prompts): games for games in plan.all_games()}.values():
-        check_templates(prompts_of)
+    for games_plan in {id(games.spec.prompts): games for games in plan.all_games()}.values():
+        check_templates(games_plan)
 
 
 def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:
     """Return the id of a plan's run; `given` are ids that other runs of this command will have.
 
     Raises:
-        UsageError: a training run cannot have this id.
+        UsageError: the id is too long for a training run.
     """
     is_replay = which.replay is not None
     name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, given=given)
@@ -180,7 +184,7 @@ def spent(plan: AnyPlan, results: Results, run_id: str) -> UsageTotals:
     """Return what a plan's run has spent so far.
 
     Raises:
-        RunDirectoryError: the folder holds the run of another spec.
+        RunDirectoryError: the folder has the run of another spec.
     """
     results.manifest_of(plan, run_id)
     if isinstance(plan, TrainingPlan):

@@ -1,4 +1,4 @@
-"""The games of a training run: those that an iteration is trained on, and the tests before and after."""
+"""The games of a training run: those that an iteration trains on, and the tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.training.stages import GamesPlayed, RunRecord, TestPlayed
 log = logging.getLogger("nip_run.training")
 
 RunPart = Callable[[Spec, str, str, int], RunFolder]
-"""Runs a spec as a run of that id, kind and iteration, going on where it stopped; its folder when it is done."""
+"""Runs or resumes a spec as a part with an id, kind and iteration, and returns the folder of the finished run."""
 
 
 @dataclass(frozen=True)
 class TrainingGames:
-    """The runs that are parts of a training run."""
+    """The parts of a training run that play games."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -29,31 +29,31 @@ class TrainingGames:
     run_part: RunPart
 
     def check_there(self) -> None:
-        """See that every part that was finished is still there.
+        """Check that every finished part still exists.
 
         Raises:
-            RunError: one is gone; what to do.
+            RunError: a file of a part is missing.
         """
         for record in (*self.stages.all(GamesPlayed), *self.stages.all(TestPlayed)):
             check_part(self.folder, record)
 
     def of(self, iteration: int) -> RunFolder:
-        """The games that an iteration is trained on."""
+        """Return the games that an iteration trains on."""
         return self.folder.beside(part_id(self.folder.run_id, iteration, "training"))
 
     def learnt_from(self, iteration: int) -> list[RunFolder]:
-        """The games that an iteration's datasets are built from, the oldest first."""
+        """Return the games that an iteration's datasets are built from, oldest first."""
         first = 0 if self.plan.training.on_all_previous_rollouts else iteration
         return [self.of(earlier) for earlier in range(first, iteration + 1)]
 
     def play_iteration(self, iteration: int, models: Models) -> None:
-        """Play the games that an iteration is trained on, unless that is done."""
+        """Play the games that an iteration trains on, unless they are finished."""
         if self.stages.last(GamesPlayed, iteration) is None:
             log.info("iteration %d: playing", iteration)
             self._run(self.plan.iteration_spec(iteration, models), GamesPlayed, "training", iteration)
 
     def test(self, iteration: int, models: Models) -> None:
-        """Measure the models before an iteration, if the scheme says so and it is not done."""
+        """Test the models before an iteration, if the scheme requires it and the test is not finished."""
         if self.plan.tests_before(iteration) and self.stages.last(TestPlayed, iteration) is None:
             log.info("iteration %d: measuring", iteration)
             self._run(self.plan.test_spec(models), TestPlayed, "benchmark", iteration)
@@ -64,17 +64,17 @@ class TrainingGames:
 
 
 def check_part(folder: RunFolder, record: RunRecord) -> RunFolder:
-    """The finished games or test that a record is of.
+    """Return the folder of the finished part that a record refers to.
 
     Raises:
-        RunError: it is gone; what to do.
+        RunError: a file of the part is missing.
     """
     part = folder.beside(record.run_id)
     for path in (part.manifest_path, part.spec, part.journal, part.metrics):
         if not path.is_file():
-            what = "the games" if isinstance(record, GamesPlayed) else "the test"
+            contents = "the games" if isinstance(record, GamesPlayed) else "the test"
             raise RunError(
-                f"{path} is gone; run {part.run_id} is a part of training run {folder.run_id}: {what} of iteration "
-                f"{record.iteration}. Restore {part.path}, or start over with --again"
+                f"{path} is missing; run {part.run_id} has {contents} of iteration {record.iteration} of training run "
+                f"{folder.run_id}. Restore {part.path}, or start over with --again"
             )
     return part

@@ -1,4 +1,4 @@
-"""The fine-tune jobs of an iteration, one for each model group: submitted, polled until they have ended, kept."""
+"""The fine-tuning jobs of an iteration, one for each model group: submits, polls and records them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from runner.training.weights import recorded_weights
 log = logging.getLogger("nip_run.training")
 
 Connect = Callable[[str, ModelSettings, bool], Backend]
-"""A model group's backend, told whether an earlier process has asked the user for the job's model."""
+"""Returns a model group's backend; the flag says whether an earlier process asked the user for the job's model."""
 
 
 @dataclass(frozen=True)
 class DatasetEdit:
-    """What a user who trains by hand has made of a dataset, and what that changes in the outcome."""
+    """A dataset that a user who trains by hand has edited, and the effect on the outcome."""
 
     dataset: Path
     notes: Sequence[str]
-    """What else there is to say of the dataset."""
+    """The other notes on the dataset."""
 
     @property
     def note(self) -> str:
-        return f"{self.dataset.name} was edited after it was built, and is trained on as it is now"
+        return f"{self.dataset.name} was edited after it was built; the edited file is used for training"
 
     def facts(self) -> dict[str, Any]:
         with open_to_read(self.dataset) as file:
@@ -48,7 +48,7 @@ class DatasetEdit:
 
 @dataclass
 class GroupJob:
-    """One group's fine-tune job of one iteration, perhaps not its first: one that failed is replaced on request."""
+    """One group's fine-tuning job in an iteration; if it fails, the next process replaces it with a new attempt."""
 
     job: FineTuneJob
     iteration: int
@@ -57,9 +57,9 @@ class GroupJob:
     backend: Backend
     stages: StageLog
     edit: DatasetEdit | None
-    """What the user has made of the dataset."""
+    """The user's edit of the dataset, if any."""
     was_asked_for: bool
-    """Whether the user was asked for the model by an earlier process."""
+    """Whether an earlier process asked the user for the model."""
     status: JobStatus = field(default=JobStatus(JobState.RUNNING), init=False)
     _handle: JobHandle = field(default_factory=dict, init=False)
 
@@ -68,7 +68,7 @@ class GroupJob:
         return self.job.group
 
     def submit(self) -> None:
-        """Submit the job, or find it again; one that has succeeded is not polled again."""
+        """Submit the job, or find it if it was already submitted. A job that has succeeded is not polled again."""
         trained = self.stages.trained(self.iteration, self.group)
         if trained is not None:
             self._handle = trained.handle
@@ -77,15 +77,15 @@ class GroupJob:
         try:
             make_folder(self.job.folder)
         except OSError as error:
-            raise RunError(f"cannot make {self.job.folder}: {error.strerror}") from error
+            raise RunError(f"cannot create the folder {self.job.folder}: {error.strerror}") from error
         if self.edit is not None:
             log.warning("iteration %d: %s: %s", self.iteration, self.group, self.edit.note)
         noted = self.stages.of_group(JobNoted, self.iteration, self.group)
         notes = [record.note for record in noted if record.attempt == self.attempt]
-        self._handle = self.backend.submit(self.job, notes, self._keep)
+        self._handle = self.backend.submit(self.job, notes, self._save_note)
         log.info("iteration %d: training %s from %s", self.iteration, self.group, self.job.base_model)
 
-    def _keep(self, note: JobNote) -> None:
+    def _save_note(self, note: JobNote) -> None:
         self.stages.add(
             JobNoted(
                 iteration=self.iteration,
@@ -98,21 +98,21 @@ class GroupJob:
         )
 
     def poll(self) -> None:
-        """Poll the job, unless it has ended, and keep how it ended."""
+        """Poll the job unless it has ended, and record its end."""
         if self.status.has_ended:
             return
-        before, self.status = self.status, self.backend.poll(self.job, self._handle)
-        if self.status.message != before.message:
+        previous, self.status = self.status, self.backend.poll(self.job, self._handle)
+        if self.status.message != previous.message:
             log.info("iteration %d: %s: %s", self.iteration, self.group, self.status.message or self.status.state)
         if self.status.state == JobState.SUCCEEDED:
-            self.stages.add(self._trained())
+            self.stages.add(self._training_record())
         elif self.status.has_ended:
-            self.stages.add(self._ended())
+            self.stages.add(self._end_record())
 
-    def _trained(self) -> TrainingEnded:
+    def _training_record(self) -> TrainingEnded:
         assert self.status.model is not None
-        edited = {} if self.edit is None else self.edit.facts()
-        made = str(self.job.folder.absolute() / OUTPUT) if self.trainer.load_lora else self.status.model
+        edit_facts = {} if self.edit is None else self.edit.facts()
+        weights_path = str(self.job.folder.absolute() / OUTPUT) if self.trainer.load_lora else self.status.model
         return TrainingEnded(
             iteration=self.iteration,
             group=self.group,
@@ -120,10 +120,10 @@ class GroupJob:
             model=self.status.model,
             dataset_sha256=self.job.dataset_sha256,
             handle=dict(self._handle),
-            facts={**self.status.facts, **edited, **recorded_weights(made)},
+            facts={**self.status.facts, **edit_facts, **recorded_weights(weights_path)},
         )
 
-    def _ended(self) -> JobEnded:
+    def _end_record(self) -> JobEnded:
         return JobEnded(
             iteration=self.iteration,
             group=self.group,
@@ -134,14 +134,14 @@ class GroupJob:
         )
 
     def note_waiting(self) -> None:
-        """Keep that the user was asked for this job's model."""
+        """Record that the user was asked for this job's model."""
         if not self.was_asked_for:
             self.stages.add(Waited(iteration=self.iteration, group=self.group))
 
 
 @dataclass(frozen=True)
 class JobStage:
-    """Every group's job of an iteration, all at once."""
+    """Runs the jobs of all groups in an iteration concurrently."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -150,17 +150,17 @@ class JobStage:
     sleep: Callable[[float], None] = time.sleep
 
     def train(self, iteration: int, models: Models, reports: Mapping[str, DatasetReport]) -> None:
-        """Train every group that has enough examples; when this returns, each has a record of its training.
+        """Train every group that has enough examples, and record each group's training.
 
         Raises:
-            RunError: some jobs failed; what waits is asked for when the command is run again.
-            Waiting: what has not ended is to be trained by hand.
+            RunError: some jobs failed. Models to train by hand are requested when the command is run again.
+            Waiting: all jobs that have not ended must be trained by hand.
         """
-        fewest = self.plan.training.min_examples
+        min_examples = self.plan.training.min_examples
         jobs = [
             self._job(iteration, models, group, report)
             for group, report in reports.items()
-            if report.examples >= fewest
+            if report.examples >= min_examples
         ]
         for job in jobs:
             job.submit()
@@ -168,7 +168,7 @@ class JobStage:
         check_succeeded(iteration, jobs)
 
     def _await(self, jobs: Sequence[GroupJob]) -> None:
-        """Poll the jobs until none of them goes on by itself."""
+        """Poll the jobs until none of them is running."""
         while True:
             for job in jobs:
                 job.poll()
@@ -179,7 +179,7 @@ class JobStage:
 
     def _job(self, iteration: int, models: Models, group: str, report: DatasetReport) -> GroupJob:
         trainer = self.plan.training.trainers[group]
-        # The user can name only a model that was asked for: the dataset of another has not been seen.
+        # The user can only name a model that was requested before: the dataset of another job is still unknown.
         was_asked_for = bool(self.stages.of_group(Waited, iteration, group))
         backend = self.connect(group, models[group], was_asked_for)
         dataset = iteration_folder(self.folder, iteration) / report.file
@@ -194,9 +194,9 @@ class JobStage:
     def _fine_tune_job(self, iteration: int, models: Models, group: str, dataset: Path, sha256: str) -> FineTuneJob:
         attempt = self.stages.attempt(iteration, group)
         key = f"{self.folder.run_id}/{iteration}/{group}/{attempt}"
-        noted = self.stages.of_group(JobNoted, iteration, group)
+        notes = self.stages.of_group(JobNoted, iteration, group)
         return FineTuneJob(
-            # Two results folders may hold runs of one id; their jobs are not each other's.
+            # The token keeps the jobs of runs with the same id in two results folders apart.
             key=f"{key}/{tagged_hash('job', [self.stages.token, key])[:8]}",
             group=group,
             method=self.plan.method,
@@ -207,19 +207,23 @@ class JobStage:
             seed=derived_seed("job", self.plan.identity, iteration, group),
             name=self.plan.spec.experiment.name,
             earlier_models=self._models_before(iteration, models, group),
-            replaces=tuple(record.note for record in noted if record.attempt < attempt),
+            replaces=tuple(record.note for record in notes if record.attempt < attempt),
         )
 
     def _models_before(self, iteration: int, models: Models, group: str) -> frozenset[str]:
-        """Every model that a group has had until an iteration's games, and what those came from."""
-        now, untrained = models[group], self.plan.spec.experiment.models[group]
-        trained = {r.model for r in self.stages.all(TrainingEnded) if r.group == group and r.iteration < iteration}
-        lineage = {name for step in now.lineage for name in (step.model, step.from_model)}
-        return frozenset({untrained.name, now.name, *trained, *lineage})
+        """Return every model that a group had up to an iteration's games, and the models they were trained from."""
+        model, untrained = models[group], self.plan.spec.experiment.models[group]
+        trained_models = {
+            record.model
+            for record in self.stages.all(TrainingEnded)
+            if record.group == group and record.iteration < iteration
+        }
+        lineage_models = {name for step in model.lineage for name in (step.model, step.from_model)}
+        return frozenset({untrained.name, model.name, *trained_models, *lineage_models})
 
 
 def check_succeeded(iteration: int, jobs: Sequence[GroupJob]) -> None:
-    """See that all jobs that have ended have succeeded, and keep which of the others the user was asked for.
+    """Check that no job has failed, and record the jobs that wait for the user.
 
     Raises:
         RunError, Waiting: see `JobStage.train`.
@@ -229,7 +233,7 @@ def check_succeeded(iteration: int, jobs: Sequence[GroupJob]) -> None:
         lines = [
             f"iteration {iteration}: training {job.group} {job.status.state}: {job.status.message}" for job in failed
         ]
-        raise RunError("\n".join([*lines, "The same command, run again, begins a new job in its place."]))
+        raise RunError("\n".join([*lines, "Run the same command again to start a new job instead."]))
     waiting = [job for job in jobs if job.status.state == JobState.WAITING]
     if waiting:
         for job in waiting:

@@ -1,4 +1,4 @@
-"""Which variables a plan of either kind sends where."""
+"""The environment variables that a plan sends to servers and trainers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.training.trainer_files import shown_files
 
 
 def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
-    """What its models send to their servers, to be fine-tuned too, and what trainers of one's own get."""
+    """Return the variables that a plan sends to its models' servers (also for fine-tuning) and to its trainers."""
     models = _models(plan).values()
     if not isinstance(plan, TrainingPlan) or plan.training.rerun_tests is not None:
         return key_uses(models)
@@ -24,16 +24,17 @@ def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
 
 
 def to_allow(plan: AnyPlan) -> tuple[KeyUse, ...]:
-    """What a run of a plan that came from elsewhere needs to be allowed: keys, programs, and servers asked without a
-    key, but for those whose address the user gave.
+    """Return what the user must allow before a fetched plan runs: API keys, programs, and servers called without a key.
+
+    Servers whose address the user gave are not included.
     """
-    given = plan.spec.overridden - plan.spec.point.keys()  # a sweep of a stranger's wins over what was given
-    asked = (model for group, model in _models(plan).items() if f"models.{group}.base_url" not in given)
-    return (*key_uses_of(plan), *host_uses(asked))
+    user_keys = plan.spec.overridden - plan.spec.point.keys()  # a fetched sweep overrides what the user gave
+    models = (model for group, model in _models(plan).items() if f"models.{group}.base_url" not in user_keys)
+    return (*key_uses_of(plan), *host_uses(models))
 
 
 def _models(plan: AnyPlan) -> dict[str, ModelSettings]:
-    """The model groups that are asked, or trained."""
+    """Return the model groups that are called or trained."""
     experiment, models = plan.spec.experiment, dict(used_models(plan.games))
     if isinstance(plan, TrainingPlan) and plan.training.rerun_tests is None:
         trained = plan.training.trainers

@@ -1,4 +1,4 @@
-"""What a model has become: its name, and every training behind it."""
+"""The lineage of a model: its current name and its fine-tuning steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
 
 
 def after_training(settings: ModelSettings, untrained: ModelSettings, step: FineTuneStep) -> ModelSettings:
-    """A model after one more training; one that began from scratch has only that behind it."""
-    before = settings.lineage if step.from_model == settings.name else untrained.lineage
+    """Return a model's settings after a fine-tuning step; a step from scratch starts a new lineage."""
+    earlier_steps = settings.lineage if step.from_model == settings.name else untrained.lineage
     base = untrained.base_model or untrained.name
-    return replace(settings, model=step.model, base_model=base, lineage=(*before, step))
+    return replace(settings, model=step.model, base_model=base, lineage=(*earlier_steps, step))
 
 
 def with_states(models: Mapping[str, ModelSettings], states: Mapping[str, ModelState]) -> dict[str, ModelSettings]:
-    """The models, those of them with a state as it says."""
+    """Return the models, updated with the states."""
     result = dict(models)
     for group, state in states.items():
         steps = ({name: step[name] for name in step.keys() & STEP_KEYS} for step in state["lineage"])
@@ -30,7 +30,7 @@ def with_states(models: Mapping[str, ModelSettings], states: Mapping[str, ModelS
 
 
 def state_of(settings: ModelSettings) -> ModelState:
-    """A model as the log and `state.json` have it."""
+    """Return a model's state for the log and `state.json`."""
     return {
         "model": settings.name,
         "base_model": settings.base_model or settings.name,

@@ -1,8 +1,8 @@
-"""A training run, stage by stage: play, measure, build datasets, fine-tune, switch models, and again.
+"""The training loop: play, test, build datasets, fine-tune, switch models, and repeat.
 
-What each stage did is in a log before the next begins, so that a run that was killed goes on at that stage.
-Games have journals of their own, datasets are functions of the games, and a backend creates one job however often it
-is told to submit it; so nothing is paid for twice.
+The log records each stage before the next one starts, so a killed run resumes at that stage. Nothing is paid for
+twice: games have journals, datasets are computed from the games, and a backend creates only one job even if it is
+submitted several times.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Loop:
     run_part: InitVar[RunPart]
     connect: InitVar[Connect]
     switched: Callable[[RunFolder, Mapping[str, GroupOutcome]], None]
-    """Told of an iteration's games and of what became of each group's model."""
+    """Called with an iteration's games and the outcome for each group's model."""
     begins: Callable[[int, str], None]
-    """Told of what an iteration does besides games, when it begins."""
+    """Called with an iteration and a step other than games when the step starts."""
     sleep: InitVar[Callable[[float], None]] = time.sleep
     models: dict[str, ModelSettings] = field(init=False)
-    """The models that the run has come to."""
+    """The current models of the run."""
 
     def __post_init__(self, run_part: RunPart, connect: Connect, sleep: Callable[[float], None]) -> None:
         self.models = dict(self.plan.spec.experiment.models)
@@ -51,11 +51,11 @@ class Loop:
         self._jobs = JobStage(self.plan, self.folder, self.stages, connect, sleep)
 
     def run(self) -> None:
-        """All iterations, and the tests of the scheme.
+        """Run all iterations and tests.
 
         Raises:
-            Waiting: a model is to be trained by hand.
-            RunError: games, a dataset or a job failed; the message says what to do.
+            Waiting: a model must be trained by hand.
+            RunError: games, a dataset or a job failed.
             ProviderRefusal, BudgetExhausted, Interrupted: see `runner.base.errors`.
         """
         iterations = self.plan.training.iterations
@@ -73,7 +73,7 @@ class Loop:
         self.switched(self._games.of(iteration), switched.outcomes)
 
     def _train(self, iteration: int) -> Switched:
-        """All that an iteration does before its models are switched."""
+        """Do everything in an iteration up to switching the models."""
         self._games.play_iteration(iteration, self.models)
         self._games.test(iteration, self.models)
         self.begins(iteration, "building datasets")
@@ -83,7 +83,7 @@ class Loop:
         trained = {group: self.stages.trained(iteration, group) for group in reports}
         switched = Switched(
             iteration=iteration,
-            models={group: state_of(self._model_after(group, found)) for group, found in trained.items()},
+            models={group: state_of(self._model_after(group, record)) for group, record in trained.items()},
             outcomes={group: self._outcome(report, trained[group]) for group, report in reports.items()},
         )
         for group, outcome in switched.outcomes.items():
@@ -96,20 +96,20 @@ class Loop:
         return switched
 
     def _outcome(self, report: DatasetReport, trained: TrainingEnded | None) -> GroupOutcome:
-        """What became of a group, and why examples were left out."""
+        """Return the outcome for a group, and why examples were left out."""
         left_out = {"left_out": report.left_out} if report.left_out else {}
         notes = {"notes": report.notes} if report.notes else {}
         if trained is None:
-            became = {"outcome": Became.TOO_FEW, "min_examples": self.plan.training.min_examples}
+            result = {"outcome": Became.TOO_FEW, "min_examples": self.plan.training.min_examples}
         else:
-            became = {
+            result = {
                 "outcome": Became.TRAINED,
                 "model": trained.model,
                 "dataset_sha256": trained.dataset_sha256,
                 "job": trained.provider_job,
                 **trained.facts,
             }
-        return {"examples": report.examples, **left_out, **notes, **became}
+        return {"examples": report.examples, **left_out, **notes, **result}
 
     def _model_after(self, group: str, trained: TrainingEnded | None) -> ModelSettings:
         settings = self.models[group]

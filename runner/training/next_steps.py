@@ -1,4 +1,4 @@
-"""A training run's stages into what comes next, for people."""
+"""The description of what comes next in an unfinished training run."""
 
 from __future__ import annotations
 
@@ -22,49 +22,50 @@ from runner.training.stages import (
 
 
 def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
-    """Where a run that is not finished stands: a line, or one for each model group that is trained or waited for."""
+    """Return lines that describe the next steps: one, or one for each model group that is being trained."""
     iteration = len(stages.all(Switched))
     test, games = (folder.beside(part_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
     is_tested = stages.last(TestPlayed, iteration) is not None or _is_done(test)
     if iteration == training.iterations:
         return [
-            "its end" if is_tested or not tests_before(training, iteration) else f"the last test{_standing_of(test)}"
+            "its end" if is_tested or not tests_before(training, iteration) else f"the last test{_part_status(test)}"
         ]
     if training.rerun_tests is not None:
-        return [f"the test before iteration {iteration}{_standing_of(test)}"]
-    # A run can be stopped between the end of its games and the line that says so.
+        return [f"the test before iteration {iteration}{_part_status(test)}"]
+    # A run can stop between the end of its games and the record of that end.
     if stages.last(GamesPlayed, iteration) is None and not _is_done(games):
-        return [f"iteration {iteration}: its games{_standing_of(games)}"]
+        return [f"iteration {iteration}: its games{_part_status(games)}"]
     built = stages.last(DatasetsBuilt, iteration)
     if built is None:
         is_next = tests_before(training, iteration) and not is_tested
-        return [f"iteration {iteration}: its {f'test{_standing_of(test)}' if is_next else 'datasets'}"]
+        return [f"iteration {iteration}: its {f'test{_part_status(test)}' if is_next else 'datasets'}"]
     return [
-        f"iteration {iteration}: {group}: {_standing(folder, stages.of_group(GroupRecord, iteration, group), group)}"
+        f"iteration {iteration}: {group}: "
+        f"{_training_state(folder, stages.of_group(GroupRecord, iteration, group), group)}"
         for group, report in built.groups.items()
         if report.examples >= training.min_examples
-    ] or [f"iteration {iteration}: no group is trained, for lack of examples"]
+    ] or [f"iteration {iteration}: no group has enough examples for training"]
 
 
 def _is_done(part: RunFolder) -> bool:
     return part.manifest_path.is_file() and part.manifest().status == Status.DONE
 
 
-def _standing_of(part: RunFolder) -> str:
-    """How a part of a training run stands, in brackets; nothing where it has not begun."""
+def _part_status(part: RunFolder) -> str:
+    """Return the id and status of a part of a training run in parentheses, or "" if it has not started."""
     return f" ({part.run_id}, {part.manifest().status})" if part.manifest_path.is_file() else ""
 
 
-def _standing(folder: RunFolder, records: list[GroupRecord], group: str) -> str:
-    """How one group's training stands in its iteration."""
+def _training_state(folder: RunFolder, records: list[GroupRecord], group: str) -> str:
+    """Return the state of one group's training in its iteration."""
     if not records:
-        return "its training is next, or goes on"
+        return "its training is next, or is running"
     last = records[-1]
     if isinstance(last, TrainingEnded):
         return f"trained: {escape_controls(last.model)}"
     if isinstance(last, JobEnded):
-        return f"training {last.state}: {escape_controls(last.message)}\n  the same command begins a new job"
+        return f"training {last.state}: {escape_controls(last.message)}\n  run the same command to start a new job"
     if isinstance(last, Waited):
         guide = iteration_folder(folder, last.iteration) / f"{group}.job" / "README.txt"
         return f"waits for a model that you train ({guide}); go on with --set-model {group}=NAME"
-    return "its training goes on, or did when the run stopped"
+    return "its training is running, or was when the run stopped"

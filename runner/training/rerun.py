@@ -1,4 +1,4 @@
-"""The models of a finished training run, tested again: on another selection, by as many plays as one likes."""
+"""New tests of the models of a finished training run, on another selection of datapoints or with more repeats."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from runner.training.stages import Switched
 
 @dataclass
 class Rerun:
-    """One process's work on such a run: a `Loop` without games to learn from, datasets and trainers."""
+    """One process's work on such a run: a `Loop` that only tests."""
 
     plan: TrainingPlan
     folder: RunFolder
     stages: StageLog
     run_part: InitVar[RunPart]
     models: dict[str, ModelSettings] = field(init=False)
-    """The models that the run has come to."""
+    """The current models of the run."""
 
     def __post_init__(self, run_part: RunPart) -> None:
         self.models = dict(self.plan.spec.experiment.models)
         self._games = TrainingGames(self.plan, self.folder, self.stages, run_part)
 
     def run(self) -> None:
-        """A test before each iteration and after the last. Raises as `Loop.run`, but for what trainers raise."""
+        """Run a test before each iteration and after the last one.
+
+        Raises as `Loop.run`, except the errors of trainers.
+        """
         rerun = self.plan.training.rerun_tests
         assert rerun is not None
         self._games.check_there()
-        for iteration, trained in enumerate(rerun.models):
+        for iteration, new_models in enumerate(rerun.models):
             self._games.test(iteration, self.models)
             switched = self.stages.last(Switched, iteration)
             if switched is None:
-                states = {group: to_plain(model) for group, model in trained.items()}
+                states = {group: to_plain(model) for group, model in new_models.items()}
                 switched = Switched(iteration=iteration, models=states, outcomes={})
                 self.stages.add(switched)
             self.models = with_states(self.models, switched.models)

@@ -1,4 +1,4 @@
-"""A training spec into a finished training run: its folder, its iterations, its rows on the leaderboard."""
+"""A training run: creates its folder, runs its iterations, and adds its rows to the leaderboard."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from runner.training.trainer_files import restore_files, store_trainer_files
 TRAINERS = "training.trainers."
 
 MAX_NOTES = 20
-"""How many notes of its parts a training run repeats; the rest is in the parts' own logs."""
+"""The maximum number of its parts' notes that a training run repeats; the parts' own logs have all of them."""
 
 
 def train(
@@ -56,15 +56,16 @@ def train(
     options: RunOptions,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FinishedRun:
-    """Play, select, train and switch models, going on where an earlier process stopped.
+    """Run all iterations: play, select, train and switch models. Resume where an earlier process stopped.
 
-    Each iteration's games are a run of their own, `<run_id>-i<iteration>`, and each test `<run_id>-t<iteration>`;
-    `parent_run_id` and `iteration` say so. A budget is for games alone: what a trainer costs nobody tells us.
+    The games of each iteration are a separate run, `<run_id>-i<iteration>`, and so is each test,
+    `<run_id>-t<iteration>`; their manifests have `parent_run_id` and `iteration`. A budget covers only games, because
+    the cost of training is unknown.
 
     Raises:
-        Waiting: a model is to be trained by hand; the message says how to go on.
-        UsageError: the run has done more iterations than are asked for, or cannot have this id.
-        BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `runner.runs.session.run.run_games`.
+        Waiting: a model must be trained by hand; the message says how to continue.
+        UsageError: the run has completed more iterations than the spec requests, or its id is too long.
+        BudgetExhausted, ProviderRefusal, Interrupted, RunError: see `runner.runs.session.run.run_games`.
     """
     _check_manual_models(plan, options.manual_models)
     check_run_id(run_id)
@@ -72,13 +73,13 @@ def train(
         folder, manifest = results.open(plan, run_id)
         finished = manifest.status == Status.DONE
         if finished and is_unchanged(folder, manifest, plan.games):
-            return _as_it_was(results, folder, manifest)
-        unused: tuple[str, ...] = ()
+            return _unchanged_run(results, folder, manifest)
+        notes: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
-            unused = _unused(plan, folder, manifest)
+            notes = _unused_settings(plan, folder, manifest)
             if finished:
-                return _as_it_was(results, folder, manifest, unused)
-            plan = _as_trained(plan, folder)
+                return _unchanged_run(results, folder, manifest, notes)
+            plan = _with_saved_trainers(plan, folder)
         mark_as_fetched(plan.spec, folder)
         if not folder.manifest_path.is_file():
             write_beginning(plan.spec, folder)
@@ -92,7 +93,7 @@ def train(
             options = replace(options, budget=budget)
         manifest = updated_manifest(manifest, plan.games).recording("cache")
         work = _Work(plan, results, folder, replace(manifest, cache=cache_beside(plan.spec, folder)), options, sleep)
-        work.note(unused)
+        work.note(notes)
         try:
             work.complete()
         except NipRunError as error:
@@ -106,7 +107,7 @@ def train(
 
 @dataclass
 class _Work:
-    """One process's work on a training run: what its loop is told to play, to train with and to write down."""
+    """One process's work on a training run; it provides the functions that the loop calls."""
 
     plan: TrainingPlan
     results: Results
@@ -120,10 +121,10 @@ class _Work:
     """The progress of each part that this process has played."""
 
     def complete(self) -> None:
-        """All that is left to do; see `train` for what it raises."""
+        """Do everything that is left to do. Raises the errors of `train`."""
         with (
             sigterm_as_keyboard_interrupt(),
-            self._finishing(),
+            self._updating_status(),
             log_to(self.folder.log),
             stage_log(self.folder, self.plan.identity) as stages,
         ):
@@ -139,26 +140,34 @@ class _Work:
         if self.plan.training.rerun_tests is not None:
             return Rerun(self.plan, self.folder, stages, self._run_games)
         return Loop(
-            self.plan, self.folder, stages, self._run_games, self._connect, self._switched, self._begins, self.sleep
+            self.plan,
+            self.folder,
+            stages,
+            self._run_games,
+            self._connect,
+            self._record_outcomes,
+            self._report_step,
+            self.sleep,
         )
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the run and its parts, at most this many lines."""
-        more = len(self._notes) - MAX_NOTES
-        kept = tuple(self._notes[:MAX_NOTES])
-        return kept if more <= 0 else (*kept, f"and {more} more notes of its parts")
+        """The notes on the run and its parts, shortened to `MAX_NOTES`."""
+        omitted = len(self._notes) - MAX_NOTES
+        shown = tuple(self._notes[:MAX_NOTES])
+        return shown if omitted <= 0 else (*shown, f"and {omitted} more notes of its parts")
 
     def note(self, lines: Iterable[str]) -> None:
         self._notes.extend(lines)
 
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         part = TrainingPart(self.folder.run_id, iteration, kind)
-        given = self.options
+        options = self.options
         watch = self._watch_of(kind, iteration)
         adapters = self._adapters.use(iteration, games.experiment.models)
-        options = RunOptions(budget=given.budget, watch=watch, on_rollout=given.on_rollout, adapters=adapters)
-        # All parts have the hash that their run began with, which an earlier version made otherwise, and its sources.
+        part_options = RunOptions(budget=options.budget, watch=watch, on_rollout=options.on_rollout, adapters=adapters)
+        # All parts have the protocol hash and the sources that the run started with. An earlier version may have
+        # computed the hash in another way.
         recorded = {
             **games.as_recorded,
             "protocol_sha256": self.manifest.protocol_sha256,
@@ -166,28 +175,30 @@ class _Work:
         }
         games = replace(games, as_recorded=recorded)
         try:
-            played = run_games(Plan(games), self.results, part_id, options, part)
+            result = run_games(Plan(games), self.results, part_id, part_options, part)
         except Interrupted as error:
-            whole = Interrupted(f"run {self.folder.run_id} was interrupted in {part_id}; what was paid for is kept")
-            raise whole.with_notes(error.lines()[1:]) from None
-        if played.manifest.status != Status.DONE:
-            # What lost more than the spec allows is neither trained on nor measured by: the same command asks again.
-            unanswered = [str(trouble) for trouble in troubles_of(played.folder) if trouble.kind == "transport_failed"]
-            lost = played.lost or comma_join(unanswered) or "no game got its answers"
-            raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {played.manifest.status}: {lost}")
-        self.note(f"{part_id}: {line}" for line in played.notes)
-        return played.folder
+            interrupted = Interrupted(
+                f"run {self.folder.run_id} was interrupted in {part_id}; all paid answers are saved"
+            )
+            raise interrupted.with_notes(error.lines()[1:]) from None
+        if result.manifest.status != Status.DONE:
+            # A part that lost more games than the spec allows is not used. The same command requests them again.
+            unanswered = [str(trouble) for trouble in troubles_of(result.folder) if trouble.kind == "transport_failed"]
+            reason = result.lost or comma_join(unanswered) or "no game got its answers"
+            raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {result.manifest.status}: {reason}")
+        self.note(f"{part_id}: {line}" for line in result.notes)
+        return result.folder
 
     def _watch_of(self, kind: str, iteration: int) -> Watch | None:
-        """What is shown of the games of an iteration, or of a test: which of how many it is, too."""
+        """Return the watch for the games of an iteration or of a test, whose progress also has the number of it."""
         watch = self.options.watch
         if watch is None:
             return None
         if kind == "training":
-            stage = f"{self._which(iteration)}: games"
+            stage = f"{self._describe(iteration)}: games"
         else:
             is_last = iteration == self.plan.training.iterations
-            stage = "last test" if is_last else f"test before {self._which(iteration)}"
+            stage = "last test" if is_last else f"test before {self._describe(iteration)}"
 
         def with_stage(progress: Progress) -> None:
             progress.stage = stage
@@ -197,38 +208,38 @@ class _Work:
 
         return with_stage
 
-    def _begins(self, iteration: int, what: str) -> None:
-        """Tell those who watch of what an iteration does besides games."""
+    def _report_step(self, iteration: int, step: str) -> None:
+        """Report to the watch that an iteration starts a step other than games."""
         if self.options.watch is not None:
-            progress = Progress(stage=f"{self._which(iteration)}: {what}")
+            progress = Progress(stage=f"{self._describe(iteration)}: {step}")
             progress.count_calls_of(self._parts)
             self.options.watch(progress)
 
-    def _which(self, iteration: int) -> str:
-        """An iteration by its number, which counts from 0 as in the ids of its games."""
+    def _describe(self, iteration: int) -> str:
+        """Return the words for an iteration: its number from 0, as in the ids of its games, and its rank."""
         return f"iteration {iteration} ({iteration + 1} of {self.plan.training.iterations})"
 
-    def _switched(self, games: RunFolder, outcomes: Mapping[str, GroupOutcome]) -> None:
+    def _record_outcomes(self, games: RunFolder, outcomes: Mapping[str, GroupOutcome]) -> None:
         manifest = games.manifest()
         if manifest.training != outcomes:
             games.write_manifest(replace(manifest, training=dict(outcomes)))
             self.results.board.append(games)
 
-    def _connect(self, group: str, model: ModelSettings, asked_for: bool) -> Backend:
+    def _connect(self, group: str, model: ModelSettings, was_requested: bool) -> Backend:
         trainer, policy = self.plan.training.trainers[group], self.plan.spec.experiment.retry.transient
-        named = self.options.manual_models.get(group) if asked_for else None
+        manual_model = self.options.manual_models.get(group) if was_requested else None
         _store_trainer_files(self.plan, self.folder)
-        here = restore_files(self.plan.spec.trainer_files.get(group), self.folder, group)
-        return backend_for(group, trainer, model, named, policy=policy, sleep=self.sleep, here=here)
+        trainer_folder = restore_files(self.plan.spec.trainer_files.get(group), self.folder, group)
+        return backend_for(group, trainer, model, manual_model, policy=policy, sleep=self.sleep, here=trainer_folder)
 
     def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:
-        """The end of it: the models that it came to, and how they measured on the way."""
+        """Write the final models and the summary with all test results, and mark the run as done."""
         folder = self.folder
         states = {group: state_of(models[group]) for group in self.plan.trained}
         atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
-        end = summary(folder, stages, self.results.parts_of(folder.run_id))
+        metrics = summary(folder, stages, self.results.parts_of(folder.run_id))
         folder.unseal()
-        atomic_write(folder.metrics, orjson.dumps(end, option=orjson.OPT_INDENT_2))
+        atomic_write(folder.metrics, orjson.dumps(metrics, option=orjson.OPT_INDENT_2))
         folder.seal()
         self._write_manifest(
             replace(
@@ -243,10 +254,10 @@ class _Work:
         self.folder.write_manifest(manifest)
 
     @contextmanager
-    def _finishing(self) -> Iterator[None]:
-        """Have the manifest and the board say how the run stands, whatever happens."""
+    def _updating_status(self) -> Iterator[None]:
+        """Update the run's status in the manifest and on the board, however the block ends."""
 
-        def end(status: Status, error: Exception | None = None) -> None:
+        def write_end(status: Status, error: Exception | None = None) -> None:
             with suppress(NipRunError):
                 self._write_manifest(self.manifest.stopped_by(error).ended(status))
                 self.results.board.append_unfinished(self.folder)
@@ -255,20 +266,20 @@ class _Work:
         try:
             yield
         except KeyboardInterrupt:
-            end(Status.INTERRUPTED)
-            raise Interrupted(f"run {self.folder.run_id} was interrupted; what was paid for is kept") from None
+            write_end(Status.INTERRUPTED)
+            raise Interrupted(f"run {self.folder.run_id} was interrupted; all paid answers are saved") from None
         except FolderGoneError:
-            raise  # what stands at the folder's place now is not ours to write to
+            raise  # the path may hold another folder now, which must not be written to
         except (Waiting, Interrupted, BudgetExhausted) as error:
-            end(Status.INTERRUPTED, error)
+            write_end(Status.INTERRUPTED, error)
             raise
         except Exception as error:
-            end(Status.FAILED, error)
+            write_end(Status.FAILED, error)
             raise
 
 
 def _store_trainer_files(plan: TrainingPlan, folder: RunFolder) -> None:
-    """Store the trainers' files as they are now, before they are used."""
+    """Store the current content of the trainers' files before they are used."""
     trained = read_stages(folder.path, folder.identity()).all(TrainingEnded) if folder.manifest_path.is_file() else []
     store_trainer_files(plan, folder, {record.group for record in trained})
 
@@ -277,41 +288,41 @@ def _with_model(row: AgentRow, model: ModelSettings) -> AgentRow:
     return {**row, "model": model.name}
 
 
-def _as_it_was(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> FinishedRun:
-    """A finished run, of which nothing is changed."""
+def _unchanged_run(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> FinishedRun:
+    """Return a finished run without changing it."""
     results.board.append_missing(folder)
     return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
 
 
 def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
-    """How many iterations are to be done.
+    """Return how many iterations are left to do.
 
     Raises:
-        UsageError: more have been done than are asked for.
+        UsageError: more have been completed than the spec requests.
     """
-    done, asked = len(read_stages(folder.path, folder.identity()).all(Switched)), plan.training.iterations
-    if asked < done:
+    done, requested = len(read_stages(folder.path, folder.identity()).all(Switched)), plan.training.iterations
+    if requested < done:
         raise UsageError(
-            f"training.iterations: {asked} is fewer than the {done} that run {folder.run_id} has done; ask for {done} "
-            "or more, or start over with --again"
+            f"training.iterations: {requested} is fewer than the {done} that run {folder.run_id} has completed; set it "
+            f"to {done} or more, or start a new run with --again"
         )
-    return asked - done
+    return requested - done
 
 
-def _unused(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) -> tuple[str, ...]:
-    """A note on settings that no model was trained by, since all iterations are done; perhaps none."""
-    free = [] if manifest.status == Status.DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
-    keys = changed_keys(folder, manifest, plan.games, ["models.*.run", *free])
+def _unused_settings(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) -> tuple[str, ...]:
+    """Return a note on changed settings that have no effect because all iterations are done, if there are any."""
+    mutable = (
+        [] if manifest.status == Status.DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
+    )
+    keys = changed_keys(folder, manifest, plan.games, ["models.*.run", *mutable])
     if not keys:
         return ()
     done = f"all {plan.training.iterations} iterations are done"
-    return (
-        f"{done}; {folder.spec} stays as it is, and these keys differ from it and were not used: {comma_join(keys)}",
-    )
+    return (f"{done}. These keys differ from {folder.spec}, which is unchanged, and were not used: {comma_join(keys)}",)
 
 
-def _as_trained(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
-    """The plan with the trainers that the run's models were trained by."""
+def _with_saved_trainers(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
+    """Return the plan with the trainers that trained the run's models."""
     saved = saved_plan(folder).spec.experiment.training
     assert saved is not None
     training = replace(plan.training, trainers=saved.trainers)
@@ -320,21 +331,23 @@ def _as_trained(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
 
 def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -> None:
     for group in manual_models:
-        given = f"--set-model {group}=... (in Python: set_model)"
+        option = f"--set-model {group}=... (in Python: set_model)"
         if plan.training.rerun_tests is not None:
-            raise UsageError(f"{given}: rerun_tests trains nothing, it tests the models of another run")
+            raise UsageError(f"{option}: a run with rerun_tests trains no models; it tests those of another run")
         if group not in plan.trained:
             raise UsageError(
-                f"{given}: no such model group is trained{did_you_mean(group, plan.trained)}; there are "
+                f"{option}: the run trains no such model group{did_you_mean(group, plan.trained)}; it trains "
                 f"{comma_join(plan.trained)}"
             )
         trainer = plan.training.trainers[group]
         if not trainer.traits.by_hand:
-            raise UsageError(f"{given}: its backend is {trainer.backend}, which gives the name itself")
+            raise UsageError(
+                f"{option}: the backend {trainer.backend} sets the model's name itself; remove this option"
+            )
 
 
 def spent_on_games(results: Results, run_id: str) -> UsageTotals:
-    """What the games of a training run have cost so far."""
+    """Return what the games of a training run have used and cost so far."""
     total = UsageTotals()
     for folder in results.parts_of(run_id):
         total += spending(saved_plan(folder), folder)

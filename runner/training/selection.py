@@ -1,7 +1,7 @@
-"""Rewards into the rollouts that expert iteration trains on (Neural Interactive Proofs, ICLR 2025, appendix).
+"""The selection of rollouts that expert iteration trains on (Neural Interactive Proofs, ICLR 2025, appendix).
 
-Every draw comes from a seed that the caller derives from run, iteration and agent. The generator is NumPy's legacy one,
-because its streams are the same in every version.
+Every random choice uses a seed that the caller derives from run, iteration and agent. The generator is NumPy's legacy
+one, because its streams are the same in every version of NumPy.
 """
 
 from __future__ import annotations
@@ -18,77 +18,81 @@ from runner.game.protocols.rewards import reaches
 from runner.spec.training_settings import GuessReplacement, SelectionSettings
 
 SEED_BITS = 32
-"""What the legacy generator takes."""
+"""The number of bits that the legacy generator accepts as a seed."""
 
 
 @dataclass(frozen=True)
 class SelectedRollouts:
-    """Indices of rollouts for one agent: those trained on as they are, and those whose guess the label replaces."""
+    """The indices of one agent's rollouts to train on, unchanged or with its guess replaced by the label."""
 
     as_played: tuple[int, ...]
     guess_replaced: tuple[int, ...] = ()
     why_none: str | None = None
-    """Why none could be drawn to be trained on as it is."""
+    """The reason if no unchanged rollout could be selected."""
 
 
 def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> list[int]:
-    """The indices of the rollouts that one agent is trained on; `rewards` are its own, one a rollout.
+    """Return the indices of the rollouts to train one agent on; `rewards` are the agent's, one for each rollout.
 
-    Threshold: in their order. Weighted sampling: in the order of the draws.
+    The order is that of the rollouts for a threshold, and that of sampling for weighted sampling.
 
     Raises:
-        ValueError: there is nothing to weigh by, or without replacement too few rollouts have a chance.
+        ValueError: all weights are 0, or there are too few positive weights to sample without replacement.
     """
     if settings.method == "threshold":
         threshold = settings.reward_threshold
         return [index for index, reward in enumerate(rewards) if _passes(reward, threshold)]
     size = sample_size(len(rewards), settings)
-    chances = probabilities(rewards, settings)
-    if np.isnan(chances).any():
-        raise ValueError("all rewards are the same or below the minimum, so that nothing tells the rollouts apart")
-    if not settings.replacement and size > np.count_nonzero(chances):
-        raise ValueError(f"{size} rollouts are to be drawn without replacement, and fewer have a chance")
+    weights = probabilities(rewards, settings)
+    if np.isnan(weights).any():
+        raise ValueError("all rewards are equal or below the minimum, so no rollout has a positive weight")
+    if not settings.replacement and size > np.count_nonzero(weights):
+        raise ValueError(f"cannot sample {size} rollouts without replacement: fewer have a positive weight")
     generator = np.random.RandomState(seed % 2**SEED_BITS)
-    wide = chances.astype(np.float64)
-    drawn = generator.choice(len(rewards), size=size, replace=settings.replacement, p=wide / wide.sum())
-    return [int(index) for index in drawn]
+    precise = weights.astype(np.float64)
+    sampled = generator.choice(len(rewards), size=size, replace=settings.replacement, p=precise / precise.sum())
+    return [int(index) for index in sampled]
 
 
 def _passes(reward: float, threshold: float) -> bool:
-    """Whether a rollout is selected by its reward; a reward in float32, as the original's are, meets float32."""
+    """Return whether a reward reaches the threshold; one that is exact in float32 is also compared in float32.
+
+    The original code compares in float32.
+    """
     if float(np.float32(reward)) == reward:
         return reaches(reward, float(np.float32(threshold))) or reaches(reward, threshold)
     return reaches(reward, threshold)
 
 
 def sample_size(rollouts: int, settings: SelectionSettings) -> int:
-    """How many rollouts weighted sampling draws; halves go to the even neighbour, as Python rounds."""
+    """Return how many rollouts weighted sampling selects; halves are rounded to the even neighbor."""
     return round(settings.sample_size_factor * rollouts)
 
 
 def probabilities(rewards: Sequence[float], settings: SelectionSettings) -> NDArray[np.float32]:
-    """Each rollout's chance to be drawn (rollout); NaN where no reward is above the minimum.
+    """Return each rollout's sampling probability (rollout); NaN if no reward is above the minimum.
 
-    What a reward is above the minimum, as a share of all, mixed with `epsilon` parts of an even chance.
+    The weight is the excess of the reward over the minimum, as a share of the total, mixed with `epsilon` parts of a
+    uniform distribution.
     """
-    given: NDArray[Any] = np.asarray(rewards, np.float32)
-    least = given.min(initial=np.inf) if settings.minimum is None else np.float32(settings.minimum)
-    above = np.maximum(given, least) - least
+    values: NDArray[Any] = np.asarray(rewards, np.float32)
+    minimum = values.min(initial=np.inf) if settings.minimum is None else np.float32(settings.minimum)
+    excess = np.maximum(values, minimum) - minimum
     with np.errstate(invalid="ignore"):
-        shares = above / above.sum()
-    mixed: NDArray[np.float32] = (shares + settings.epsilon / max(len(given), 1)) / (1 + settings.epsilon)
+        shares = excess / excess.sum()
+    mixed: NDArray[np.float32] = (shares + settings.epsilon / max(len(values), 1)) / (1 + settings.epsilon)
     return mixed
 
 
 def replaced_proportion(settings: GuessReplacement, iteration: int) -> float:
-    """For which share of the rollouts the label replaces the verifier's guess in an iteration."""
+    """Return the share of rollouts in an iteration where the label replaces the verifier's guess."""
     if settings.annealing == "linear":
         return max(0.0, settings.proportion - settings.annealing_rate * iteration)
     if settings.annealing == "exponential":
         return settings.proportion * (1 - settings.annealing_rate) ** iteration
     if settings.annealing == "none":
         return settings.proportion
-    raise ValueError(f"no annealing {settings.annealing!r}")
+    raise ValueError(f"unknown annealing {settings.annealing!r}")
 
 
 def select_for(
@@ -98,9 +102,9 @@ def select_for(
     replaced: float,
     seed: int,
 ) -> SelectedRollouts:
-    """One agent's rollouts; for the share `replaced` of them, drawn at random, its guess is replaced instead.
+    """Select one agent's rollouts; for a random share `replaced` of all, its guess is replaced instead.
 
-    Those are trained on whatever the rewards of the others are: the label needs no reward to say what is right.
+    Those are trained on regardless of rewards, because the label already says what is right.
     """
     count = int(replaced * len(rewards))
     order = np.random.RandomState(derived_seed("replaced", seed) % 2**SEED_BITS).permutation(len(rewards))

@@ -1,7 +1,7 @@
-"""What a training run has done, stage by stage: a record of each, and what can be asked of them.
+"""The records of what a training run has done, one for each stage, and queries on them.
 
-A record is the JSON of its fields under the name of its stage. Of a later version's records, keys and stages that are
-not known here are passed over.
+A record is the JSON of its fields with the name of its stage. Unknown keys and stages, which a later version wrote,
+are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StageKind(StrEnum):
 
 
 class ModelState(TypedDict):
-    """A model as the log and `state.json` have it: its name, what it began as, and every training since."""
+    """A model in the log and in `state.json`: its name, its base model, and every fine-tuning step since."""
 
     model: str
     base_model: str
@@ -36,19 +36,19 @@ class ModelState(TypedDict):
 
 
 class Became(StrEnum):
-    """What became of a model group in an iteration."""
+    """The outcome of an iteration for a model group."""
 
     TRAINED = "trained"
     TOO_FEW = "too_few_examples"
 
 
 GroupOutcome = Mapping[str, Any]
-"""`Became` under `outcome`, with whatever the group's dataset and backend had to say: for tables and people."""
+"""A `Became` under `outcome`, and facts about the group's dataset and training job, for tables and messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReport:
-    """One group's dataset: its file, and what was left out of it."""
+    """One group's dataset: its file, and how many examples were left out of it."""
 
     file: str
     format: str
@@ -62,7 +62,7 @@ class DatasetReport:
     agents: Sequence[str]
     notes: Sequence[str]
     chat_format: str | None = None
-    """The format of its chats; None: 0.1.0 wrote it, which built chats of its own."""
+    """The format of its chats; None if 0.1.0 wrote it, which built chats in a different way."""
     as_played: bool = False
 
     @classmethod
@@ -87,7 +87,7 @@ class StageRecord:
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:
-        """The record of what `to_plain` gave.
+        """Return the record for the result of `to_plain`.
 
         Raises:
             TypeError, KeyError: a key is missing.
@@ -100,7 +100,7 @@ class StageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(StageRecord):
-    """A stage that is a run of its own."""
+    """A stage that is a separate run."""
 
     run_id: str
 
@@ -114,23 +114,26 @@ class GroupRecord(StageRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord(GroupRecord):
-    """Of one of its jobs: `attempt` says how many failed before it in this iteration."""
+    """A stage of one of a model group's jobs.
+
+    `attempt` is the number of jobs that failed before it in the iteration.
+    """
 
     attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunBegun(StageRecord):
-    """The run was made."""
+    """The run was created."""
 
     kind = StageKind.BEGUN
     iteration: int = -1
     token: str
     format: int = 0
-    """The version of the log's format; 0.1.0 wrote none."""
+    """The version of the log's format; 0.1.0 did not write it."""
     run: str = ""
     run_id: str = ""
-    """The identity of the run and its id, from format 2 on; see `storage.log_lines`."""
+    """The identity of the run (`run`) and its id, from format 2 on; see `storage.log_lines`."""
 
     def to_plain(self) -> dict[str, Any]:
         plain = super().to_plain()
@@ -139,7 +142,7 @@ class RunBegun(StageRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class GamesPlayed(RunRecord):
-    """The games that an iteration is trained on are finished."""
+    """The games that an iteration trains on are finished."""
 
     kind = StageKind.PLAYED
 
@@ -153,7 +156,7 @@ class TestPlayed(RunRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetsBuilt(StageRecord):
-    """Each group's dataset was built, some perhaps again; this takes the place of earlier such records."""
+    """Each group's dataset was built or rebuilt; this record replaces earlier ones of the iteration."""
 
     kind = StageKind.DATASETS
     groups: Mapping[str, DatasetReport]
@@ -169,7 +172,7 @@ class DatasetsBuilt(StageRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class JobNoted(AttemptRecord):
-    """A backend has noted a fact about a job that it is submitting; see `Backend.submit`."""
+    """A backend has saved a note about a job that it is submitting; see `Backend.submit`."""
 
     kind = StageKind.JOB
     backend: str
@@ -186,7 +189,7 @@ class Waited(GroupRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnded(AttemptRecord):
-    """A job has failed or was cancelled."""
+    """A job has failed or was canceled."""
 
     kind = StageKind.JOB_ENDED
     state: str
@@ -206,14 +209,14 @@ class TrainingEnded(AttemptRecord):
 
     @property
     def provider_job(self) -> str | None:
-        """The provider's own name of the job."""
+        """The provider's id of the job."""
         job = self.handle.get("job")
         return None if job is None else str(job)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switched(StageRecord):
-    """The next iteration plays with these models: the end of an iteration."""
+    """The end of an iteration: the models that the next iteration plays with."""
 
     kind = StageKind.SWITCHED
     models: Mapping[str, ModelState]
@@ -222,7 +225,7 @@ class Switched(StageRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterNoted(GroupRecord):
-    """A server is about to be told to load a group's adapter, or has unloaded it."""
+    """A server is about to load a group's adapter, or has unloaded it."""
 
     kind = StageKind.ADAPTER
     name: str
@@ -245,7 +248,7 @@ RECORDS: Mapping[str, type[StageRecord]] = {
         AdapterNoted,
     )
 }
-"""The record of each stage."""
+"""The record class of each stage."""
 
 AnyRecord = TypeVar("AnyRecord", bound=StageRecord)
 AnyGroupRecord = TypeVar("AnyGroupRecord", bound=GroupRecord)
@@ -253,33 +256,33 @@ AnyGroupRecord = TypeVar("AnyGroupRecord", bound=GroupRecord)
 
 @dataclass(frozen=True)
 class Stages:
-    """The records of a training run, the oldest first."""
+    """The records of a training run, oldest first."""
 
     records: list[StageRecord]
 
     @property
     def token(self) -> str:
-        """What tells this run from others of its id; the same in every process."""
+        """A random token that distinguishes this run from others with the same id; it is the same in every process."""
         return self.all(RunBegun)[0].token
 
     def all(self, stage: type[AnyRecord]) -> list[AnyRecord]:
-        """The records of a stage, of all iterations."""
+        """Return the records of a stage in all iterations."""
         return [record for record in self.records if isinstance(record, stage)]
 
     def last(self, stage: type[AnyRecord], iteration: int) -> AnyRecord | None:
-        """The last record of a stage of an iteration."""
-        found = [record for record in self.all(stage) if record.iteration == iteration]
-        return found[-1] if found else None
+        """Return the last record of a stage in an iteration."""
+        records = [record for record in self.all(stage) if record.iteration == iteration]
+        return records[-1] if records else None
 
     def of_group(self, stage: type[AnyGroupRecord], iteration: int, group: str) -> list[AnyGroupRecord]:
-        """A group's records of a stage of an iteration; `GroupRecord`: those of all its stages."""
+        """Return a group's records of a stage in an iteration; the stage `GroupRecord` stands for all group stages."""
         return [record for record in self.all(stage) if record.iteration == iteration and record.group == group]
 
     def attempt(self, iteration: int, group: str) -> int:
-        """How many jobs of a group have failed in an iteration: the number of its next job, or of the one going on."""
+        """Return the number of a group's current or next job in an iteration: how many have failed before it."""
         return len(self.of_group(JobEnded, iteration, group))
 
     def trained(self, iteration: int, group: str) -> TrainingEnded | None:
-        """How a group's training ended in an iteration; None where it has not."""
-        found = self.of_group(TrainingEnded, iteration, group)
-        return found[-1] if found else None
+        """Return the record of a group's successful training in an iteration, or None if there is none yet."""
+        records = self.of_group(TrainingEnded, iteration, group)
+        return records[-1] if records else None

@@ -146,7 +146,7 @@ def test_what_cannot_be_tested_again_is_refused(old: Path, tmp_path: Path) -> No
     assert "has finished no iteration" in message(**{"training.rerun_tests.run": "learning"})
     assert "no run 'mald'" in message(**{"training.rerun_tests.run": "mald"})
     spec = load_spec(tmp_path / "specs" / "malt.yaml", AGAIN, results=old)
-    with pytest.raises(UsageError, match="rerun_tests trains nothing"):
+    with pytest.raises(UsageError, match="a run with rerun_tests trains no models"):
         run(spec, old, set_model={"v": "mine"})
 
 

@@ -196,7 +196,7 @@ def test_an_interrupted_part_is_told_as_the_run_that_was_begun(tmp_path: Path) -
     def interrupt(_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"^run (learn-\w+) was interrupted in \1-i0; what was paid for is kept$"):
+    with pytest.raises(Interrupted, match=r"^run (learn-\w+) was interrupted in \1-i0; all paid answers are saved$"):
         trained(training_spec(tmp_path), tmp_path / "results", on_rollout=interrupt)
 
 
@@ -258,7 +258,7 @@ def test_where_all_rollouts_paid_the_same_weighted_sampling_trains_nobody(tmp_pa
     (row,) = result.metrics["iterations"]
     assert {outcome["outcome"] for outcome in row["outcomes"].values()} == {"too_few_examples"}
     report = next(record for record in stages_of(result.folder) if record["stage"] == "datasets")
-    assert "nothing tells the rollouts apart" in report["groups"]["p"]["notes"][0]
+    assert "no rollout has a positive weight" in report["groups"]["p"]["notes"][0]
 
 
 @pytest.mark.full
@@ -271,13 +271,13 @@ def test_replaced_guesses_train_a_verifier_whose_rollouts_are_alike(tmp_path: Pa
     assert row["outcomes"]["v"]["outcome"] == "trained"
     trace = (result.folder.path / "iterations" / "0" / "v.sft.jsonl.trace.jsonl").read_text("utf-8").splitlines()
     assert len({json.loads(line)["rollout_id"] for line in trace}) == TRAIN // 2  # its turns are examples of their own
-    assert "none is trained on as it was played" in row["outcomes"]["v"]["notes"][0]
+    assert "no rollout is trained on with its own answers" in row["outcomes"]["v"]["notes"][0]
     _, stored = Results(tmp_path / "results").board.query(
         "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
     )
     assert json.loads(stored[0][0]) == row["outcomes"]
     shown = nip_run_here("show", result.folder.run_id, cwd=tmp_path)
-    assert "nothing tells the rollouts apart" in " ".join(shown.stdout.split())
+    assert "no rollout has a positive weight" in " ".join(shown.stdout.split())
 
 
 @pytest.mark.full

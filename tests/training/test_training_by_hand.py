@@ -149,7 +149,7 @@ def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> 
 
 def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
-    with pytest.raises(UsageError, match="--set-model is for training runs"):
+    with pytest.raises(UsageError, match="is only for training runs"):
         trained(path, tmp_path / "results", "kind=benchmark", "training=null", set_model={"p": "x"})
 
 

@@ -63,7 +63,7 @@ def test_a_failed_job_ends_the_run_and_the_next_command_begins_another(
         failed = nip_run_here("spec.yaml", cwd=tmp_path)
         assert failed.returncode == 1
         assert message in failed.stderr
-        assert "begins a new job" in failed.stderr
+        assert "to start a new job" in failed.stderr
         assert "Traceback" not in failed.stderr
         first, chats = len(provider.jobs()), provider.stats()["chat"]
         provider.change(script={"end": "succeeded"})

@@ -115,7 +115,7 @@ def test_games_and_training_are_not_one_run(tmp_path: Path) -> None:
 def test_an_id_too_long_for_its_parts_is_refused_before_any_file(tmp_path: Path) -> None:
     path = training_spec(tmp_path, budget={"completions": 10_000})
     for run_id in ("x" * 115, "x" * 120):
-        with pytest.raises(UsageError, match="a training run's may have 114"):
+        with pytest.raises(UsageError, match="the maximum for a training run is 114"):
             trained(path, tmp_path / "results", run_id=run_id)
     refused = nip_run_here("spec.yaml", "--run-id", "x" * 115, cwd=tmp_path)
     assert refused.returncode == 2
@@ -156,7 +156,7 @@ def test_a_part_that_is_gone_is_named_with_what_it_was(tmp_path: Path, part: str
         trained(path, tmp_path / "results", run_id="mine")
     (tmp_path / "results" / "runs" / f"mine-{part}" / file).unlink()
     what = "the games" if part == "i0" else "the test"
-    with pytest.raises(RunError, match=f"run mine-{part} is a part of training run mine: {what} of iteration 0"):
+    with pytest.raises(RunError, match=f"run mine-{part} has {what} of iteration 0 of training run mine"):
         trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
 
 
@@ -185,7 +185,7 @@ def test_a_dataset_gone_or_edited_is_built_again_before_training(tmp_path: Path)
     with pytest.raises(Waiting):
         trained(path, tmp_path / "results", "training.trainers.v={backend: dummy}")
     assert datasets_of(RunFolder(folder)) == before
-    assert "v.sft.jsonl was edited; it is built again" in (folder / "run.log").read_text("utf-8")
+    assert "v.sft.jsonl was edited; it is rebuilt" in (folder / "run.log").read_text("utf-8")
 
 
 @pytest.mark.full
