@@ -1,4 +1,4 @@
-"""The log of a training run's stages: each record is on disk before the next stage begins."""
+"""The log of a training run's stages; each record is on disk before the next stage starts."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from runner.results.folder import RunFolder
 from runner.training.stages import RECORDS, RunBegun, StageRecord, Stages
 
 ITERATIONS = "iterations"
-"""The folder of the datasets and of what trainers leave, in a folder for each iteration."""
+"""The folder with a folder for each iteration, which has the datasets and the trainers' files."""
 OUTPUT = "output"
-"""The folder of what a job has made, in its own."""
+"""The folder of a job's results, in the job's folder."""
 
 
 def iteration_folder(folder: RunFolder, iteration: int) -> Path:
-    """Where an iteration's datasets are, and what trainers leave."""
+    """Return the folder of an iteration's datasets and trainers' files."""
     return folder.path / ITERATIONS / str(iteration)
 
 
 def job_folder(folder: RunFolder, iteration: int, group: str) -> Path:
-    """The folder of a group's job, whichever of an iteration it is."""
+    """Return the folder of a group's jobs in an iteration; all attempts share it."""
     return iteration_folder(folder, iteration) / f"{group}.job"
 
 
 def output_of(folder: RunFolder, iteration: int, group: str) -> Path:
-    """Where a trainer of one's own leaves what it made."""
+    """Return the folder where a `command` trainer writes its results."""
     return job_folder(folder, iteration, group).absolute() / OUTPUT
 
 
 @dataclass(frozen=True)
 class StageLog(Stages):
-    """The records as they are made, each on disk when `add` returns, and read back after a kill at any moment."""
+    """The records of a running process; each is on disk when `add` returns, so it survives a kill at any moment."""
 
     journal: Journal
 
     def add(self, record: StageRecord) -> None:
-        """Keep what was done.
+        """Append a record.
 
         Raises:
             JournalError: it could not be written.
@@ -56,53 +56,51 @@ class StageLog(Stages):
 
 
 def read_stages(folder: Path, run: str | None = None) -> Stages:
-    """The stages of the run in a folder, with this identity; none where it has not begun.
+    """Return the stages of the run with this identity in a folder; empty if it has not started.
 
     Raises:
-        JournalError: the log is damaged, or of another run, or gone although the run has datasets, so that it had
-            begun.
+        JournalError: the log is damaged or belongs to another run, or it is missing although the run has datasets.
         NewerFormatError: a newer nip-run wrote it.
     """
-    path, wrong = folder / STAGE_LOG, "gone"
+    path, fault = folder / STAGE_LOG, "gone"
     records: list[dict[str, Any]] = []
     if path.is_file():
-        wrong = "damaged"
+        fault = "damaged"
         check_log_format(path, run)
-        # Not the journal's own advice, to cut what is damaged: what is cut off here is trained once more.
+        # The journal's advice, to cut off the damaged part, is wrong here: what is cut off would be trained again.
         with suppress(JournalError):
             records = [record for _, record in read_journal(path)]
     if not records and (folder / ITERATIONS).exists():
         raise JournalError(
-            f"{path}, which says what jobs there are, is {wrong}, though the run has built datasets. Restore it from a "
-            "backup, or start over with --again: a new log in its place would have every model trained, and paid for, "
-            "once more"
+            f"{path}, the log of the run's training jobs, is {fault} although the run has built datasets. Restore it "
+            "from a backup, or start over with --again: without it, every model would be trained and paid for again"
         )
-    return Stages([_parsed(record, path) for record in records if record.get("stage") in RECORDS])
+    return Stages([_parse(record, path) for record in records if record.get("stage") in RECORDS])
 
 
-def _parsed(record: dict[str, Any], path: Path) -> StageRecord:
+def _parse(record: dict[str, Any], path: Path) -> StageRecord:
     try:
         return RECORDS[record["stage"]].parse(record)
     except (KeyError, TypeError) as error:
         raise JournalError(
-            f"{path}: record {record['seq']} of stage {record['stage']!r} lacks a key: {error}. Was it written by "
-            "another version of nip-run? Use that one"
+            f"{path}: record {record['seq']} of stage {record['stage']!r} lacks a key: {error}. If another version of "
+            "nip-run wrote it, use that version"
         ) from error
 
 
 @contextmanager
 def stage_log(folder: RunFolder, run: str) -> Iterator[StageLog]:
-    """The log of the stages of the run with this identity, open; begun where there is none.
+    """Open the stage log of the run with this identity, and start it if there is none.
 
     Raises:
-        JournalError: see `read_stages`; or it cannot be written.
+        JournalError: it cannot be written, or see `read_stages`.
     """
     records = read_stages(folder.path, run).records
     journal = Journal(folder.stage_log, run=run)
     try:
         stages = StageLog(records, journal)
         if not records:
-            # What tells this run's jobs from those of a run of the same id in another folder.
+            # The token distinguishes this run's jobs from those of a run with the same id in another folder.
             token = secrets.token_hex(8)
             stages.add(RunBegun(token=token, format=format_versions.LOG_FORMAT, run=run, run_id=folder.run_id))
         yield stages

@@ -1,4 +1,4 @@
-"""A training run's stages into what people and tables are told: its curve and its sums."""
+"""The summary of a training run for users and tables: its learning curve and its totals."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from runner.training.stages import Became, Stages, Switched, TestPlayed
 
 
 def come_to(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
-    """What a training run has come to, an unfinished one so far.
+    """Return the summary of a training run, finished or not.
 
     Raises:
-        RunError, SpecError: a file of the run is gone or damaged.
+        RunError, SpecError: a file of the run is missing or damaged.
     """
     if manifest.status == Status.DONE and folder.metrics.is_file():
-        found: dict[str, Any] = folder.read_metrics()
-        return found
+        metrics: dict[str, Any] = folder.read_metrics()
+        return metrics
     return progress(folder)
 
 
 def progress(folder: RunFolder) -> dict[str, Any]:
-    """What a run that is not finished has come to, in the form of `summary`, with what comes next under `next`.
+    """Return the `summary` of an unfinished run so far, with its next steps under `next`.
 
     Raises:
-        RunError, SpecError: a file of the run is gone or damaged.
+        RunError, SpecError: a file of the run is missing or damaged.
     """
     stages, training = read_stages(folder.path, folder.identity()), saved_plan(folder).spec.experiment.training
     assert training is not None
@@ -42,35 +42,35 @@ def progress(folder: RunFolder) -> dict[str, Any]:
 
 
 def test_name(test: Mapping[str, Any], iterations: int, *, over: bool) -> str:
-    """Which models a test measured: those before an iteration, or of a run that is `over`, those it came to."""
+    """Return the words for the time of a test; the last test of a run that is `over` is "in the end"."""
     last = test["iteration"] == iterations and over
     return "in the end" if last else f"before iteration {test['iteration']}"
 
 
 def became_words(outcome: Mapping[str, Any], model: str) -> str:
-    """What became of a group in an iteration, and the model that it has since."""
+    """Describe the outcome of an iteration for a group, with the model that the group has since."""
     if outcome["outcome"] == Became.TOO_FEW:
         return f"not trained: fewer than {outcome['min_examples']} examples; stays {in_one_line(model)}"
     return f"{outcome['outcome']}: {in_one_line(model)}"
 
 
 def left_out_words(outcome: Mapping[str, Any]) -> str:
-    """Why examples were left out, and whatever else there is to say of the dataset."""
+    """Describe why examples were left out, with the other notes on the dataset."""
     counts = [f"{count} {why}" for why, count in outcome.get("left_out", {}).items()]
     return "; ".join([*counts, *outcome.get("notes", ())])
 
 
 def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
-    """What a training run has come to, in the form of its `metrics.json`; `parts` are the runs that belong to it.
+    """Return the summary of a training run in the form of its `metrics.json`; `parts` are the runs that belong to it.
 
     Raises:
-        RunError: a finished test is gone.
+        RunError: a file of a finished test is missing.
     """
     return {
         "run_id": folder.run_id,
         "outcomes": {},
         "metrics": [],
-        "games": _sums(parts),
+        "games": _totals(parts),
         "iterations": [
             {"iteration": record.iteration, "outcomes": record.outcomes, "models": record.models}
             for record in stages.all(Switched)
@@ -80,20 +80,22 @@ def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> di
 
 
 def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
-    """How the models measured before an iteration."""
+    """Return the result of the test before an iteration."""
     part = check_part(folder, record)
-    accuracy = next(m for m in part.read_metrics()["metrics"] if m["metric"] == RANKING_METRIC)
-    shown = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
-    return {"iteration": record.iteration, "run_id": part.run_id, "accuracy": shown}
+    accuracy = next(metric for metric in part.read_metrics()["metrics"] if metric["metric"] == RANKING_METRIC)
+    fields = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
+    return {"iteration": record.iteration, "run_id": part.run_id, "accuracy": fields}
 
 
-def _sums(parts: Iterable[RunFolder]) -> dict[str, Any]:
-    """What all games and tests took; no cost where that of one is not known."""
+def _totals(parts: Iterable[RunFolder]) -> dict[str, Any]:
+    """Return the totals of all games and tests; the cost is None if that of a part is unknown."""
     manifests = [part.manifest() for part in parts]
-    costs = [one.cost_usd for one in manifests if one.rollouts is not None]  # what is played now has none yet
-    known = [cost for cost in costs if cost is not None]
+    costs = [
+        manifest.cost_usd for manifest in manifests if manifest.rollouts is not None
+    ]  # a part in progress has no cost yet
+    known_costs = [cost for cost in costs if cost is not None]
     return {
-        "rollouts": sum(one.rollouts or 0 for one in manifests),
-        "completions": sum(one.completions or 0 for one in manifests),
-        "cost_usd": round(sum(known), 9) if len(known) == len(costs) else None,
+        "rollouts": sum(manifest.rollouts or 0 for manifest in manifests),
+        "completions": sum(manifest.completions or 0 for manifest in manifests),
+        "cost_usd": round(sum(known_costs), 9) if len(known_costs) == len(costs) else None,
     }

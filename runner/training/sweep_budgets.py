@@ -1,4 +1,4 @@
-"""The budgets of sweeps: one for all points of a spec, with what their journals hold counted in."""
+"""The budgets of sweeps: one for all points of a spec, including what their journals have already spent."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from runner.training.plan import AnyPlan
 
 @dataclass(frozen=True)
 class Budgets:
-    """The budgets of the runs of one command, and which of them are locked for that."""
+    """The budgets of the runs of one command, and the ids of the runs that are locked to count their spending."""
 
     of: Mapping[Hashable, Budget]
-    """By what the runs that share one have in common."""
+    """The budgets, by the key that the runs of a budget share."""
     locked: frozenset[str]
 
 
 @contextmanager
 def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Results) -> Iterator[Budgets]:
-    """One budget for all runs whose first element is equal: the file of their spec. The last is the run's id.
+    """Open one budget for all runs with the same key. A run is (key, plan, run id); the key is the spec's file.
 
-    All of them stay locked until the block ends: what was counted is true only as long as nobody else pays for any of
-    them. A second process that comes to one of them is told who has it, before it has asked for anything.
+    The runs stay locked until the block ends, because the counted spending is only correct while no other process
+    spends on them. A second process that needs one of the runs fails before it calls a model.
 
     Raises:
-        RunDirectoryError: another process has one of them, or a folder is another spec's run.
+        RunDirectoryError: another process has locked one of the runs, or a folder has another spec's run.
     """
     budgets: dict[Hashable, Budget] = {}
     locked: set[str] = set()

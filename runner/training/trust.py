@@ -1,7 +1,7 @@
-"""What a plan of either kind may do: where it sends what, which programs it runs, how much it asks for.
+"""The check of what a plan may do: which servers get which keys, which programs run, how many calls it makes.
 
-It is looked at before any client is made, and before anything is written. What a user wrote may do all of it; of what
-came from elsewhere each key, host and program must be allowed by name, and so must a large bill.
+It takes place before any client is created and before anything is written. A spec that the user wrote may do anything.
+For a fetched spec, the user must allow each API key, host and program by name, and must limit a large bill.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ from runner.training.key_usage import key_uses_of, to_allow
 from runner.training.plan import AnyPlan, TrainingPlan
 
 MAX_CALLS = 10_000
-"""The most calls that a spec from elsewhere makes without a budget that the user gives."""
+"""The maximum number of calls of a fetched spec without a budget from the user."""
 
 
 def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ...]:
-    """Which variables a run of a plan sends where; a whole replay asks nobody."""
+    """Return the environment variables that a run of a plan sends; a full replay calls no server."""
     return () if is_whole_replay(replay) else key_uses_of(plan)
 
 
 def is_whole_replay(replay: ReplayOf | None) -> bool:
-    """Whether all answers are another run's, so that nobody is asked."""
+    """Return whether another run provides all answers, so that no server is called."""
     return replay is not None and replay.until_round is None
 
 
 def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyUse], *, override: str = "") -> None:
-    """See that a run of a plan may do what it would; `override` is what the command has before a KEY=VALUE.
+    """Check that a plan may run; `override` is what the command has before a KEY=VALUE, for messages.
 
     Raises:
-        UsageError: it does not say where a model is served; or came from elsewhere, and would send, run or ask for what
-            was not allowed.
+        UsageError: a model has no address, or the spec was fetched and needs something that the user has not allowed.
     """
     if is_whole_replay(replay):
         return
@@ -54,14 +53,14 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
 
 
 def _this_spec(plan: AnyPlan) -> str:
-    """How a spec has to do with what came from elsewhere, and where that is."""
+    """Return the words that say how a spec depends on fetched files, and where they are."""
     root = plan.spec.fetched
     assert root is not None
     return f"this spec {from_elsewhere(plan.spec.path, root)} (it is in {root})"
 
 
-def _asked(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
-    """The model groups that are asked over a network, or trained there."""
+def _remote_models(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
+    """Yield the model groups that are called or trained over a network."""
     models = plan.spec.experiment.models
     trained = plan.training.trainers if isinstance(plan, TrainingPlan) else ()
     for group in dict.fromkeys((*used_models(plan.games), *trained)):
@@ -70,48 +69,48 @@ def _asked(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
 
 
 def missing_addresses(plan: AnyPlan) -> list[str]:
-    """The keys that say where a model is served, of the groups that are asked, where that was left out."""
-    return [f"models.{group}.base_url" for group, model in _asked(plan) if model.is_unserved]
+    """Return the spec keys of the addresses that are missing, for the groups that are called."""
+    return [f"models.{group}.base_url" for group, model in _remote_models(plan) if model.is_unserved]
 
 
 def _check_addresses(plan: AnyPlan, override: str) -> None:
     keys = missing_addresses(plan)
     if keys:
-        words = " ".join(f"{override}{key}=http://HOST:PORT/v1" for key in keys)
+        settings = " ".join(f"{override}{key}=http://HOST:PORT/v1" for key in keys)
         raise UsageError(
-            f"{comma_join(keys)}: {NOT_PUBLISHED} stands there, since an address is never published. Say where you "
-            f"serve the model: {words} (null: at OpenAI)"
+            f"{comma_join(keys)}: the value is {NOT_PUBLISHED}, because addresses are never published. Set the "
+            f"address of your server: {settings} (null for OpenAI)"
         )
 
 
 def asked_for(plan: AnyPlan) -> list[CostEstimate]:
-    """Calls, tokens and cost of all games of a run, without retries; see `estimates`."""
+    """Return the calls, tokens and cost of all games of a run, without retries; see `estimates`."""
     return total_cost(estimate for games in plan.all_games() for estimate in estimates(games))
 
 
 def stranger_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, str]]:
-    """The model groups whose price somebody else has set, each with a message that also says how to confirm it."""
-    for group, settings in _asked(plan):
+    """Yield each model group whose price a fetched spec sets, with a message that says how to confirm the price."""
+    for group, settings in _remote_models(plan):
         price = settings.price
         if group in plan.spec.unconfirmed_prices and price is not None:
             listed, fields = listed_price(settings), to_plain(price)
-            known = "no known price"
+            known_price = "no known price"
             if listed is not None:
-                known = f"known price: {describe_price(listed, price)} ({list_version()})"
+                known_price = f"known price: {describe_price(listed, price)} ({list_version()})"
             tier = (settings.extra_body or {}).get("service_tier")
             at_tier = "" if tier is None else f" at service tier {tier!r}"
-            said = ", ".join(f"{name}: {value:g}" for name, value in fields.items() if value is not None)
-            confirm = shlex.quote(f"models.{group}.price={{{said}}}")
+            price_text = ", ".join(f"{name}: {value:g}" for name, value in fields.items() if value is not None)
+            confirm = shlex.quote(f"models.{group}.price={{{price_text}}}")
             message = (
                 f"models.{group}.price: the spec says {describe_price(price, listed)} for a million tokens of "
-                f"{settings.model}{at_tier}; {known}. A budget counts the higher. "
+                f"{settings.model}{at_tier}; {known_price}. A budget uses the higher price. "
                 f"If you have checked the spec's price, confirm it: {override}{confirm}"
             )
             yield group, message
 
 
 def _check_prices(plan: AnyPlan, override: str) -> None:
-    """See that a budget in dollars does not rest on a price that only a stranger knows.
+    """Check that a budget in dollars does not depend on a price that only the fetched spec states.
 
     Raises:
         UsageError: it does.
@@ -122,26 +121,26 @@ def _check_prices(plan: AnyPlan, override: str) -> None:
     unknown = [line for group, line in stranger_prices(plan, override) if listed_price(models[group]) is None]
     if unknown:
         raise UsageError(
-            f"{_this_spec(plan)}, and budget.usd cannot limit what it costs by a price that you have not confirmed; "
+            f"{_this_spec(plan)}, and budget.usd cannot limit its cost by a price that you have not confirmed; "
             f"nothing was sent.\n{chr(10).join(unknown)}"
         )
 
 
 def _check_size(plan: AnyPlan) -> None:
-    """See that a spec from elsewhere does not ask for more than a user may expect.
+    """Check that a fetched spec does not make more calls than a user may expect.
 
     Raises:
-        UsageError: it does, and the user gave it no budget.
+        UsageError: it does, and the user has not set a budget.
     """
     if any(key.partition(".")[0] == "budget" for key in plan.spec.overridden):
         return
-    remote = {group for group, _ in _asked(plan)}
-    asked = [one for one in asked_for(plan) if one.group in remote]
-    most = sum(one.calls[1] for one in asked)
-    if most > MAX_CALLS:
-        costs = [None if one.cost_usd is None else one.cost_usd[1] for one in asked]
-        told = "a price that is not known" if None in costs else f"at most ${sum(filter(None, costs)):,.2f}"
+    remote = {group for group, _ in _remote_models(plan)}
+    remote_estimates = [estimate for estimate in asked_for(plan) if estimate.group in remote]
+    calls = sum(estimate.calls[1] for estimate in remote_estimates)
+    if calls > MAX_CALLS:
+        costs = [None if estimate.cost_usd is None else estimate.cost_usd[1] for estimate in remote_estimates]
+        total = "an unknown price" if None in costs else f"at most ${sum(filter(None, costs)):,.2f}"
         raise UsageError(
-            f"{_this_spec(plan)} and may make {most:,} calls, for {told}; "
-            "nothing was sent. Say the most that you will spend: budget.usd=N, or budget.completions=N"
+            f"{_this_spec(plan)} and may make {calls:,} calls, for {total}; "
+            "nothing was sent. Set a limit: budget.usd=N or budget.completions=N"
         )

@@ -1,4 +1,4 @@
-"""Weights of a model on this machine into what proves that they are the same: a hash of every byte, and no path."""
+"""The hash of a model's weights on this machine, which proves that two copies are equal and has no paths."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ class Weights:
     """The weights of one model: a file, or all files of a folder."""
 
     sha256: str
-    """Of the files' names in it, sizes and hashes: the same wherever they are copied to."""
+    """The hash of the files' relative names, sizes and hashes; it is the same for every copy."""
     files: tuple[tuple[str, int, str], ...]
-    """Of each file its path in the folder ('' where the model is one file), its size and its hash."""
+    """The path in the folder ('' if the model is one file), size in bytes and hash of each file."""
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The total size in bytes."""
         return sum(size for _, size, _ in self.files)
 
 
 def is_path(model: str) -> bool:
-    """Whether a model's name is a place on a disk, as servers of open models name theirs by default."""
+    """Return whether a model's name is a path, which is the default name on servers of open models."""
     return _PATH.fullmatch(model) is not None
 
 
 def without_path(model: str) -> str:
-    """A model's name as others may see it: of a path its last part."""
+    """Return a model's name for publication: the last part if it is a path."""
     return re.split(r"[\\/]", model.rstrip("\\/"))[-1] if is_path(model) else model
 
 
 def weights_at(model: str) -> Weights | None:
-    """The weights that a model's name leads to on this machine; None where it is no path, or nothing is there.
+    """Return the weights at the path that is a model's name; None if it is not a path, or no file exists there.
 
-    Links to files are read: what counts is what a server would load.
+    Links to files are followed, because a server would load their targets.
 
     Raises:
         OSError: a file cannot be read.
@@ -52,16 +52,16 @@ def weights_at(model: str) -> Weights | None:
     path = Path(model).expanduser()
     if not path.exists():
         return None
-    found = tuple((name, file.stat().st_size, file_hash(file)) for name, file in _files(path))
-    return Weights(tagged_hash("weights", found), found) if found else None
+    files = tuple((name, file.stat().st_size, file_hash(file)) for name, file in _files(path))
+    return Weights(tagged_hash("weights", files), files) if files else None
 
 
 def recorded_weights(model: str) -> dict[str, str]:
-    """What a training keeps of the weights that it made, where they can be read: their hash."""
+    """Return the facts to record about the weights that a training job created: their hash, if they can be read."""
     with suppress(OSError):
-        found = weights_at(model)
-        if found is not None:
-            return {"weights_sha256": found.sha256}
+        weights = weights_at(model)
+        if weights is not None:
+            return {"weights_sha256": weights.sha256}
     return {}
 
 
@@ -72,6 +72,6 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
     for folder, folders, files in os.walk(path):
         folders.sort()
         for file in sorted(files):
-            at = Path(folder) / file
-            if at.is_file():
-                yield at.relative_to(path).as_posix(), at
+            file_path = Path(folder) / file
+            if file_path.is_file():
+                yield file_path.relative_to(path).as_posix(), file_path

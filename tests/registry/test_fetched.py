@@ -262,7 +262,7 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         refused = nip_run_here(tmp_path / "got", cwd=tmp_path, ROW_VARIABLE="sk-0123456789")
         assert refused.returncode == 2
         assert refused.stderr.count("models.m.base_url") == 2
-        assert "an address is never published" in refused.stderr
+        assert "addresses are never published" in refused.stderr
         assert "ROW_VARIABLE" not in takes.command, "to allow it is to type what a stranger asks for"
         host = f"127.0.0.1:{server.port}"
         given = takes.command.replace("VAR=HOST", f"ROW_VARIABLE={host}").replace("HOST:PORT", host).split()[1:]

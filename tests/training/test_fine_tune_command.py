@@ -143,7 +143,7 @@ def test_no_file_of_the_working_directory_gets_in_the_way(tmp_path: Path) -> Non
         ("open(model_file, 'w').write('x' * 10_000_000)", f"the maximum is {MAX_LENGTH}"),
         ("open(model_file, 'wb').write(b'\\xff\\xfe')", "cannot be read"),
         ("os.mkdir(model_file)", "cannot be read"),
-        ("open(model_file, 'w').write('org/tiny')", "org/tiny is the model that was to be trained"),
+        ("open(model_file, 'w').write('org/tiny')", "org/tiny is the base model"),
     ],
 )
 def test_a_trainer_that_fails_says_how_and_shows_the_end_of_its_log(tmp_path: Path, code: str, said: str) -> None:

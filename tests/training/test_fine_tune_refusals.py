@@ -69,7 +69,7 @@ def test_a_limit_per_day_without_an_end_is_not_waited_for(server: FineTuner, tmp
     waits: list[float] = []
     failure = refused(server, tmp_path, waits)
     assert waits == []
-    assert "in some hours" in str(failure)
+    assert "in a few hours" in str(failure)
 
 
 def test_after_a_limit_per_day_the_same_command_creates_the_job(server: FineTuner, tmp_path: Path) -> None:

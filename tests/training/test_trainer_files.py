@@ -144,7 +144,7 @@ def test_the_script_that_runs_is_shown_whatever_its_place_in_the_index(tmp_path:
     files = stored(tmp_path / "stored")
     turned = replace(files, files=dict(reversed(list(files.files.items()))))
     assert "  | evil = 1" in list(shown_files(turned, ["python", "train.py"]))
-    assert "none of these files is the script" in next(shown_files(turned, ["python", "-m", "train"]))
+    assert "the script is not among these files" in next(shown_files(turned, ["python", "-m", "train"]))
 
 
 def test_two_groups_with_one_command_show_the_files_of_both() -> None:
@@ -171,5 +171,5 @@ def test_a_file_that_is_changed_between_two_iterations_is_stored_as_it_is_now_an
     now = read_index(place)["p"]
     assert now.files["train.py"]["sha256"] != before.files["train.py"]["sha256"]
     assert now.read("train.py") == Path("train.py").read_bytes()
-    change = "an earlier version of train.py: it was changed after an iteration had been trained with it"
+    change = "an earlier version of train.py: it was changed after an iteration had used it"
     assert (change in before.missing, now.missing.count(change)) == (False, 1)

@@ -1,1 +1,1 @@
-"""Where models are fine-tuned: openai, command, files and dummy are equals."""
+"""The fine-tuning backends: openai, command, files and dummy."""

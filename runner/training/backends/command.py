@@ -1,14 +1,14 @@
-"""The user's own trainer: a program that gets the dataset and gives the new model's name.
+"""The user's own trainer: a program that gets the dataset and returns the new model's name.
 
 In the job's folder:
 
-    trainer.log     what it wrote to stdout and stderr; those of earlier attempts are trainer.1.log, trainer.2.log ...
-    trainer.lock    locked for as long as the trainer is going on
+    trainer.log     its stdout and stderr; the logs of earlier attempts are trainer.1.log, trainer.2.log ...
+    trainer.lock    locked while the trainer is running
     exit.json       how it ended
-    model.txt       {model_file}: the new model's name, by the trainer
+    model.txt       {model_file}: the new model's name, written by the trainer
     output/         {output}
 
-The trainer goes on when nip-run is stopped or killed, and the next process finds it by the lock, or by its end.
+The trainer continues when nip-run is stopped or killed; the next process finds it by the lock or by exit.json.
 """
 
 from __future__ import annotations
@@ -39,38 +39,39 @@ from runner.training.backends.model_name import MAX_LENGTH, name_problem
 
 LOG_LINES = 10
 LOG_BYTES = 8192
-MAX_SAID = 1 << 20
-"""The largest file that says how a trainer stands."""
+MAX_STATUS_BYTES = 1 << 20
+"""The maximum size in bytes of a file with the trainer's status."""
 
 _INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|(ba|z|da)?sh|accelerate|torchrun|deepspeed")
 
 
 def startable_problems(trainer: TrainerSettings, stored: Collection[str] = ()) -> list[str]:
-    """Return what a trainer needs and does not find here: its program, its script and its files.
+    """Return a message for each thing that a trainer needs and that is missing: its program, script or files.
 
-    `stored` are the paths of files that came with a fetched trainer, which runs in a folder of its own. A script is
-    looked for where an interpreter on this machine reads it; what `ssh` or `docker` are given is elsewhere.
+    `stored` are the paths of files that came with a fetched trainer, which runs in a separate folder. A script is only
+    checked if an interpreter on this machine reads it; arguments of `ssh` or `docker` are paths elsewhere.
     """
     program, script = (trainer.command or ("",))[0], script_of(trainer.command or ())
     if _PLACEHOLDER.search(program):
         return []
-    here = f"in {Path.cwd()}, the folder that nip-run is run in, and the trainer with it"
+    location = f"in {Path.cwd()}, the current folder, which the trainer also runs in"
     if os.path.normpath(program) not in stored and shutil.which(program) is None:
-        where = here if os.sep in program else "on the PATH"
-        return [f"no program {program!r} {where}; install it, or give its whole path"]
+        where = location if os.sep in program else "on the PATH"
+        return [f"no program {program!r} {where}; install it, or give its full path"]
     if stored:
         needed = [name for name in (script,) if name is not None and not Path(name).is_absolute()]
-        absent = [name for name in needed if os.path.normpath(name) not in stored]
-        return [f"{name!r} did not come with this trainer; set `command` to a trainer of your own" for name in absent]
+        missing = [name for name in needed if os.path.normpath(name) not in stored]
+        return [f"{name!r} did not come with this trainer; set `command` to your own trainer" for name in missing]
     if script is not None and not Path(script).exists():
-        return [f"no script {script!r} {here}; give its whole path, or run nip-run in its folder"]
-    absent = [name for name in trainer.files or () if not Path(name).exists()]
-    return [f"no file {name!r} {here}; correct it in `files`, or leave it out there" for name in absent]
+        return [f"no script {script!r} {location}; give its full path, or run nip-run in its folder"]
+    missing = [name for name in trainer.files or () if not Path(name).exists()]
+    return [f"no file {name!r} {location}; correct or remove it in `files`" for name in missing]
 
 
 def script_of(command: Sequence[str]) -> str | None:
-    """Return the path of the script that an interpreter is given: the first argument that looks like one, unless code
-    is given in its place.
+    """Return the path of the script in an interpreter's command line: the first argument that looks like one.
+
+    Return None if the program is not an interpreter, or the code is an argument itself.
     """
     program, *arguments = command
     if not _INTERPRETER.fullmatch(Path(program).name):
@@ -84,12 +85,12 @@ def script_of(command: Sequence[str]) -> str | None:
 
 
 class CommandBackend:
-    """One trainer at a time for each job, each attempt with a log of its own.
+    """Runs one trainer at a time for each job; each attempt has its own log.
 
-    A trainer that was cut off, so that nothing says how it ended, is started again by the next `submit`; one that has
-    failed is not, for it may fail again at the same price: a job that takes its place is another, without notes.
+    If a trainer was cut off and left no result, the next `submit` starts it again. If it failed, it is not started
+    again, because it may fail again at the same cost. The job that replaces it is a new one, without notes.
 
-    `here` is the folder that the trainer runs in; None: the current folder.
+    `here` is the folder that the trainer runs in; None for the current folder.
     """
 
     def __init__(self, group: str, trainer: TrainerSettings, here: Path | None = None) -> None:
@@ -101,7 +102,7 @@ class CommandBackend:
             raise RunError("\n".join(f"{self._key}: {problem}" for problem in problems))
 
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
-        """See `Backend.submit`; the handle has the number of the attempt, and why it is not the first."""
+        """See `Backend.submit`; the handle has the number of the attempt and the reason if it is not the first."""
         try:
             make_folders(job.folder.parent)
             for folder in (job.folder, job.folder / "output"):
@@ -112,30 +113,30 @@ class CommandBackend:
             raise RunError(f"cannot start the trainer of {job.group} in {job.folder}: {error}") from error
 
     def _submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
-        attempts = [record for record in notes if "attempt" in record]
-        last = attempts[-1] if attempts else {"attempt": max(_logs(job.folder), 1), "after": ""}
-        after = ""
-        if attempts or (job.folder / "trainer.lock").exists():
-            before = self.poll(job, last)
-            failed_here = bool(attempts) and _ended(job.folder) is not None
-            if before.state in (JobState.RUNNING, JobState.SUCCEEDED) or failed_here:
+        attempt_notes = [record for record in notes if "attempt" in record]
+        last = attempt_notes[-1] if attempt_notes else {"attempt": max(_count_logs(job.folder), 1), "after": ""}
+        restart_reason = ""
+        if attempt_notes or (job.folder / "trainer.lock").exists():
+            previous = self.poll(job, last)
+            failed_here = bool(attempt_notes) and _read_result(job.folder) is not None
+            if previous.state in (JobState.RUNNING, JobState.SUCCEEDED) or failed_here:
                 return last
-            after = f"attempt {last['attempt']} {before.facts['why']}"
-        command = self._filled(job)
+            restart_reason = f"attempt {last['attempt']} {previous.facts['why']}"
+        command = self._filled_command(job)
         is_restored = self._here is not None and os.sep in command[0] and (self._here / command[0]).is_file()
         if not is_restored and shutil.which(command[0]) is None:
-            raise RunError(f"{self._key}: no program {command[0]!r} here; install it, or give its whole path")
+            raise RunError(f"{self._key}: no program {command[0]!r} here; install it, or give its full path")
         for name in ("exit.json", "model.txt", "trainer.lock"):
             (job.folder / name).unlink(missing_ok=True)
-        _keep_log(job.folder)
-        # The attempts of jobs that this one replaces are counted by the logs they left.
-        handle = {"attempt": max(len(attempts), _logs(job.folder)) + 1, "after": after}
+        _number_log(job.folder)
+        # Attempts of the jobs that this one replaces are counted by their logs.
+        handle = {"attempt": max(len(attempt_notes), _count_logs(job.folder)) + 1, "after": restart_reason}
         keep(handle)
         self._start(job, command)
         return handle
 
     def _start(self, job: FineTuneJob, command: Sequence[str]) -> None:
-        """Start the supervising process; it inherits the lock, so that the lock is held at every moment."""
+        """Start the supervising process, which inherits the lock, so that the lock is never released in between."""
         lock = open_own(job.folder / "trainer.lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +152,7 @@ class CommandBackend:
         if done.returncode != 0:
             raise RunError(f"cannot start the trainer of {job.group}: {_log_tail(job.folder)}")
 
-    def _filled(self, job: FineTuneJob) -> list[str]:
+    def _filled_command(self, job: FineTuneJob) -> list[str]:
         base_model = job.base_model
         if self._here is not None and base_model.startswith("."):  # the trainer does not run in the current folder
             base_model = str(Path(base_model).resolve())
@@ -160,40 +161,40 @@ class CommandBackend:
             "output": job.folder.absolute() / "output", "model_file": job.folder.absolute() / "model.txt",
             "group": job.group,
         }  # fmt: skip
-        return [_PLACEHOLDER.sub(lambda found: str(values[found[1]]), argument) for argument in self._command]
+        return [_PLACEHOLDER.sub(lambda match: str(values[match[1]]), argument) for argument in self._command]
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         """See `Backend.poll`."""
         attempt = f"attempt {handle.get('attempt', 1)}"
         log = job.folder / "trainer.log"
-        ended = _ended(job.folder)
-        if ended is None and is_locked(job.folder / "trainer.lock"):
+        result = _read_result(job.folder)
+        if result is None and is_locked(job.folder / "trainer.lock"):
             after = f"; {handle['after']}" if handle.get("after") else ""
             return JobStatus(
                 JobState.RUNNING,
                 None,
-                f"{attempt} of the trainer of {job.group} is going on{_process(job.folder)}; its log is {log}{after}",
+                f"{attempt} of the trainer of {job.group} is running{_process_note(job.folder)}; log: {log}{after}",
             )
-        ended = ended or _ended(job.folder)  # it may have ended since the lock was looked at
-        if ended is None:
-            wrong = "left no result: it was cut off, with the machine or by hand"
-        elif ended.get("code") != 0:
-            wrong = f"failed: {_how(ended)}"
+        result = result or _read_result(job.folder)  # it may have ended since the lock was checked
+        if result is None:
+            failure = "left no result: it was killed, or the machine stopped"
+        elif result.get("code") != 0:
+            failure = f"failed: {_describe_exit(result)}"
         else:
-            name, wrong_name = self._model_of(job)
-            if wrong_name is None:
-                return JobStatus(JobState.SUCCEEDED, name, f"{attempt} of the trainer of {job.group} has ended", ended)
-            wrong = f"failed: it ended well, but {wrong_name}"
-        message = f"{attempt} of the trainer of {job.group} {wrong} (log: {log})"
+            name, name_failure = self._model_of(job)
+            if name_failure is None:
+                return JobStatus(JobState.SUCCEEDED, name, f"{attempt} of the trainer of {job.group} has ended", result)
+            failure = f"failed: its exit code is 0, but {name_failure}"
+        message = f"{attempt} of the trainer of {job.group} {failure} (log: {log})"
         return JobStatus(
-            JobState.FAILED, None, f"{message}\n{_log_tail(job.folder)}".rstrip(), {**(ended or {}), "why": wrong}
+            JobState.FAILED, None, f"{message}\n{_log_tail(job.folder)}".rstrip(), {**(result or {}), "why": failure}
         )
 
     def _model_of(self, job: FineTuneJob) -> tuple[str, None] | tuple[None, str]:
-        """The new model's name, or why there is none.
+        """Return the new model's name, or why there is none, as a pair.
 
-        A command that is not told {model_file} makes a model in {output}, which is then its name: what servers of
-        open models call a model on disk.
+        If the command has no {model_file}, the model is in {output}, and its name is that path, which is the default
+        name on servers of open models.
         """
         path = job.folder / "model.txt"
         if not any("{model_file}" in argument for argument in self._command):
@@ -205,25 +206,25 @@ class CommandBackend:
                 name = file.read(4 * MAX_LENGTH + 1024).decode("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             return None, f"the new model's name cannot be read from {path}: {error}"
-        wrong = name_problem(name, job.base_model)
-        return (name, None) if wrong is None else (None, f"the new model's name in {path} cannot be used: {wrong}")
+        problem = name_problem(name, job.base_model)
+        return (name, None) if problem is None else (None, f"the new model's name in {path} cannot be used: {problem}")
 
 
-def _ended(folder: Path) -> dict[str, Any] | None:
-    """How the trainer ended; None where nothing says that it has."""
+def _read_result(folder: Path) -> dict[str, Any] | None:
+    """Return the content of exit.json, or None if the trainer has not ended or was cut off."""
     try:
-        ended = json.loads(read_bounded(folder / "exit.json", MAX_SAID))
+        result = json.loads(read_bounded(folder / "exit.json", MAX_STATUS_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         return {"error": f"exit.json is damaged: {error}"}
-    return ended if isinstance(ended, dict) else {"error": "exit.json is damaged"}
+    return result if isinstance(result, dict) else {"error": "exit.json is damaged"}
 
 
-def _how(ended: Mapping[str, Any]) -> str:
-    code = ended.get("code")
+def _describe_exit(result: Mapping[str, Any]) -> str:
+    code = result.get("code")
     if not isinstance(code, int):
-        return escape_controls(str(ended.get("error", "its end is unknown")))
+        return escape_controls(str(result.get("error", "its end is unknown")))
     if code >= 0:
         return f"exit code {code}"
     name = str(-code)
@@ -232,15 +233,15 @@ def _how(ended: Mapping[str, Any]) -> str:
     return f"killed by {name}"
 
 
-def _process(folder: Path) -> str:
+def _process_note(folder: Path) -> str:
     try:
-        return f" (process {int(json.loads(read_bounded(folder / 'trainer.lock', MAX_SAID))['pid'])})"
+        return f" (process {int(json.loads(read_bounded(folder / 'trainer.lock', MAX_STATUS_BYTES))['pid'])})"
     except (OSError, ValueError, TypeError, KeyError):
         return ""
 
 
-def _keep_log(folder: Path) -> None:
-    """Number the log of the attempt before, so that the new one has its own."""
+def _number_log(folder: Path) -> None:
+    """Rename the log of the previous attempt to the next free number."""
     log = folder / "trainer.log"
     if log.exists():
         number = 1
@@ -249,13 +250,13 @@ def _keep_log(folder: Path) -> None:
         log.rename(folder / f"trainer.{number}.log")
 
 
-def _logs(folder: Path) -> int:
-    """How many attempts have left a log."""
+def _count_logs(folder: Path) -> int:
+    """Return how many attempts have left a log."""
     return len([*folder.glob("trainer.log"), *folder.glob("trainer.[0-9]*.log")])
 
 
 def _log_tail(folder: Path) -> str:
-    """The last lines of the log, safe for a terminal: a trainer has our environment, and may print it."""
+    """Return the last lines of the log, escaped and without secrets, because the trainer may print its environment."""
     try:
         with os.fdopen(open_own(folder / "trainer.log", os.O_RDONLY), "rb") as file:
             redactor = current_redactor()

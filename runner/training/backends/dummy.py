@@ -1,6 +1,6 @@
-"""A toy that trains nothing: a new name at once, for tests and dry runs.
+"""A backend for tests and dry runs: it trains nothing and returns a new name at once.
 
-The name says how many examples there were, and the `dummy` provider has a verifier of that name be right more often.
+The name has the number of examples; a verifier of that name is right more often with the `dummy` provider.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, 
 
 
 class DummyBackend:
-    """Every job succeeds at once; the name says which base model, and depends on all that a training depends on."""
+    """A backend whose jobs succeed at once; the model's name depends on the base model, dataset, method and seed."""
 
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
         del job, notes, keep

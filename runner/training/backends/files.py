@@ -1,4 +1,4 @@
-"""The user trains: the dataset is written, the run waits, and the user gives the new model's name."""
+"""Training by hand: the run waits until the user has trained a model on the dataset and gives its name."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, 
 from runner.training.backends.model_name import name_problem
 
 README = """\
-Model group {group} of {name} waits to be trained, by you and with whatever you like.
+Train the model of group {group} of {name} with any tool you like.
 
-  train       {base_model}
-  by          {method}
-  on          {dataset}
+  base model  {base_model}
+  method      {method}
+  dataset     {dataset}
               (SHA-256 {sha256})
-  with seed   {seed}, if your trainer takes one
+  seed        {seed}, if your trainer has one
 
-When the new model can be asked at the group's server, run the same nip-run command again, with
+When the group's server serves the new model, run the same nip-run command again with
 
   --set-model {group}=NAME
 
-where NAME is the model's name as the server knows it. The run goes on with it.
+where NAME is the model's name at the server. The run continues with it.
 """
 METHODS = {"sft": "supervised fine-tuning (sft)", "dpo": "direct preference optimisation (dpo)"}
 
 
 class FilesBackend:
-    """`manual_model` is the name that the user gave for the group; it is for the first job that is polled."""
+    """Waits for the user; `manual_model` is the name that the user gave, which is for the first job that is polled."""
 
     def __init__(self, manual_model: str | None = None) -> None:
         self._manual_model = manual_model
         self._named_for: str | None = None
 
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
-        """Write down what is to be done.
+        """Write a README with instructions for the user.
 
         Raises:
             RunError: it cannot be written.
@@ -46,7 +46,7 @@ class FilesBackend:
             make_folders(job.folder.parent)
             make_folder(job.folder)
         except OSError as error:
-            raise RunError(f"cannot make {job.folder}: {error.strerror}") from error
+            raise RunError(f"cannot create the folder {job.folder}: {error.strerror}") from error
         text = README.format(
             group=job.group, name=job.name, base_model=job.base_model, method=METHODS[job.method],
             dataset=job.dataset.absolute(), sha256=job.dataset_sha256, seed=job.seed,
@@ -55,29 +55,29 @@ class FilesBackend:
         return {}
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
-        """The name that was given, or that one is waited for.
+        """Return success with the name that the user gave, or that the job waits for one.
 
         Raises:
-            RunError: what was given cannot be a model's name.
+            RunError: the given name is not a valid model name.
         """
         del handle
         option = f"--set-model {job.group}=NAME"
-        todo = (
-            f"train {job.base_model} on {job.dataset} ({job.method}; {job.folder / 'README.txt'} says more), then run "
+        instruction = (
+            f"train {job.base_model} on {job.dataset} ({job.method}; details in {job.folder / 'README.txt'}), then run "
             f"the same command again with {option}"
         )
         if self._manual_model is None or self._named_for not in (None, job.key):
-            return JobStatus(JobState.WAITING, message=todo)
-        # Most likely the command of the last iteration, run again as it was.
+            return JobStatus(JobState.WAITING, message=instruction)
+        # Most likely the user has repeated the command of the previous iteration unchanged.
         if self._manual_model == job.base_model:
             return JobStatus(
-                JobState.WAITING, message=f"{self._manual_model} is what is to be trained, not the result: {todo}"
+                JobState.WAITING, message=f"{self._manual_model} is the base model, not the result: {instruction}"
             )
         if self._manual_model in job.earlier_models:
-            said = f"{self._manual_model} is a model that {job.group} had before, not the result"
-            return JobStatus(JobState.WAITING, message=f"{said}: {todo}")
-        wrong = name_problem(self._manual_model, job.base_model)
-        if wrong is not None:
-            raise RunError(f"{option}: the name cannot be used: {wrong}")
+            message = f"{self._manual_model} is a model that {job.group} had before, not the result"
+            return JobStatus(JobState.WAITING, message=f"{message}: {instruction}")
+        problem = name_problem(self._manual_model, job.base_model)
+        if problem is not None:
+            raise RunError(f"{option}: the name cannot be used: {problem}")
         self._named_for = job.key
         return JobStatus(JobState.SUCCEEDED, self._manual_model, "named on the command line")

@@ -1,4 +1,4 @@
-"""What a fine-tune backend is to the rest: a job is submitted once and polled until it has ended."""
+"""The interface of fine-tuning backends: a job is submitted once and polled until it has ended."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, Literal, Protocol
 Method = Literal["sft", "dpo"]
 
 JobNote = Mapping[str, Any]
-"""What a backend keeps of a job from one process to the next, such as its id at the provider."""
+"""Data about a job that a backend saves for later processes, such as its id at the provider."""
 
 KeepNote = Callable[[JobNote], None]
-"""Keeps a note; it is on disk when this returns."""
+"""Saves a note; it is on disk when the call returns."""
 
 JobHandle = Mapping[str, Any]
-"""What a job is polled by."""
+"""The data that identifies a job for `Backend.poll`."""
 
 
 @dataclass(frozen=True)
 class FineTuneJob:
-    """One job: which model is trained on which file. `folder` is the job's own, for logs and what a trainer writes."""
+    """A fine-tuning job: the model and the dataset. `folder` belongs to the job, for logs and the trainer's files."""
 
     key: str
-    """Unique among all jobs of all runs, and the same after a resume."""
+    """A key that is unique among all jobs of all runs, and the same after a resume."""
     group: str
     method: Method
     base_model: str
@@ -34,19 +34,19 @@ class FineTuneJob:
     folder: Path
     seed: int
     name: str
-    """What the run calls it, for suffixes and titles."""
+    """The name of the experiment, for suffixes and titles."""
     earlier_models: frozenset[str] = frozenset()
-    """The names that the group's model has had so far: what comes out has another."""
+    """The names that the group's model has had so far; the trained model must have a new one."""
     replaces: tuple[JobNote, ...] = ()
-    """The notes of the jobs in whose place this one is submitted: they failed or were cancelled."""
+    """The notes of the failed or canceled jobs that this one replaces."""
 
 
 class JobState(StrEnum):
-    """How a job stands. What is not RUNNING or WAITING has ended."""
+    """The state of a job; any state other than RUNNING and WAITING is final."""
 
     RUNNING = "running"
     WAITING = "waiting"
-    """For the user: nothing more happens by itself."""
+    """Waiting for the user."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -54,13 +54,13 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What a poll found: the new model's name where the job has succeeded, and a line for people."""
+    """The result of a poll: the state, the new model's name if the job has succeeded, and a message."""
 
     state: JobState
     model: str | None = None
     message: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What is worth keeping, such as the provider's status and the number of trained tokens."""
+    """Facts to record, such as the provider's status and the number of trained tokens."""
 
     @property
     def has_ended(self) -> bool:
@@ -71,22 +71,22 @@ class Backend(Protocol):
     """Submits jobs and polls them."""
 
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
-        """Submit a job, unless that was done already.
+        """Submit a job unless it was already submitted.
 
-        `notes` are those kept of this job before, by this process or one that was killed at any moment: also after the
-        provider had created the job and before `keep` was called. However often this is called, one job is created:
-        one that was noted and has failed or was cancelled is not replaced here, but found by `poll`.
+        `notes` are those saved for this job so far, by this process or an earlier one. The earlier one may have been
+        killed at any moment, even after the provider created the job and before `keep` was called. Repeated calls
+        create only one job. A job that was noted and has failed or was canceled is not replaced; `poll` reports it.
 
         Raises:
             ProviderRefusal: the backend refuses to serve us: key, billing, unknown model, no more jobs of this kind.
-            RunError: the job cannot be submitted; the message says what to do.
+            RunError: the job cannot be submitted.
         """
         ...
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
-        """How the job stands now.
+        """Return the current status of a job.
 
         Raises:
-            ProviderRefusal, RunError: its status cannot be known, and asking again will not help.
+            ProviderRefusal, RunError: the status cannot be determined, and a retry would not help.
         """
         ...

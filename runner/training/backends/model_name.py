@@ -1,4 +1,4 @@
-"""A trained model's name, as a trainer's file, a provider or the command line gives it: can it be used?"""
+"""The check of a trained model's name, which comes from a trainer's file, a provider or the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAX_LENGTH = 1024
 
 
 def name_problem(name: str, base_model: str) -> str | None:
-    """Why this cannot be the name of a model that was trained from another; None where it can."""
+    """Return why a name cannot be that of a model trained from `base_model`; None if it can."""
     if not name:
         return "it is empty"
     if len(name) > MAX_LENGTH:
@@ -18,5 +18,5 @@ def name_problem(name: str, base_model: str) -> str | None:
     if escape_controls(name) != name:
         return f"it has control or invisible characters: {escape_controls(name)[:80]}"
     if name == base_model:
-        return f"{name} is the model that was to be trained; what came out needs a name of its own"
+        return f"{name} is the base model; the trained model needs a different name"
     return None

@@ -29,7 +29,7 @@ from runner.training.backends.model_name import name_problem
 
 METADATA_KEY: Final = "nip_run"
 MAX_SERVER_WAIT: Final = 900.0
-"""Seconds that one call waits at most because the server asks for it; a longer wait stops the run."""
+"""The maximum number of seconds that a call waits because the server requests it; a longer wait stops the run."""
 MAX_SEED: Final = 2**31
 MAX_SUFFIX: Final = 64
 
@@ -37,7 +37,7 @@ _RUNNING_STATUSES = {
     "validating_files": "its files are being validated",
     "queued": "queued",
     "running": "running",
-    "paused": "paused: it goes on when it is resumed at the provider",
+    "paused": "paused: resume it at the provider",
 }
 _PER_DAY = re.compile(r"\bdaily|\bper day\b", re.IGNORECASE)
 _NO_TRAINING = re.compile(
@@ -50,10 +50,10 @@ T = TypeVar("T")
 
 @dataclass
 class _Submission:
-    """How far a submission has come, and the jobs of earlier ones, which it must not take for its own."""
+    """The progress of a submission, and the jobs of earlier submissions, which must not be mistaken for its job."""
 
     files: list[str] = field(default_factory=list)
-    """The files of its attempts, the current one last."""
+    """The uploaded files of its attempts, the current one last."""
     job: str | None = None
     earlier_jobs: set[str] = field(default_factory=set)
 
@@ -68,7 +68,7 @@ class _Submission:
         return submission
 
     def restart(self, file: str) -> None:
-        """Go on with another file; if there was a job, the file is for another job."""
+        """Continue with another file; if there was a job already, the file is for a new job."""
         if self.job is not None:
             self.earlier_jobs.add(self.job)
             self.files.clear()
@@ -77,7 +77,7 @@ class _Submission:
 
 
 class OpenAiBackend:
-    """The jobs of one model group."""
+    """Submits and polls the jobs of one model group."""
 
     def __init__(
         self,
@@ -97,47 +97,47 @@ class OpenAiBackend:
 
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
         """See `Backend.submit`; the handle has the job's id under `job`."""
-        noted = _Submission.of(notes)
-        if noted.job is not None:
-            return {"job": noted.job}
-        noted.earlier_jobs.update(str(note["job"]) for note in job.replaces if "job" in note)
-        is_resumed = bool(noted.files)
+        submission = _Submission.of(notes)
+        if submission.job is not None:
+            return {"job": submission.job}
+        submission.earlier_jobs.update(str(note["job"]) for note in job.replaces if "job" in note)
+        is_resumed = bool(submission.files)
         if not is_resumed:
-            noted.restart(self._upload(job, keep))
+            submission.restart(self._upload(job, keep))
         try:
-            found = self._find_or_create(job, noted, is_uncertain=is_resumed)
+            job_id = self._find_or_create(job, submission, is_uncertain=is_resumed)
         except _FileRefused:
             if not is_resumed:
                 raise
-            # The provider keeps files only so long, and this one is from an earlier process.
-            noted.restart(self._upload(job, keep))
-            found = self._find_or_create(job, noted, is_uncertain=True)
-        keep({"job": found, "file": noted.files[-1]})
-        return {"job": found}
+            # The file is from an earlier process, and providers delete files after some time.
+            submission.restart(self._upload(job, keep))
+            job_id = self._find_or_create(job, submission, is_uncertain=True)
+        keep({"job": job_id, "file": submission.files[-1]})
+        return {"job": job_id}
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         """See `Backend.poll`."""
         name = str(handle["job"])
-        found = self._retrieve(name)
-        status = str(found.status)
+        remote_job = self._retrieve(name)
+        status = str(remote_job.status)
         facts = {
             key: value
             for key in ("status", "trained_tokens", "estimated_finish", "created_at", "finished_at")
-            if isinstance(value := getattr(found, key, None), (str, int))
+            if isinstance(value := getattr(remote_job, key, None), (str, int))
         }
         facts = {"job": name, **facts}
         if status == "succeeded":
-            model = found.fine_tuned_model
-            wrong = name_problem(model, job.base_model) if isinstance(model, str) else "there is none"
-            if wrong is not None:
+            model = remote_job.fine_tuned_model
+            problem = name_problem(model, job.base_model) if isinstance(model, str) else "there is none"
+            if problem is not None:
                 raise RunError(
-                    f"{self._job(name)} has succeeded, but its model has no name to ask for: {wrong}\nFind the model's "
-                    f"name at the provider, or train it by hand; then set training.trainers.{job.group}.backend=files, "
+                    f"{self._job(name)} has succeeded, but its model has no usable name: {problem}\nFind the name at "
+                    f"the provider, or train the model by hand; then set training.trainers.{job.group}.backend=files, "
                     f"run the command again, and once more with --set-model {job.group}=NAME"
                 )
             return JobStatus(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
         if status == "failed":
-            return JobStatus(JobState.FAILED, None, f"{self._job(name)} failed: {_why(found)}", facts)
+            return JobStatus(JobState.FAILED, None, f"{self._job(name)} failed: {_failure_reason(remote_job)}", facts)
         if status == "cancelled":
             return JobStatus(JobState.CANCELLED, None, f"{self._job(name)} was cancelled at the provider", facts)
         if status == "validating_files":
@@ -150,18 +150,18 @@ class OpenAiBackend:
         )
 
     def _check_validating_time(self, job: FineTuneJob, name: str) -> None:
-        """See that a job does not validate its files for ever; each process waits for as long as the spec says.
+        """Check that a job has not validated its files for longer than the spec allows, counted in each process.
 
         Raises:
-            RunError: it has taken too long.
+            RunError: it has.
         """
         max_minutes = self._trainer.validating_minutes
         waited = self._clock() - self._first_polls.setdefault(name, self._clock())
         if waited > max_minutes * 60:
             raise RunError(
                 f"{self._job(name)} is still validating its files after {max_minutes:g} minutes "
-                f"(training.trainers.{job.group}.validating_minutes); look at it there. Running the same command "
-                "again goes on waiting for it."
+                f"(training.trainers.{job.group}.validating_minutes). Check the job at the provider, or run the same "
+                "command again to keep waiting."
             )
 
     def _job(self, name: str) -> str:
@@ -170,12 +170,12 @@ class OpenAiBackend:
     # The calls
 
     def _upload(self, job: FineTuneJob, keep: KeepNote) -> str:
-        """Upload the dataset; a file that is uploaded twice, because an answer was lost, is trained on once."""
+        """Upload the dataset. If an answer is lost, the file is uploaded twice, but only one is used for training."""
         name = f"nip-{job.method}-{tagged_hash('fine-tune', job.key)[:12]}.jsonl"
         if not job.dataset.is_file():
             raise RunError(f"cannot read {job.dataset}, the dataset of {job.group}")
 
-        file = self._retrying(lambda: self._api.upload(job.dataset, name), f"upload {job.dataset}", job)
+        file = self._call_with_retries(lambda: self._api.upload(job.dataset, name), f"upload {job.dataset}", job)
         keep({"file": file})
         return file
 
@@ -183,10 +183,10 @@ class OpenAiBackend:
         """Return the id of the job; look for it before every creation if an attempt so far may have created it."""
         body = self._body(job, submission.files[-1])
 
-        def once() -> str:
+        def attempt_once() -> str:
             nonlocal is_uncertain
-            if is_uncertain and (found := self._find(job, submission)) is not None:
-                return found
+            if is_uncertain and (job_id := self._find(job, submission)) is not None:
+                return job_id
             was_uncertain, is_uncertain = is_uncertain, True
             try:
                 return self._api.create_job(body)
@@ -195,7 +195,7 @@ class OpenAiBackend:
                 is_uncertain = was_uncertain or failed.may_have_worked
                 raise
 
-        return self._retrying(once, f"create a fine-tuning job on {job.base_model}", job)
+        return self._call_with_retries(attempt_once, f"create a fine-tuning job on {job.base_model}", job)
 
     def _find(self, job: FineTuneJob, submission: _Submission) -> str | None:
         """Return the id of the job if it exists; None only if several complete listings lack it."""
@@ -203,17 +203,17 @@ class OpenAiBackend:
             for name, candidate in self._api.list_jobs().items():
                 metadata = getattr(candidate, "metadata", None)
                 mark = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
-                is_ours = mark == _mark(job) or (
+                is_match = mark == _metadata_key_of(job) or (
                     mark is None and getattr(candidate, "training_file", None) in submission.files
                 )
-                if is_ours and name not in submission.earlier_jobs:
+                if is_match and name not in submission.earlier_jobs:
                     return name
             if listing < SETTLING_LISTINGS:
                 self._sleep(self._policy.wait(listing, self._jitter))
         return None
 
     def _body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
-        """What a job is asked for by; hyperparameters that the spec does not set are left to the provider."""
+        """Return the request body for a job, without hyperparameters that the spec does not set."""
         kind = "supervised" if job.method == "sft" else "dpo"
         names = ("n_epochs", "batch_size", "learning_rate_multiplier", *(("beta",) if kind == "dpo" else ()))
         chosen = {name: value for name in names if (value := getattr(self._trainer, name)) is not None}
@@ -224,74 +224,75 @@ class OpenAiBackend:
             "training_file": file,
             "method": method,
             "seed": job.seed % MAX_SEED,
-            "metadata": {METADATA_KEY: _mark(job)},
+            "metadata": {METADATA_KEY: _metadata_key_of(job)},
             **({"suffix": suffix} if suffix else {}),
         }
 
     def _retrieve(self, name: str) -> Any:
-        return self._retrying(lambda: self._api.retrieve_job(name), f"look at fine-tuning job {name}")
+        return self._call_with_retries(lambda: self._api.retrieve_job(name), f"look at fine-tuning job {name}")
 
-    def _retrying(self, call: Callable[[], T], what: str, submitted: FineTuneJob | None = None) -> T:
-        """Call until it succeeds, as the policy for transient failures says; the server's wish first.
+    def _call_with_retries(self, call: Callable[[], T], action: str, submitted: FineTuneJob | None = None) -> T:
+        """Call until it succeeds, by the policy for transient failures; a wait that the server requests has priority.
 
         Raises:
             ProviderRefusal: no such call can succeed.
-            RunError: it did not succeed in time.
+            RunError: no call succeeded in time.
         """
-        started, obeyed, attempt = self._clock(), 0.0, 0
+        started, waited, attempt = self._clock(), 0.0, 0
         while True:
             attempt += 1
             try:
                 return call()
             except ApiCallError as error:
-                failed, ours, cause = error, error.error, error.__cause__
-            if not isinstance(ours, TransientError):
-                raise self._permanent_error(failed, what, submitted) from cause
-            asked = ours.retry_after
-            per_day = submitted is not None and ours.status == 429 and _mentions(_PER_DAY, failed.detail)
-            if (asked and asked + obeyed > MAX_SERVER_WAIT) or (per_day and not asked):
-                raise RunError(f"cannot {what}: {ours}\n{_retry_advice(asked, per_day=per_day)}") from cause
-            wait = asked or self._policy.wait(attempt, self._jitter)
-            max_attempts = min(self._policy.attempts, ours.attempts or self._policy.attempts)
-            late = not asked and self._clock() - started + wait > self._policy.total_seconds
-            if late or attempt >= max_attempts:
+                failed, api_error, cause = error, error.error, error.__cause__
+            if not isinstance(api_error, TransientError):
+                raise self._permanent_error(failed, action, submitted) from cause
+            requested = api_error.retry_after
+            per_day = submitted is not None and api_error.status == 429 and _mentions(_PER_DAY, failed.detail)
+            if (requested and requested + waited > MAX_SERVER_WAIT) or (per_day and not requested):
+                raise RunError(f"cannot {action}: {api_error}\n{_retry_advice(requested, per_day=per_day)}") from cause
+            wait = requested or self._policy.wait(attempt, self._jitter)
+            max_attempts = min(self._policy.attempts, api_error.attempts or self._policy.attempts)
+            is_late = not requested and self._clock() - started + wait > self._policy.total_seconds
+            if is_late or attempt >= max_attempts:
                 raise RunError(
-                    f"cannot {what}, after {attempt} attempts: {ours}\nRun the same command again to go on from here."
+                    f"cannot {action}, after {attempt} attempts: {api_error}\n"
+                    "Run the same command again to continue from here."
                 ) from cause
             self._sleep(wait)
-            obeyed += asked or 0.0
+            waited += requested or 0.0
 
-    def _permanent_error(self, failed: ApiCallError, what: str, submitted: FineTuneJob | None) -> NipRunError:
-        """A failure that asking again does not mend, as what the user can do about it."""
-        ours, status, detail = failed.error, failed.status, failed.detail
-        said = f"cannot {what}: {ours}"
+    def _permanent_error(self, failed: ApiCallError, action: str, submitted: FineTuneJob | None) -> NipRunError:
+        """Return the error for a failure that a retry would not fix, with what the user can do about it."""
+        error, status, detail = failed.error, failed.status, failed.detail
+        message = f"cannot {action}: {error}"
         if submitted is None and status == 404:
             return RunError(
-                f"{said}\nThe job is not known there: it was created with another key or at another server, or it is "
-                "too old."
+                f"{message}\nThe server does not know the job: it was created with another key or at another server, "
+                "or it is too old."
             )
         if submitted is not None and status in (400, 404) and detail.get("param") == "training_file":
-            return _FileRefused(said)
+            return _FileRefused(message)
         if submitted is not None and (status in (403, 404, 405) or _mentions(_NO_TRAINING, detail)):
             return ProviderRefusal(
-                f"{said}\nWhere a provider takes no fine-tuning jobs (any more, or for this model), set "
+                f"{message}\nIf the provider does not accept fine-tuning jobs (any more, or for this model), set "
                 f"training.trainers.{submitted.group}.backend to `command` (your own trainer) or `files` (you train by "
                 "hand)."
             )
-        return RunError(said) if isinstance(ours, CallError) else ProviderRefusal(said)
+        return RunError(message) if isinstance(error, CallError) else ProviderRefusal(message)
 
 
 class _FileRefused(ProviderRefusal):
-    """The job's file is unknown or cannot be used."""
+    """Raised if the job's file is unknown or unusable."""
 
 
-def _mark(job: FineTuneJob) -> str:
-    """What a job carries, for people who look at it at the provider and for us; a value has at most 512 characters."""
+def _metadata_key_of(job: FineTuneJob) -> str:
+    """Return the key of a job for its metadata, where people at the provider can read it; at most 512 characters."""
     return job.key if len(job.key) <= 512 else tagged_hash("fine-tune", job.key)
 
 
 def suffix_of(text: str) -> str:
-    """A text as the suffix of a model's name: at most 64 of the characters that every name may have."""
+    """Convert a text to the suffix of a model's name: at most 64 characters, all valid in model names."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:MAX_SUFFIX].strip("-_.")
 
 
@@ -299,18 +300,18 @@ def _mentions(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:
     return any(pattern.search(str(detail.get(key) or "")) for key in ("code", "message"))
 
 
-def _retry_advice(asked: float | None, *, per_day: bool) -> str:
-    """When it is worth trying again, for a person."""
+def _retry_advice(wait_seconds: float | None, *, per_day: bool) -> str:
+    """Return a sentence that says when to try again."""
     limit = "This is a limit per day. " if per_day else ""
-    if asked:
-        at = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(time.time() + min(asked, 1e9)))
-        return f"{limit}Run the same command again after {at.strip()}, to go on from here."
-    return f"{limit}The server does not say when it ends: run the same command again in some hours, to go on from here."
+    if wait_seconds:
+        retry_time = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(time.time() + min(wait_seconds, 1e9)))
+        return f"{limit}Run the same command again after {retry_time.strip()} to continue from here."
+    return f"{limit}The server does not say when it ends: run the same command again in a few hours to continue."
 
 
-def _why(found: Any) -> str:
-    error = getattr(found, "error", None)
+def _failure_reason(remote_job: Any) -> str:
+    error = getattr(remote_job, "error", None)
     parts = {name: getattr(error, name, None) for name in ("code", "message", "param")}
     code, message, param = (escape_controls(redacted(str(parts[name])))[:1000] if parts[name] else "" for name in parts)
-    said = ": ".join(part for part in (code, message) if part)
-    return f"{said or 'the provider gives no reason'}{f' ({param})' if param else ''}"
+    reason = ": ".join(part for part in (code, message) if part)
+    return f"{reason or 'the provider gives no reason'}{f' ({param})' if param else ''}"

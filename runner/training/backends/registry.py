@@ -1,6 +1,6 @@
-"""The fine-tune backends by name, and a trainer's settings into the backend that they name.
+"""The fine-tuning backends by name, and the creation of a backend from a trainer's settings.
 
-What each backend can do is declared under the same names in `runner.spec.backend_traits.TRAITS`.
+The capabilities of each backend are declared under the same name in `runner.spec.backend_traits.TRAITS`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from runner.training.backends.interface import Backend
 
 @dataclass(frozen=True)
 class TrainedGroup:
-    """All that a backend may need to know of the model group that it trains."""
+    """Everything that a backend may need to know about the model group that it trains."""
 
     name: str
     trainer: TrainerSettings
     model: ModelSettings
     manual_model: str | None
-    """What `--set-model GROUP=NAME` gave."""
+    """The name from `--set-model GROUP=NAME`."""
     policy: TransientPolicy
     sleep: Callable[[float], object]
     here: Path | None = None
-    """The folder that a `command` runs in; None: the current folder."""
+    """The folder that a `command` runs in; None for the current folder."""
 
 
 def _openai(group: TrainedGroup) -> Backend:
-    # Imported here and not above: the client takes 0.4 s.
+    # Imported here because importing the client takes 0.4 s.
     from runner.training.backends.openai import OpenAiBackend
 
     return OpenAiBackend(group.name, group.trainer, group.model, policy=group.policy, sleep=group.sleep)
@@ -61,26 +61,25 @@ def backend_for(
     sleep: Callable[[float], object] = time.sleep,
     here: Path | None = None,
 ) -> Backend:
-    """The backend of one model group. `manual_model` is what `--set-model GROUP=NAME` gave for it, and `here` is the
-    folder that a `command` runs in.
+    """Create the backend of one model group. For the arguments, see `TrainedGroup`.
 
-    `sleep` waits between attempts, for as long as a server asks for; one that raises ends the waiting.
+    `sleep` waits between attempts, also for the time that a server requests; if it raises, the wait ends.
 
     Raises:
-        ProviderRefusal: the environment holds no key.
-        RunError: the backend cannot work as it is set.
+        ProviderRefusal: the environment has no API key.
+        RunError: the backend's settings are not valid.
     """
-    made_for = TrainedGroup(group, trainer, model, manual_model, policy or TransientPolicy(), sleep, here)
-    return BACKENDS[trainer.backend](made_for)
+    trained_group = TrainedGroup(group, trainer, model, manual_model, policy or TransientPolicy(), sleep, here)
+    return BACKENDS[trainer.backend](trained_group)
 
 
 def check_startable(trainers: Mapping[str, TrainerSettings], stored: Mapping[str, Collection[str]]) -> None:
-    """See that every trainer of the user's own can be started from here, before games are paid for.
+    """Check that every `command` trainer can be started from here, before games are paid for.
 
     `stored` are the paths of the files that came with fetched trainers, by model group.
 
     Raises:
-        RunError: some cannot; what each lacks.
+        RunError: a trainer cannot; the message says what each lacks.
     """
     problems = [
         f"training.trainers.{group}.command: {problem}"
