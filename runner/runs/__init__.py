@@ -1,1 +1,1 @@
-"""A spec into a finished run, and a finished run into its rollouts again."""
+"""Runs: playing a spec's games, and reading finished runs."""

@@ -265,6 +265,6 @@ def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
 
 def test_nothing_is_compared_with_a_run_whose_verdicts_are_forced(folder: Path) -> None:
     text = said(folder, "spec.yaml", "until={compare: forced}", "--run-id", "decided", code=2)
-    assert "says nothing to compare with: its verdicts are the labels" in text
+    assert "has no verdicts to compare with: its verdicts are the labels" in text
     text = said(folder, "compare", "first", "forced", "--worst", code=2)
     assert "forced has no accuracy of its own" in text

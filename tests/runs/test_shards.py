@@ -153,12 +153,12 @@ def test_the_same_parts_make_the_same_journal(tmp_path: Path) -> None:
 def test_a_run_is_played_in_one_way_alone(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=6)
     played(spec, tmp_path / "parts", shard="1/2")
-    with pytest.raises(RunDirectoryError, match=r"is played in 2 shards \(begun: 1/2\); go on with --shard K/2"):
+    with pytest.raises(RunDirectoryError, match=r"is played in 2 shards \(started: 1/2\); resume it with --shard K/2"):
         played(spec, tmp_path / "parts")
     with pytest.raises(RunDirectoryError, match=r"is played in 2 shards .*, not in 3"):
         played(spec, tmp_path / "parts", shard="1/3")
     played(spec, tmp_path / "whole")
-    with pytest.raises(RunDirectoryError, match="was begun by a process that plays all of it"):
+    with pytest.raises(RunDirectoryError, match="was started without --shard"):
         played(spec, tmp_path / "whole", shard="1/2")
     shutil.copy(
         only_run(tmp_path / "parts") / "shards/1-of-2/journal.jsonl", only_run(tmp_path / "whole") / "journal.jsonl"
@@ -179,7 +179,7 @@ def test_once_merged_a_run_goes_on_whole_and_is_shown_to_its_shards(tmp_path: Pa
     assert derived_files(longer.folder.path) == derived_files(
         played(spec, tmp_path / "whole", "rollouts.per_datapoint=2").folder.path
     )
-    with pytest.raises(RunDirectoryError, match="is longer now"):
+    with pytest.raises(RunDirectoryError, match="has become longer"):
         played(spec, tmp_path / "parts", "rollouts.per_datapoint=3", shard="2/2")
 
 

@@ -141,7 +141,7 @@ def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_pa
         done = nip_run_here("spec.yaml", cwd=tmp_path)
         again = nip_run_here("spec.yaml", "--again", "--json", cwd=tmp_path)
     assert done.returncode == 4
-    assert done.stderr.count("gives no log-probabilities") == 1
+    assert done.stderr.count("returns no log-probabilities") == 1
     assert done.stderr.count("were repeats of unparsable answers") == 1
     assert again.returncode == 4
     assert "unauthorized" not in done.stdout

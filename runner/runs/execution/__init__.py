@@ -1,1 +1,1 @@
-"""The parts of a session: accounting, sinks, limits, the journal's layers."""
+"""The parts of a session: accounting, sinks, limits, and the layers around the models."""

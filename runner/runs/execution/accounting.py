@@ -1,4 +1,4 @@
-"""The counts of a run: its progress while it is played, the figures of its manifest."""
+"""The counts of a run: its progress while it is played, and the figures in its manifest."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ log = logging.getLogger("nip_run.accounting")
 
 @dataclass
 class Progress:
-    """What a run has done so far, as `on_progress` of `runner.run` is given it."""
+    """The progress of a run, as passed to `on_progress` of `runner.run`."""
 
     rollouts: int = 0
     jobs: int = 0
     total: int = 0
-    """How many jobs there are: games, or trees of several rollouts each."""
+    """The number of jobs: games, or trees of several rollouts."""
     of: str = "rollouts"
     failures: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     answers: UsageTotals = field(default_factory=UsageTotals)
-    """Of all answers, whoever paid for them; the dollars are those of this run's own."""
+    """The tokens of all answers, including those from a cache or another run; the cost is only this run's."""
     warnings: dict[str, str] = field(default_factory=dict)
-    """What is wrong just now, such as a server that does not answer, by its address."""
+    """Current problems by server address, such as a server that does not answer."""
     notes: list[str] = field(default_factory=list)
-    """What was noticed, each when it was; the run's result has them, too."""
+    """The notes so far; the run's result also has them."""
     priced: bool = True
-    """False once a call came whose price is unknown."""
+    """Whether the price of every call so far is known."""
     right: int = 0
     judged: int = 0
-    """How many rollouts there are whose verdict is right or wrong: all but those that failed in transport."""
+    """The number of rollouts with a right or wrong verdict: all except those that failed in transport."""
     repeats: int = 0
-    """Answers that were asked for because the one before could not be used."""
+    """The number of answers that were requested because the previous one was unusable."""
     last_error: str = ""
     in_flight: Callable[[], int] = lambda: 0
-    """How many calls wait for their answers."""
+    """Returns the number of calls in flight."""
     stage: str = ""
-    """What of a training run this is; alone, with no jobs, where it plays no games."""
+    """The stage of a training run; without jobs if the stage plays no games."""
 
     def snapshot(self) -> Progress:
-        """A copy that stays as it is."""
+        """Return a copy that does not change any more."""
         waiting = self.in_flight()
         return replace(
             self,
@@ -64,7 +64,7 @@ class Progress:
         )
 
     def count_calls_of(self, parts: Sequence[Progress]) -> None:
-        """Have the calls of other runs together, and what they cost."""
+        """Set the counts of calls and their cost to the sums over other runs."""
         self.failures = sum(part.failures for part in parts)
         self.repeats = sum(part.repeats for part in parts)
         self.answers = sum((part.answers for part in parts), UsageTotals())
@@ -91,27 +91,27 @@ class Progress:
 
 
 class CountedRollout(NamedTuple):
-    """A rollout as the counts of a run see it."""
+    """The values of a rollout that the counts of a run need."""
 
     outcome: str
     correct: bool | None
     failed: int
-    """Calls that failed."""
+    """The number of failed calls."""
     completions: int
     tokens: tuple[int, ...]
-    """A count for each of `TOKEN_CLASSES`."""
+    """The token counts in the order of `TOKEN_CLASSES`."""
     usd: tuple[float, ...]
-    """What each call cost whose price is known."""
+    """The cost of each call with a known price."""
     origin: str | None = None
-    """The run that its verdict was copied from; None: none, or the rollout does not count."""
+    """The run that its verdict was copied from; None if there is none, or if the rollout does not count."""
 
 
 Watch = Callable[[Progress], None]
-"""Called whenever the progress has moved."""
+"""Called whenever the progress changes."""
 
 
 class Accounting:
-    """Counts answers as they come in, and rollouts as they are written."""
+    """Counts answers as they arrive, and rollouts as they are written."""
 
     def __init__(self, plan: Plan, costs: CallCosts, watch: Watch | None = None) -> None:
         self.progress = Progress(total=plan.size, of="rollouts" if plan.shape is None else "trees")
@@ -119,7 +119,7 @@ class Accounting:
         self._watch = watch or (lambda _: None)
         self._plan = plan
         self._written = UsageTotals()
-        """Of the calls in the tables; what a replay was answered with costs nothing."""
+        """The totals of the calls in the tables; replayed answers cost nothing."""
         self._failed_calls = 0
         self._copied: Counter[str] = Counter()
         self._troubles = GameProblems(plan)
@@ -129,7 +129,7 @@ class Accounting:
         self._has_warned = False
 
     def answered(self, request: Request, completion: Completion) -> None:
-        """Count an answer for those who watch, as it comes in."""
+        """Count an answer for the watch when it arrives."""
         price = self._costs.prices[request.group]
         self.progress.priced = self.progress.priced and (price is not None or completion.from_cache)
         self.progress.answers.count(completion.usage, None if completion.from_cache else price)
@@ -137,26 +137,26 @@ class Accounting:
         self._watch(self.progress)
 
     def answered_elsewhere(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
-        """Count answers that games of another process got."""
-        known = from_cache or self._costs.prices[group] is not None
-        self.progress.priced = self.progress.priced and known
+        """Count the answers that games in another process received."""
+        is_priced = from_cache or self._costs.prices[group] is not None
+        self.progress.priced = self.progress.priced and is_priced
         self.progress.answers += answers
         self.progress.repeats += repeats
         self._watch(self.progress)
 
     def count_new(self, counts: AnswerCounts) -> None:
-        """Count new answers, and warn once if many of them cannot be used."""
+        """Count new answers, and warn once if many of them are unusable."""
         self._new_answers = self._new_answers.plus(counts)
         if self._new_answers.is_alarming and not self._has_warned:
             self._has_warned = True
             self.warn(
                 f"unusable answers of {self._plan.identity}",
-                f"warning: {self._new_answers}; for example, {self._new_answers.example}. To stop such a run by "
-                "itself, set rollouts.max_unusable (a share)",
+                f"warning: {self._new_answers}; for example, {self._new_answers.example}. To stop such a run "
+                "automatically, set rollouts.max_unusable (a share)",
             )
 
     def check_unusable(self) -> None:
-        """See that the share of unusable answers is within the spec's limit.
+        """Check that the share of unusable answers is within the spec's limit.
 
         Raises:
             TooManyUnusable: it is not.
@@ -165,8 +165,8 @@ class Accounting:
             raise TooManyUnusable(
                 f"stopped: {self._new_answers}, more than rollouts.max_unusable ({self._max_unusable:g}) allows\n"
                 f"For example, {self._new_answers.example}.\n"
-                "Everything so far is saved, and the same command resumes. Set rollouts.max_unusable higher to go on "
-                "regardless."
+                "Everything so far is saved, and the same command resumes. To continue despite this, raise "
+                "rollouts.max_unusable."
             )
 
     def failed(self, error: CallError) -> None:
@@ -176,7 +176,7 @@ class Accounting:
         self._watch(self.progress)
 
     def warn(self, server: str, message: str | None) -> None:
-        """Tell those who watch what is wrong with a server, and with None that it is no more."""
+        """Report a problem of a server to the watch, or with None that it is solved."""
         log.warning("%s", message or f"{server} answers again")
         if message is None:
             self.progress.warnings.pop(server, None)
@@ -185,35 +185,35 @@ class Accounting:
         self._watch(self.progress)
 
     def tell(self, note: str) -> None:
-        """Tell those who watch what the run's notes will say."""
+        """Report one of the run's notes to the watch."""
         self.progress.notes.append(note)
         self._watch(self.progress)
 
     def add(self, rollout: Rollout) -> None:
-        """Count a finished rollout, and its calls as its rows have them."""
+        """Count a finished rollout and its calls."""
         self.count(self.counted(rollout))
         self._troubles.add(rollout)
 
     def counted(self, rollout: Rollout) -> CountedRollout:
-        """What a finished rollout counts as."""
+        """Return the values of a finished rollout that `count` needs."""
         groups, prices = self._plan.groups(swapped=rollout.job.swapped), self._costs.prices
-        used, usd, failed = UsageTotals(), [], 0
+        totals, usd, failed = UsageTotals(), [], 0
         for call in rollout.calls:
-            answered = call.finish_reason is not None
-            failed += call.error is not None and not answered
+            is_answered = call.finish_reason is not None
+            failed += call.error is not None and not is_answered
             price = prices[groups[call.agent]] if call.paid else None
-            used.count(call.usage, None, int(answered))
+            totals.count(call.usage, None, int(is_answered))
             if price is not None:
                 usd.append(price.cost_of(call.usage))
         lost = rollout.outcome == Outcome.TRANSPORT_FAILED
         origin = None if lost else rollout.verdict_origin(self._plan.spec.protocol.verifier_name)
-        tokens = used.token_counts
+        tokens = totals.token_counts
         return CountedRollout(
-            rollout.outcome.value, rollout.correct, failed, used.completions, tokens, tuple(usd), origin
+            rollout.outcome.value, rollout.correct, failed, totals.completions, tokens, tuple(usd), origin
         )
 
     def count(self, rollout: CountedRollout) -> None:
-        """Count what `counted` found."""
+        """Count a finished rollout by the values from `counted`."""
         progress, written = self.progress, self._written
         progress.rollouts += 1
         progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
@@ -229,46 +229,46 @@ class Accounting:
             written.usd += usd
 
     def smooth(self, rollout: Rollout) -> tuple[int, int] | None:
-        """The answers and messages of a rollout in which nothing went wrong; None where something did."""
+        """Return the numbers of answers and messages of a rollout without any problem; None if it has a problem."""
         return self._troubles.smooth(rollout)
 
     def count_smooth(self, answers: int, messages: int) -> None:
-        """Count a rollout of which `smooth` said so."""
+        """Count a rollout without problems by the numbers from `smooth`."""
         self._troubles.add_smooth(answers, messages)
 
     def end_job(self) -> None:
-        """Count a job, all of whose rollouts are in."""
+        """Count a job whose rollouts are all finished."""
         self.progress.jobs += 1
         self._watch(self.progress)
 
     @property
     def transport_failed(self) -> int:
-        """How many rollouts ended because no answer came."""
+        """The number of rollouts that failed in transport."""
         return self.progress.outcomes.get(Outcome.TRANSPORT_FAILED.value, 0)
 
     def status(self) -> Status:
-        """How a run ends whose rollouts are all written."""
+        """Return the final status of a run whose rollouts are all written."""
         lost, rollouts = self.transport_failed, self.progress.rollouts
         if lost == rollouts:
             return Status.FAILED
         return Status.DONE if is_allowed_loss(lost, rollouts, self._max_lost) else Status.INCOMPLETE
 
     def lost(self) -> str | None:
-        """What an incomplete run lost, for messages: the count, the bound, and one example."""
+        """Describe what an incomplete run lost: the count, the limit and one example; None if it is not incomplete."""
         if self.status() != Status.INCOMPLETE:
             return None
         return (
-            f"{self.transport_failed} of {self.progress.rollouts} rollouts lost in transport, and "
-            f"rollouts.max_transport_failed allows a share of {self._max_lost:g}; such as "
+            f"{self.transport_failed} of {self.progress.rollouts} rollouts lost in transport, but "
+            f"rollouts.max_transport_failed allows only a share of {self._max_lost:g}; for example "
             f"{self._troubles.lost_example()}"
         )
 
     def troubles(self) -> list[GameProblem]:
-        """What went wrong in the rollouts that are in."""
+        """Return the problems in the rollouts counted so far."""
         return self._troubles.found()
 
     def unfinished(self, spent: UsageTotals) -> Counts:
-        """The counts of a run that did not finish, by what its journal says was spent."""
+        """Return the counts of an unfinished run, given what its journal says was spent."""
         return {
             "rollouts": self.progress.rollouts,
             "completions": spent.completions,
@@ -277,7 +277,7 @@ class Accounting:
         }
 
     def finished(self, spent: UsageTotals) -> Counts:
-        """The counts of a run whose tables are written; what it spent is the most that it may have cost."""
+        """Return the counts of a run whose tables are written; `spent` is the most that it may have cost."""
         counts: Counts = {
             "rollouts": self.progress.rollouts,
             "completions": self._written.completions,

@@ -1,4 +1,4 @@
-"""Which run another one is compared with while it is played, and its scores."""
+"""The run that another run is compared with while it is played, and its scores."""
 
 from __future__ import annotations
 
@@ -21,43 +21,45 @@ _SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollo
 
 
 def compared_with(plan: Plan, results: Results, run_id: str) -> BaselineScores | None:
-    """What a plan's run is compared with; None where it is not.
+    """Return the scores that a plan's run is compared with; None if the spec does not compare it.
 
     Raises:
-        UsageError: there is no such run, it is not finished, or it shares no datapoint with this one.
+        UsageError: the other run does not exist, is not finished, or shares no datapoint with this one.
         RunError: its files are damaged.
     """
     until = plan.spec.experiment.until
     if until is None or until.compare is None:
         return None
-    spec, own = plan.spec, [results.run(run_id).path]
+    spec, folders = plan.spec, [results.run(run_id).path]
     if spec.path is not None:
-        own += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
-    for folder in own:
+        folders += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
+    for folder in folders:
         saved = frozen(folder / "inputs" / FILE)
         if saved is not None and saved.asked == until.compare:
             return saved
     if spec.fetched is not None and not {"until", "until.compare"} & spec.overridden:
         raise UsageError(
-            f"until.compare: {until.compare!r} is a run in your own results, which what came from elsewhere may not "
-            "name; say it yourself, until.compare=RUN, or play all: until=null"
+            f"until.compare: a fetched spec must not name {until.compare!r}, which is a run in your results; choose "
+            "the run yourself with until.compare=RUN, or play all games with until=null"
         )
     try:
-        other = results.find(until.compare)
+        other_run = results.find(until.compare)
     except UsageError as error:
         raise UsageError(f"until.compare: {error}") from None
-    found = other.manifest().run_id
-    if found == run_id:
-        raise UsageError(f"until.compare: run {found} is this run itself; name another one (`nip-run runs` lists them)")
-    return scores_of_run(other, plan, f"until.compare: run {found}", until.compare)
+    other_id = other_run.manifest().run_id
+    if other_id == run_id:
+        raise UsageError(
+            f"until.compare: run {other_id} is this run itself; name another one (`nip-run runs` lists them)"
+        )
+    return scores_of_run(other_run, plan, f"until.compare: run {other_id}", until.compare)
 
 
 def finished_spec(run: RunFolder, name: str) -> Spec:
-    """The spec of a finished benchmark, whose rollouts are read; `name` begins every message.
+    """Return the spec of a finished benchmark; every error message starts with `name`.
 
     Raises:
         UsageError: the run is not finished, or is a training run.
-        RunError: its files are damaged, or are not what was played.
+        RunError: its files are damaged or have changed since it was played.
     """
     manifest = run.manifest()
     if manifest.is_training_run:
@@ -70,33 +72,35 @@ def finished_spec(run: RunFolder, name: str) -> Spec:
         raise RunError(f"{name} cannot be read: {error.problems[0]}") from error
 
 
-def scores_of_run(other: RunFolder, plan: Plan, name: str, asked: str = "") -> BaselineScores:
-    """The scores of a finished run on the datapoints that it shares with a plan; `name` begins every message.
+def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str = "") -> BaselineScores:
+    """Return the scores of a finished run on the datapoints that it shares with a plan.
+
+    Every error message starts with `name`.
 
     Raises:
-        UsageError: the run is not finished, not of single games, has fixed verdicts, or shares no datapoint.
+        UsageError: the run is not finished, played trees, has fixed verdicts, or shares no datapoint with the plan.
         RunError: its files are damaged.
     """
-    saved = finished_spec(other, name)
-    if saved.experiment.rollouts.num_responses_per_timestep is not None:
+    other_spec = finished_spec(other_run, name)
+    if other_spec.experiment.rollouts.num_responses_per_timestep is not None:
         raise UsageError(f"{name} played trees, whose samples are not independent games; name another one")
-    if (reason := fixed_verdicts_of(other)) is not None:
-        raise UsageError(f"{name} says nothing to compare with: {reason}; name another one")
-    columns = tuple(sorted(_columns(plan.spec) | _columns(saved)))
-    played = {id_: (int(right), int(games)) for id_, right, games in _played(other) if games}
-    scores: dict[str, tuple[int, int]] = {}
-    for point in saved.dataset.datapoints:
+    if (reason := fixed_verdicts_of(other_run)) is not None:
+        raise UsageError(f"{name} has no verdicts to compare with: {reason}; name another one")
+    columns = tuple(sorted(_columns(plan.spec) | _columns(other_spec)))
+    played = {id_: (int(right), int(games)) for id_, right, games in _played(other_run) if games}
+    sums: dict[str, tuple[int, int]] = {}
+    for point in other_spec.dataset.datapoints:
         if point.id in played:
             key, (right, games) = key_of(point, columns), played[point.id]
-            before = scores.get(key, (0, 0))
-            scores[key] = (before[0] + right, before[1] + games)
-    found = BaselineScores(other.manifest().run_id, asked, columns, scores)
-    if not found.shared(plan.spec.dataset.datapoints):
+            before = sums.get(key, (0, 0))
+            sums[key] = (before[0] + right, before[1] + games)
+    scores = BaselineScores(other_run.manifest().run_id, requested_as, columns, sums)
+    if not scores.shared(plan.spec.dataset.datapoints):
         raise UsageError(
             f"{name} shares no datapoint with this spec: labels or columns that templates use "
             f"({', '.join(columns) or 'none'}) differ everywhere; name a run on the same dataset"
         )
-    return found
+    return scores
 
 
 def _played(folder: RunFolder) -> Iterable[tuple[Any, ...]]:
@@ -104,5 +108,5 @@ def _played(folder: RunFolder) -> Iterable[tuple[Any, ...]]:
 
 
 def _columns(spec: Spec) -> set[str]:
-    """The columns of its dataset that a spec's templates use."""
+    """Return the columns of the dataset that a spec's templates use."""
     return {name for used in spec.prompts.variables.values() for name in used} & set(spec.dataset.columns)

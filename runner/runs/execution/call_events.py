@@ -1,4 +1,4 @@
-"""What a run does at each event of a call: its journal, its slots in flight, its cache and its counts."""
+"""The effects of each event of a call in a run: on its journal, calls in flight, cache and counts."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from runner.runs.execution.unusable import AnswerJudge
 def failure_record(
     costs: CallCosts, request: Request, attempt: int, error: CallError, wait: float, *, budgeted: bool
 ) -> FailureRecord:
-    """A failed attempt as the journal has it."""
-    # A call that may have been billed is charged without a budget too: one that is set later must know of it.
+    """Return the journal's record of a failed attempt."""
+    # A call that may have been billed is charged even without a budget, for the case that one is set later.
     charge = cost_of_failure(costs.worst_case(request), error)
     charged = charge if budgeted or charge.tokens else None
     return FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
@@ -31,7 +31,7 @@ def failure_record(
 
 @dataclass(frozen=True)
 class RunCallEvents(CallEvents):
-    """The events of one run's calls."""
+    """Handles the events of one run's calls."""
 
     costs: CallCosts
     stop: StopSwitch
@@ -41,7 +41,7 @@ class RunCallEvents(CallEvents):
     failed_calls: FailedCalls
     server_notes: ServerNotes
     cache: Cache | None
-    """Where new answers are kept for other runs."""
+    """The cache that stores new answers for other runs, if any."""
     budgeted: bool
     """Whether a budget has reserved what each call may cost."""
     judge: AnswerJudge
@@ -71,7 +71,7 @@ class RunCallEvents(CallEvents):
             return
         try:
             self.cache.keep(request, self.costs.groups[request.group], completion)
-        except RunError as error:  # a note and no failure: the answer is in the journal
+        except RunError as error:  # only a note, because the answer is in the journal
             self.server_notes.note(str(error))
 
     def settled(self, sample: SampleKey) -> None:

@@ -1,7 +1,7 @@
-"""A finished game into all that its run's files and counts get of it: made anywhere, written in the order of the plan.
+"""The outputs of a finished game: everything that the run's files and counts need from it.
 
-What is made of a game is plain and small: lines that are ready to be written, and numbers. The process of a run makes
-and writes; where workers play, they make, and the writer only writes.
+Outputs are small plain data: lines that are ready to be written, and numbers. They are built in the process that
+plays, which may be a worker, and written in the order of the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.spec.experiment import FineTune
 
 
 class GameScore(NamedTuple):
-    """A game that was right or wrong, as what is said of how much plays differ needs it."""
+    """The score of a game with a label, for the statistics on how much games vary."""
 
     group: str
     datapoint: str
@@ -32,50 +32,50 @@ class GameScore(NamedTuple):
     correct: float
 
 
-class GameOutput(NamedTuple):
-    """What is made of one rollout."""
+class RolloutOutput(NamedTuple):
+    """The outputs of one rollout."""
 
     rows: Sequence[Rows]
-    """Of each table."""
+    """The rows of each table."""
     measured: GameMeasurement
     examples: Sequence[MadeExample]
     score: GameScore | None
 
 
-class MadeElsewhere(NamedTuple):
-    """What the writer is told of a rollout in the place of the rollout, where it needs no more."""
+class WorkerRollout(NamedTuple):
+    """The outputs of a rollout that a worker played, sent to the writer instead of the rollout."""
 
-    made: GameOutput
+    output: RolloutOutput
     counted: CountedRollout
     smooth: tuple[int, int]
-    """The answers and messages of a rollout in which nothing went wrong: what did is told with the whole rollout."""
+    """The numbers of answers and messages; a rollout with a problem is sent to the writer as a whole instead."""
 
 
 @dataclass(frozen=True)
-class MadeGame:
-    """A game that was made of by another process."""
+class WorkerGame:
+    """The outputs of a game that a worker played."""
 
-    rollouts: Sequence[MadeElsewhere]
+    rollouts: Sequence[WorkerRollout]
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """The approximate size in bytes."""
         return sum(
-            sum(len(rows.lines) for rows in one.made.rows)
-            + sum(len(example.line[0]) + len(example.trace) for example in one.made.examples)
-            for one in self.rollouts
+            sum(len(rows.lines) for rows in rollout.output.rows)
+            + sum(len(example.line[0]) + len(example.trace) for example in rollout.output.examples)
+            for rollout in self.rollouts
         )
 
 
-class OutputMaker:
-    """Makes of rollouts what the files of their run get."""
+class OutputBuilder:
+    """Builds the outputs of rollouts."""
 
     def __init__(self, protocol: Protocol, run_id: str, examples: Examples | None) -> None:
         self._protocol, self._run_id, self._examples = protocol, run_id, examples
 
-    def made(self, rollout: Rollout) -> GameOutput:
-        """What the files get of a rollout."""
-        return GameOutput(
+    def build(self, rollout: Rollout) -> RolloutOutput:
+        """Build the outputs of a rollout."""
+        return RolloutOutput(
             table_rows(self._run_id, rollout),
             measured(self._protocol, rollout),
             () if self._examples is None else self._examples.of(rollout),
@@ -92,50 +92,50 @@ def _score(rollout: Rollout) -> GameScore | None:
 
 
 def fine_tune_of(plan: Plan) -> FineTune | None:
-    """What is said of the fine-tune files of a run; None where it makes none: those of shards are made of all of it."""
+    """Return the settings of a run's fine-tune files; None if it writes none, which is left to the merge for shards."""
     return plan.spec.experiment.fine_tune if plan.shard is None else None
 
 
 def needs_rollouts(plan: Plan) -> bool:
-    """Whether something of a run follows from its rollouts as a whole, or together, and not from what is made of each.
+    """Return whether the outputs of single rollouts are not enough for the writer, which then needs the rollouts.
 
-    A tree's statistics and pairs do, and what is said of debates that are judged again, and whether a run is decided.
+    That is so for the statistics and pairs of trees, for debates that are judged again, and to decide when to stop.
     """
     return plan.shape is not None or plan.debates is not None or plan.spec.experiment.until is not None
 
 
-_SAME = 1 << 12
-"""How many different numbers of games are remembered."""
+_MAX_INTERNED = 1 << 12
+"""The maximum number of distinct values that are remembered."""
 
 
-class WorkersMaker:
-    """Makes of games what the writer is told."""
+class WorkerOutputBuilder:
+    """Builds the outputs of games in a worker."""
 
     def __init__(self, plan: Plan, run_id: str, costs: CallCosts) -> None:
-        """Raises `UsageError` where an agent that `fine_tune` names is not there."""
+        """Raises `UsageError` if `fine_tune` names an agent that does not exist."""
         settings = fine_tune_of(plan)
         examples = None
         if settings:
             swapped = plan.players(swapped=True) if plan.seats else {}
             examples = examples_of(settings, plan.players(), run_id, swapped=swapped)
-        self._maker, self._accounting = OutputMaker(plan.spec.protocol, run_id, examples), Accounting(plan, costs)
-        self._same: dict[Any, Any] = {}
+        self._builder, self._accounting = OutputBuilder(plan.spec.protocol, run_id, examples), Accounting(plan, costs)
+        self._intern_table: dict[Any, Any] = {}
 
-    def made(self, rollouts: Sequence[Rollout]) -> list[MadeElsewhere] | None:
-        """What is made of a game; None where the writer must have the rollouts, since something went wrong in them."""
-        found = []
+    def build(self, rollouts: Sequence[Rollout]) -> list[WorkerRollout] | None:
+        """Build the outputs of a game; None if a rollout has a problem, so that the writer needs the rollouts."""
+        outputs = []
         for rollout in rollouts:
             smooth = self._accounting.smooth(rollout)
             if smooth is None:
                 return None
-            made = self._maker.made(rollout)
-            numbers = made.measured._replace(added=self._known(made.measured.added))
-            counted = self._known(self._accounting.counted(rollout))
-            found.append(MadeElsewhere(made._replace(measured=numbers), counted, self._known(smooth)))
-        return found
+            output = self._builder.build(rollout)
+            numbers = output.measured._replace(added=self._interned(output.measured.added))
+            counted = self._interned(self._accounting.counted(rollout))
+            outputs.append(WorkerRollout(output._replace(measured=numbers), counted, self._interned(smooth)))
+        return outputs
 
-    def _known(self, numbers: Any) -> Any:
-        """The first that was equal: a batch of messages holds it once."""
-        if len(self._same) >= _SAME:
-            self._same.clear()
-        return self._same.setdefault(numbers, numbers)
+    def _interned(self, numbers: Any) -> Any:
+        """Return the first equal value, so that a batch of messages contains it only once."""
+        if len(self._intern_table) >= _MAX_INTERNED:
+            self._intern_table.clear()
+        return self._intern_table.setdefault(numbers, numbers)

@@ -1,4 +1,4 @@
-"""The process of a run while it is played: its log, signals, garbage collection, open files."""
+"""The process of a run while it is played: its log, signals, garbage collection and open files."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from runner.base.storage.safe_files import append_to
 from runner.rollouts.stop_switch import StopSwitch
 
 GRACE_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 5.0}
-"""How long calls in flight may still come in after the first signal. A person can press Ctrl-C once more; whoever sends
-SIGTERM kills soon after."""
+"""The time that calls in flight have after the first signal.
+
+It is short for SIGTERM, whose sender usually kills the process soon after. A person can press Ctrl-C again.
+"""
 
 
 _LOGS: ContextVar[tuple[logging.Handler, ...]] = ContextVar("nip_run_logs", default=())
-"""The logs of what is at work in this context: a run, and the training run that it is a part of."""
+"""The log handlers of this context: of a run, and of the training run that it is a part of."""
 
 _logging = logging.getLogger("nip_run")
 
 
 class _RunLog(logging.StreamHandler[TextIO]):
-    """The log of one run among those that are played at the same time.
+    """The log of one run, even if several are played at the same time.
 
-    A full disk may silence it: the journal is what counts, and says so itself.
+    Errors such as a full disk are ignored, because the journal reports them.
     """
 
     level_before: int | None = None
-    """What the logger's level was, where this log lowered it."""
+    """The logger's level before this log lowered it."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         return self in _LOGS.get() and super().handle(record)
@@ -49,7 +51,7 @@ class _RunLog(logging.StreamHandler[TextIO]):
 
 
 class _WithoutSecrets(logging.Formatter):
-    """What a log says is made of what servers said."""
+    """Redacts secrets, because log messages contain text from servers."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
@@ -57,7 +59,7 @@ class _WithoutSecrets(logging.Formatter):
 
 @contextmanager
 def log_to(path: Path) -> Iterator[None]:
-    """Send what limits, retries and batches say of themselves in this context, and in tasks begun in it, to a log."""
+    """Write the messages of limits, retries and batches in this context, and in tasks started in it, to a log file."""
     try:
         file = append_to(path)
     except OSError as error:
@@ -81,20 +83,23 @@ def log_to(path: Path) -> Iterator[None]:
             stream.close()
 
 
-def _restore_level(ended: _RunLog) -> None:
-    """Give the logger its level back, once the last of the logs has ended that needed a lower one."""
-    if ended.level_before is None:
+def _restore_level(handler: _RunLog) -> None:
+    """Restore the logger's level when the last log that lowered it ends."""
+    if handler.level_before is None:
         return
-    others = [handler for handler in _logging.handlers if isinstance(handler, _RunLog)]
-    if others:
-        others[0].level_before = ended.level_before
+    other_logs = [handler for handler in _logging.handlers if isinstance(handler, _RunLog)]
+    if other_logs:
+        other_logs[0].level_before = handler.level_before
     else:
-        _logging.setLevel(ended.level_before)
+        _logging.setLevel(handler.level_before)
 
 
 @contextmanager
 def relaxed_gc() -> Iterator[None]:
-    """Thousands of games in flight are many objects and no garbage; looking through them often costs a fifth."""
+    """Collect garbage less often: thousands of games in flight are many objects but no garbage.
+
+    With the default thresholds, the collector takes a fifth of the time.
+    """
     before = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)
     try:
@@ -105,9 +110,9 @@ def relaxed_gc() -> Iterator[None]:
 
 @contextmanager
 def stopping_on_signals(stop: StopSwitch, tell: Callable[[float], None] = lambda _: None) -> Iterator[None]:
-    """While games are played: the first SIGINT or SIGTERM stops new requests, the second cancels those in flight.
+    """Handle signals while games are played: the first stops new requests, the second cancels calls in flight.
 
-    `tell` is called at the first, with the seconds that those in flight have.
+    The signals are SIGINT and SIGTERM. `tell` is called at the first, with the seconds that calls in flight have left.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
@@ -115,28 +120,28 @@ def stopping_on_signals(stop: StopSwitch, tell: Callable[[float], None] = lambda
         if task is not None:
             task.cancel()
 
-    late: list[asyncio.TimerHandle] = []
+    timers: list[asyncio.TimerHandle] = []
 
     def interrupt(number: signal.Signals = signal.SIGINT) -> None:
         if stop.stopping:
             cancel()
         else:
             stop.stop()
-            late.append(loop.call_later(GRACE_SECONDS[number], cancel))
+            timers.append(loop.call_later(GRACE_SECONDS[number], cancel))
             tell(GRACE_SECONDS[number])
 
     with _handling_signals(loop, interrupt), on_interrupt(interrupt):
         try:
             yield
         finally:
-            for handle in late:
+            for handle in timers:
                 handle.cancel()
 
 
 async def signals_heard() -> None:
-    """Let a signal that has come reach its handler.
+    """Wait until a signal that has arrived has reached its handler.
 
-    The loop reads it behind what is ready already, this task included, and calls the handler one turn later.
+    The loop reads it after all ready tasks, this one included, and calls the handler one iteration later.
     """
     for _ in range(3):
         await asyncio.sleep(0)
@@ -144,30 +149,30 @@ async def signals_heard() -> None:
 
 @contextmanager
 def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Have the loop call `act` with its number at each SIGINT and SIGTERM, where it is in the main thread."""
+    """Make the loop call `act` with the signal at each SIGINT and SIGTERM, if it runs in the main thread."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
             loop.add_signal_handler(number, act, number)
     except (ValueError, RuntimeError):
-        pass  # not the main thread, as in a notebook: the main thread passes interrupts on
+        pass  # not the main thread, as in a notebook; the main thread forwards interrupts
     try:
         yield
     finally:
         for number in numbers:
             with suppress(ValueError, RuntimeError):
-                # The loop puts the system's default in its place, not the handler from before the games.
+                # The loop restores the system's default, not the handler from before the games.
                 if loop.remove_signal_handler(number):
                     signal.signal(number, before[number])
 
 
 @contextmanager
 def sigterm_as_keyboard_interrupt() -> Iterator[None]:
-    """Outside of the games: SIGTERM interrupts as SIGINT does.
+    """Make SIGTERM interrupt like SIGINT, outside of the games.
 
-    Where a loop runs, it has made SIGINT cancel its task. An exception from here may be lost in a library that is at
-    work just then.
+    While a loop runs, SIGINT cancels its task. (An exception raised here could be lost in the library code that is
+    running at that moment.)
     """
 
     def interrupt(*_: object) -> None:
@@ -178,7 +183,7 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread: signals are handled there
+    except ValueError:  # not the main thread, where signals are handled
         yield
         return
     try:
@@ -189,51 +194,51 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interruptible(run_id: str) -> Iterator[None]:
-    """SIGINT and SIGTERM as `Interrupted`, in what a run does before and after its games too."""
+    """Raise `Interrupted` at SIGINT and SIGTERM, also before and after the games of a run."""
     try:
         with sigterm_as_keyboard_interrupt():
             yield
     except KeyboardInterrupt:
-        raise Interrupted(f"run {run_id} was interrupted; what was paid for is kept") from None
+        raise Interrupted(f"run {run_id} was interrupted; all paid answers are saved") from None
 
 
 def allow_open_files(more: int) -> None:
-    """Let this process keep so many more files open than it may by default, as far as the system allows."""
+    """Raise this process's limit of open files by `more`, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
-        wanted = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
+        target = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 SPARE_FILES = 32
-"""Files that a run opens besides its connections: journal, tables, log, names looked up, the leaderboard."""
+"""The number of files that a run opens in addition to connections: journal, tables, log, DNS, the leaderboard."""
 
 
 FILES_OF_RUN = 12
-"""What each further run that is played at the same time opens."""
+"""The number of files that each additional concurrent run opens."""
 
 
-def connections_within_limits(wanted: int, runs: int = 1) -> int:
-    """As many connections, of those wanted by so many runs at once, as this process may hold open.
+def connections_within_limits(requested: int, runs: int = 1) -> int:
+    """Raise the soft limit of open files, and return how many of the requested connections the process may open.
 
-    Its soft limit is raised for them.
+    `runs` is the number of concurrent runs.
     """
     spare = SPARE_FILES + FILES_OF_RUN * (runs - 1)
-    allow_open_files(wanted + spare)
+    allow_open_files(requested + spare)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return wanted
-    return max(min(wanted, soft - _open_files() - spare), 1)
+        return requested
+    return max(min(requested, soft - _open_files() - spare), 1)
 
 
 def _open_files() -> int:
     for folder in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
-            return sum(1 for _ in Path(folder).iterdir()) - 1  # without the one that lists
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # without the file of the listing itself
     return SPARE_FILES
 
 
 def cores_here() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

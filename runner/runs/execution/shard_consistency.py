@@ -1,4 +1,4 @@
-"""A run that is played in shards is played so by all, and none of its parts holds what is another's."""
+"""Checks that all processes play a run in the same shards, and that each part has only its own records."""
 
 from __future__ import annotations
 
@@ -22,49 +22,51 @@ from runner.spec.datasets.shards import Shard
 P = TypeVar("P", bound=RunPlan)
 
 MERGED = "merged.json"
-"""Beside the parts of a run that were merged: which they were."""
+"""The file in a run's folder of parts that lists the parts that were merged."""
 
 
-def shard_of(word: str, *, again: bool = False, replay: object = None, set_model: object = None) -> Shard:
-    """The shard that is asked for, where nothing else is that cannot go with it.
+def shard_of(text: str, *, again: bool = False, replay: object = None, set_model: object = None) -> Shard:
+    """Parse the `--shard` option, and check that no conflicting option is given.
 
     Raises:
-        UsageError: it is no shard, or something else is; with all reasons.
+        UsageError: the shard is invalid, or an option conflicts; the notes have the other problems.
     """
-    wrong = []
+    problems = []
     if again:
-        wrong.append(
-            "--shard: --again takes the next free name, which may be another one in each process; name the run: "
-            "--run-id NAME"
+        problems.append(
+            "--shard: --again chooses the next free run id, which may differ between processes; set it with "
+            "--run-id NAME instead"
         )
     if replay:
-        wrong.append("--shard: a replay asks no model for what was played, and takes seconds; replay it whole")
+        problems.append("--shard: a replay calls no models and takes seconds; replay the full run without --shard")
     if set_model:
-        wrong.append("--shard: --set-model is for training runs, which are not played in shards")
+        problems.append(
+            "--shard: --set-model is for training runs, which cannot be played in shards; remove one of the two"
+        )
     try:
-        shard = Shard.parse(word)
+        shard = Shard.parse(text)
     except ValueError as error:
-        wrong.append(f"--shard {error}")
-    if wrong:
-        raise UsageError(wrong[0]).with_notes(wrong[1:])
+        problems.append(f"--shard {error}")
+    if problems:
+        raise UsageError(problems[0]).with_notes(problems[1:])
     return shard
 
 
 def in_shard(plan: P, shard: Shard) -> P:
-    """The plan of one part of a run.
+    """Return the plan of one shard of a run.
 
     Raises:
-        UsageError: the run cannot be played in such parts; with all reasons.
+        UsageError: the run cannot be played in these shards; the notes have the other reasons.
     """
     spec = plan.spec
-    wrong = [f"--shard {shard}: {why}" for why in wrong_shard(spec.experiment, spec.dataset.datapoints, shard)]
-    if wrong:
-        raise UsageError(wrong[0]).with_notes(wrong[1:])
+    problems = [f"--shard {shard}: {reason}" for reason in wrong_shard(spec.experiment, spec.dataset.datapoints, shard)]
+    if problems:
+        raise UsageError(problems[0]).with_notes(problems[1:])
     return plan.with_spec(replace(spec, shard=shard))
 
 
 def shares_of(plan: Plan) -> Shares | None:
-    """What share of each limit the plan of a part has; None where it is the whole run's."""
+    """Return the shares of the run's limits that the plan of a shard has; None if the plan is not of a shard."""
     spec = plan.spec
     if spec.shard is None:
         return None
@@ -72,84 +74,87 @@ def shares_of(plan: Plan) -> Shares | None:
 
 
 def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
-    """See that a run which begins or goes on is not played otherwise; its folder where its parts were merged already.
+    """Check that a run which starts or resumes is not already played without shards or in other shards.
+
+    Return the folder of the run if all shards were merged already.
 
     Raises:
-        RunDirectoryError: it is played whole or in other shards, or holds the journal of another part.
+        RunDirectoryError: it is, or the folder has the journal of another part.
     """
-    whole = results.run(split_part(run_id)[0])
-    parts, shard = whole.begun_parts(), plan.shard
-    is_begun = whole.manifest_path.is_file()
+    run = results.run(split_part(run_id)[0])
+    parts, shard = run.begun_parts(), plan.shard
+    has_started = run.manifest_path.is_file()
     if shard is None:
-        if parts and not is_begun:
+        if parts and not has_started:
             raise RunDirectoryError(
-                f"run {whole.run_id} is played in {begun_in_words(parts)}; {_how(whole, parts[0][0])}"
+                f"run {run.run_id} is played in {begun_in_words(parts)}; {_resume_advice(run, parts[0][0])}"
             )
-    elif is_begun:
-        merged = _merged_from(whole)
-        if merged == shard.of and _has_all(whole, plan):
-            return whole
+    elif has_started:
+        merged = _merged_from(run)
+        if merged == shard.of and _is_complete(run, plan):
+            return run
         if merged not in (None, shard.of):
             raise RunDirectoryError(
-                f"run {whole.run_id} was played in {merged} shards, not in {shard.of}, and they were merged: it goes "
-                f"on without --shard; or add --run-id NAME to play it in {shard.of} as a run of its own"
+                f"run {run.run_id} was played in {merged} shards, not in {shard.of}, and they were merged: resume it "
+                f"without --shard, or add --run-id NAME to play a new run in {shard.of} shards"
             )
         raise RunDirectoryError(
-            f"run {whole.run_id} was begun by a process that plays all of it, or was merged and is longer now; go on "
-            "without --shard, or add --run-id NAME to play it in shards as a run of its own"
+            f"run {run.run_id} was started without --shard, or was merged and has become longer; resume it "
+            "without --shard, or add --run-id NAME to play a new run in shards"
         )
-    elif others := [part for part in parts if part[0].of != shard.of]:
+    elif other_parts := [part for part in parts if part[0].of != shard.of]:
         raise RunDirectoryError(
-            f"run {whole.run_id} is played in {begun_in_words(others)}, not in {shard.of}; {_how(whole, others[0][0])}"
+            f"run {run.run_id} is played in {begun_in_words(other_parts)}, not in {shard.of}; "
+            f"{_resume_advice(run, other_parts[0][0])}"
         )
     _check_journal(results.run(run_id), shard)
     return None
 
 
-def _merged_from(whole: RunFolder) -> int | None:
-    """How many shards a run was merged from; None where one process played it, or that is not known any more.
+def _merged_from(run: RunFolder) -> int | None:
+    """Return how many shards a run was merged from; None if one process played it or the number is unknown.
 
     Raises:
-        RunError: what is kept of the merge is damaged.
+        RunError: the record of the merge is damaged.
     """
-    path = whole.parts / MERGED
+    path = run.parts / MERGED
     if not path.is_file():
         return None
     try:
         return Shard.parse(read_json(path)["parts"][0]["shard"]).of
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise RunError(
-            f"{path} is damaged: it names no shard; delete it, and the run goes on without --shard"
+            f"{path} is damaged: it names no shard; delete it, and resume the run without --shard"
         ) from error
 
 
-def _has_all(whole: RunFolder, plan: Plan) -> bool:
-    """Whether a run has all that the plan's part is to have."""
-    manifest = whole.manifest()
-    return manifest.status in PLAYED and manifest.identity == plan.identity and is_unchanged(whole, manifest, plan)
+def _is_complete(run: RunFolder, plan: Plan) -> bool:
+    """Return whether a finished run already has everything that a plan would play."""
+    manifest = run.manifest()
+    return manifest.status in PLAYED and manifest.identity == plan.identity and is_unchanged(run, manifest, plan)
 
 
 def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
-    """See that a journal which is there is this part's, by what it says itself."""
+    """Check that an existing journal belongs to this part of the run, by its first record."""
     first = first_record(folder.journal)
-    said = None if first is None else first.get(SHARD)
-    if first is not None and said != (None if shard is None else list(shard.pair)):
-        of = "the whole run" if said is None else f"shard {'/'.join(map(str, said))}"
-        ours = "the whole run" if shard is None else f"shard {shard}"
+    recorded = None if first is None else first.get(SHARD)
+    if first is not None and recorded != (None if shard is None else list(shard.pair)):
+        actual = "the whole run" if recorded is None else f"shard {'/'.join(map(str, recorded))}"
+        expected = "the whole run" if shard is None else f"shard {shard}"
         raise RunDirectoryError(
-            f"{folder.journal} is the journal of {of}, and not of {ours}; put back the file that belongs here, or move "
-            "this one away"
+            f"{folder.journal} is the journal of {actual}, not of {expected}; restore the file that belongs here, or "
+            "move this one away"
         )
 
 
 def begun_in_words(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
-    """Of how many shards these parts are, and which they are."""
-    begun = ", ".join(str(shard) for shard, _ in parts[:8])
-    return f"{parts[0][0].of} shards (begun: {begun}{', ...' if len(parts) > 8 else ''})"
+    """Return words for the number of shards of a run and those that have started."""
+    started = ", ".join(str(shard) for shard, _ in parts[:8])
+    return f"{parts[0][0].of} shards (started: {started}{', ...' if len(parts) > 8 else ''})"
 
 
-def _how(whole: RunFolder, shard: Shard) -> str:
+def _resume_advice(run: RunFolder, shard: Shard) -> str:
     return (
-        f"go on with --shard K/{shard.of}, make one run of them with nip-run merge {whole.run_id}, or add --run-id "
-        "NAME to play it as a run of its own"
+        f"resume it with --shard K/{shard.of}, merge the shards with nip-run merge {run.run_id}, or add --run-id "
+        "NAME to play a new run"
     )

@@ -1,4 +1,4 @@
-"""What runs that are played at the same time share: their loop and its signals, the servers, the places for games."""
+"""The resources that concurrent runs share: the event loop, its signals, the servers and the slots for games."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from runner.runs.execution.spending import used_models
 
 
 class InPlay(Protocol):
-    """A run that is being played, as far as whoever stops it needs to know."""
+    """A run in progress, with the methods that stopping it needs."""
 
     def in_flight(self) -> int:
-        """How many calls wait for their answers."""
+        """Return the number of calls in flight."""
         ...
 
     def stopping(self, message: str) -> None:
-        """Tell those who watch the run that it is to stop."""
+        """Report to the run's watch that the run is stopping."""
         ...
 
 
 class Shared:
-    """One for a run by itself, or one for all that are played side by side."""
+    """The shared resources of one run, or of several that are played side by side."""
 
     def __init__(self, plans: Sequence[Plan], at_once: int = 1) -> None:
-        """Of the plans' runs, `at_once` are played at the same time, or fewer where no more files can be opened."""
+        """`at_once` of the plans' runs are played at the same time, or fewer if the limit of open files is too low."""
         concurrency = max(plan.share.rollouts.concurrency for plan in plans)
         if any(plan.spec.experiment.execution.by_workers for plan in plans):
-            at_once = 1  # each has workers of its own, which are all that the machine has cores for
+            at_once = 1  # each run has its own workers, which use all cores of the machine
         calls = _connections(plans, concurrency, at_once)
         if calls < concurrency and at_once > 1:
             at_once, calls = 1, _connections(plans, concurrency, 1)
         self.at_once = at_once
         self.few_files = _few_files(calls, concurrency)
-        """What to note where this process may not open as many files as the calls need."""
+        """The note to report if this process may not open as many files as the calls need."""
         self.stop = StopSwitch()
         self.servers = Servers(calls, self.stop.sleep)
         self.slots = Slots(concurrency) if len(plans) > 1 else None
-        """None: a run by itself has all places that it wants."""
+        """The slots for games; None for a single run, which is not limited by others."""
         self.in_play: list[InPlay] = []
 
     def play(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run what plays to its end, on a loop of its own: the first signal stops all runs, the second cancels them.
+        """Run a coroutine in a new event loop; the first signal stops all runs, the second cancels them.
 
         Raises:
-            KeyboardInterrupt: it was interrupted before it began.
+            KeyboardInterrupt: it was interrupted before it started.
         """
 
-        async def attended() -> None:
-            with stopping_on_signals(self.stop, self._tell):
+        async def run_with_signals() -> None:
+            with stopping_on_signals(self.stop, self._report_stopping):
                 try:
                     await start()
                 finally:
@@ -62,22 +62,22 @@ class Shared:
                 await signals_heard()
 
         with relaxed_gc():
-            run_sync(attended)
+            run_sync(run_with_signals)
 
-    def _tell(self, seconds: float) -> None:
-        """Tell those who watch that all is to stop, and what for it waits, at most so long."""
+    def _report_stopping(self, seconds: float) -> None:
+        """Report to the watches that all runs are stopping, and how long they wait for calls in flight."""
         calls = sum(run.in_flight() for run in self.in_play)
-        waits = f"waiting for {calls} call{'s' * (calls != 1)} in flight, at most {seconds:.0f} s"
+        status = f"waiting for {calls} call{'s' * (calls != 1)} in flight, at most {seconds:.0f} s"
         for run in tuple(self.in_play):
-            run.stopping(f"{waits if calls else 'stopping'}; Ctrl-C again stops now")
+            run.stopping(f"{status if calls else 'stopping'}; Ctrl-C again stops now")
 
 
 def _connections(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
-    """The calls at once for which this process may hold connections open, on every server of all plans."""
+    """Return how many concurrent calls this process may hold connections open for, on all servers of the plans."""
     groups = (settings for plan in plans for settings in used_models(plan).values())
-    asked = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.called_live}
-    # Calls are shared out among several servers; connections that idle after they have moved may be as many again.
-    pools = sum(min(len(each), 2) for each in asked)
+    server_sets = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.called_live}
+    # Calls are spread over a group's servers. After calls move to other servers, as many connections may stay idle.
+    pools = sum(min(len(servers), 2) for servers in server_sets)
     if not pools:
         return concurrency
     return min(concurrency, max(connections_within_limits(concurrency * pools, runs) // pools, 1))

@@ -1,4 +1,4 @@
-"""Where finished rollouts go: tables, metrics, statistics of trees, fine-tune files."""
+"""The outputs of finished rollouts: tables, metrics, statistics of trees and fine-tune files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from runner.results.tables import PartFiles
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree
-from runner.runs.execution.game_outputs import GameOutput, OutputMaker, fine_tune_of
+from runner.runs.execution.game_outputs import OutputBuilder, RolloutOutput, fine_tune_of
 from runner.statistics.variance_components import Play, Scores, described
 
 
 class RecordSinks:
-    """The files of one run that follow from its rollouts, which come in the order of the plan."""
+    """Writes the files of a run from its rollouts, which arrive in the order of the plan."""
 
     def __init__(self, plan: Plan, folder: RunFolder) -> None:
         self._folder, self._shape = folder, plan.shape
@@ -48,31 +48,31 @@ class RecordSinks:
                 raise
 
         examples = None if self._files is None else self._files.examples
-        self._maker = OutputMaker(plan.spec.protocol, folder.run_id, examples)
+        self._builder = OutputBuilder(plan.spec.protocol, folder.run_id, examples)
 
     @property
     def unsealed(self) -> Path:
-        """Where the tables stand until they are sealed."""
+        """The folder of the tables until they are sealed."""
         return self._parts.folder
 
     def add(self, rollout: Rollout) -> None:
-        """Add one rollout's rows, examples and figures."""
-        self.put(self._maker.made(rollout))
+        """Add one rollout to all files."""
+        self.put(self._builder.build(rollout))
         if self._selected is not None:
             self._selected.add(rollout)
 
-    def put(self, made: GameOutput) -> None:
-        """Add what was made of a rollout."""
-        self._parts.add(made.rows)
-        self._metrics.count(made.measured)
-        score = made.score
+    def put(self, output: RolloutOutput) -> None:
+        """Add the outputs of a rollout."""
+        self._parts.add(output.rows)
+        self._metrics.count(output.measured)
+        score = output.score
         if score is not None and self._shape is None:
             self._scores.add(score.group, Play(*score[1:5]), score.correct)
         if self._files is not None:
-            self._files.put(made.examples)
+            self._files.put(output.examples)
 
     def end_job(self, rollouts: Sequence[Rollout]) -> None:
-        """Add what follows from a game or a tree as a whole."""
+        """Add the results that need all rollouts of a job, such as the branches of a tree."""
         root = build_tree(rollouts, self._shape) if self._shape is not None else None
         if root is not None and self._statistics is not None:
             self._statistics.add(root)
@@ -80,18 +80,18 @@ class RecordSinks:
             self._files.add_preferences(rollouts)
 
     def discard(self) -> None:
-        """Leave the files as they are: the run goes on another time."""
+        """Discard unfinished files; the run will be resumed later."""
         with suppress(RunError):
             self._parts.close()
         if self._files is not None:
             self._files.discard()
 
     def seal(self, at_once: int = 1) -> None:
-        """Put the tables in their place; so many are written at once."""
+        """Move the tables to their final location, writing `at_once` of them concurrently."""
         self._parts.seal(at_once)
 
     def finish(self, decision: StoppingDecision | None = None) -> list[str]:
-        """Write the metrics and put the fine-tune files in their place; what there is to note."""
+        """Write the metrics, move the fine-tune files to their final location, and return notes."""
         trees = {} if self._statistics is None else self._statistics.original_statistics()
         summary = {
             "run_id": self._folder.run_id,
@@ -106,7 +106,10 @@ class RecordSinks:
             remove_files(self._folder.fine_tune)
             return []
         report = self._files.close()
-        short = sum(not row["written"] for row in report)
-        fewest, names = self._settings.min_examples, f"{FINE_TUNE}/{REPORT}"
-        note = f"{counted(short, 'fine-tune file')} of fewer than {fewest} examples not written; {names} names them"
-        return [note] if short else []
+        unwritten = sum(not row["written"] for row in report)
+        min_examples, report_path = self._settings.min_examples, f"{FINE_TUNE}/{REPORT}"
+        note = (
+            f"{counted(unwritten, 'fine-tune file')} not written, with fewer than {min_examples} examples; "
+            f"see {report_path}"
+        )
+        return [note] if unwritten else []

@@ -1,4 +1,4 @@
-"""What a run has spent, by its journal and by its file of calls in flight."""
+"""The spending of a run, according to its journal and its file of calls in flight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.rollouts.plan import Plan
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
-    """The model groups that some agent plays with, or that judges where only that is asked."""
+    """Return the model groups that the plan calls: those of all agents, or only the judge's when debates are judged."""
     experiment = plan.share
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
@@ -27,36 +27,39 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
 
 
 def run_costs(plan: Plan) -> CallCosts:
-    """The costs of a plan's calls; its budget does not count by prices that only a stranger has set."""
+    """Return the costs of a plan's calls.
+
+    Budgets do not use prices of a fetched spec that the user has not confirmed.
+    """
     return CallCosts(used_models(plan), plan.spec.unconfirmed_prices, plan.spec.price_basis)
 
 
 def spending(plan: Plan, folder: RunFolder) -> UsageTotals:
-    """What a run spent; what failed or was left in flight, and may have been billed, at its worst case."""
+    """Return what a run spent; calls that failed or were left in flight count at the most that they may have cost."""
     total = UsageTotals()
     if not folder.journal.is_file():
         return total
     costs = run_costs(plan)
     metered = {name for name, settings in costs.groups.items() if settings.traits.metered}
-    left = AbandonedCalls(folder.in_flight)
+    abandoned = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())
-    if not metered and left.is_empty:
-        next(records, None)  # whose journal it is; nobody was paid, and no record says otherwise
+    if not metered and abandoned.is_empty:
+        next(records, None)  # check whose journal it is; there are no metered calls to count
         return total
     for _, data in records:
-        if left.is_empty and _is_free(data, plan, metered):
-            continue  # and read no further: most of the time that this takes goes into answers
+        if abandoned.is_empty and _is_free(data, plan, metered):
+            continue  # skip parsing the answer, which would take most of the time
         record = parse_record(data)
-        left.see(data["seq"], record)
+        abandoned.see(data["seq"], record)
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged
         elif isinstance(record, CallRecord) and not record.completion.from_cache:
             total += costs.actual(plan.group_of(record.sample), record.completion)
-    return total + left.most
+    return total + abandoned.most
 
 
 def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) -> bool:
-    """Whether a record is an answer for which nothing is counted."""
+    """Return whether a record is an answer that costs nothing."""
     if record["kind"] != CallRecord.KIND or "charged" in record:
         return False
     is_paid_elsewhere = "of" in record or record.get("cache", False)
@@ -64,13 +67,13 @@ def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) ->
 
 
 async def count_lost(folder: RunFolder, journal: Journal) -> UsageTotals:
-    """Write what an earlier process left in flight into the journal; what that may have cost."""
-    left = AbandonedCalls(folder.in_flight)
-    if left.most.completions:
+    """Write the calls that an earlier process left in flight to the journal, and return the most they may have cost."""
+    abandoned = AbandonedCalls(folder.in_flight)
+    if abandoned.most.completions:
         for _, sequence, record in read_records(folder.journal):
-            left.see(sequence, record)
-    most = left.most
+            abandoned.see(sequence, record)
+    most = abandoned.most
     if most.completions:
-        await journal.append(left.lost().to_json())
+        await journal.append(abandoned.lost().to_json())
     folder.in_flight.unlink(missing_ok=True)
     return most

@@ -1,4 +1,4 @@
-"""Unusable answers, counted while a run is played: a warning if there are many, and the limit that a spec may set."""
+"""The count of unusable answers while a run is played, for a warning and for the spec's limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.models.interface import Choice, Completion, Request
 from runner.rollouts.plan import Plan
 
 MIN_ANSWERS: Final = 20
-"""Answers below which no share is judged."""
+"""The number of answers from which the share is judged."""
 WARNING_SHARE: Final = 0.5
 """The warning appears if the share is above this with 99.5 % confidence: 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576
@@ -19,14 +19,14 @@ EXAMPLE_LENGTH: Final = 120
 
 
 class AnswerCounts(NamedTuple):
-    """New answers, how many of them cannot be used, and the first such answer with advice."""
+    """The number of new answers and of unusable ones, and the first unusable answer with advice."""
 
     answers: int = 0
     unusable: int = 0
     example: str = ""
 
     def plus(self, other: AnswerCounts) -> AnswerCounts:
-        """Return the sum; the first example stays."""
+        """Return the sum, with the first example."""
         total = self.answers + other.answers, self.unusable + other.unusable
         return AnswerCounts(*total, self.example or other.example)
 
@@ -43,12 +43,12 @@ class AnswerCounts(NamedTuple):
         return (share + spread / 2 - half_width) / (1 + spread) > WARNING_SHARE
 
     def exceeds(self, max_share: float | None) -> bool:
-        """Whether enough answers are in, and more than this share of them cannot be used."""
+        """Return whether there are enough answers and more than this share of them is unusable."""
         return max_share is not None and self.answers >= MIN_ANSWERS and self.unusable > max_share * self.answers
 
 
 class AnswerJudge:
-    """Decides whether an answer can be used, as the agent that asked for it will."""
+    """Decides whether an answer is usable, in the same way as the agent that requested it."""
 
     def __init__(self, plan: Plan) -> None:
         self._agents, self._models = plan.agents(), plan.spec.experiment.models

@@ -1,7 +1,7 @@
-"""The layers of a run put together, and closed again.
+"""Builds the layers around a run's models, and closes them.
 
-From the outside in: the journal, which asks for nothing twice; then, of live models, the verdict on refusals, the
-cache, retries, the budget, limits, and the provider (see `models.connect`); of a replayed run, its journal.
+From the outside in: the journal, which repeats no call; then for live models the check of refusals, the cache, retries,
+the budget, limits and the provider (see `models.connect`), or for a replay the other run's journal.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ from runner.runs.finished.selection import ReplayOf
 
 @dataclass(frozen=True)
 class Wired:
-    """How the games of a run ask, and what failed on the way to a finished rollout."""
+    """The functions that the games of a run call."""
 
     complete: Complete
     failed_calls: Callable[[Job], Sequence[Call]]
     check_there: Callable[[], None]
-    """Raises `FolderGoneError` where the run's folder is not at its place any more."""
+    """Raises `FolderGoneError` if the run's folder was moved or deleted."""
     check_answered: Callable[[], None]
-    """Raises `ProviderRefusal` where all that a model group answered were refusals."""
+    """Raises `ProviderRefusal` if a model group has only answered with refusals."""
     records: Callable[[], int]
-    """How many records the journal has."""
+    """Returns the number of records in the journal."""
     ended: Callable[[Job], None]
-    """Told of each game that is over."""
+    """Called with each game that has ended."""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What the layers of a run are made of."""
+    """Builds the layers of a run from its parts."""
 
     plan: Plan
     folder: RunFolder
@@ -74,16 +74,16 @@ class Wiring:
     accounting: Accounting
     shared: Shared
     stop: StopSwitch
-    """The run's own, which stops with the shared one."""
+    """The run's own switch, which also stops when the shared one does."""
     notes: list[str]
     budget: Budget | None = None
     replay: ReplayOf | None = None
     recorded_only: bool = False
-    """Whether all is in the journal: nobody is asked, and what ended in transport has ended."""
+    """Whether all answers must be in the journal: no model is called, and failures of transport are final."""
 
     @property
     def asks(self) -> bool:
-        """Whether models may be asked."""
+        """Whether models may be called."""
         return self.replay is None and not self.recorded_only
 
     @asynccontextmanager
@@ -91,9 +91,9 @@ class Wiring:
         """Open the journal, count what an earlier process left in flight, and connect every layer.
 
         Raises:
-            RunDirectoryError, JournalError: the journal is in use, damaged, or of another run.
+            RunDirectoryError, JournalError: the journal is in use, damaged, or belongs to another run.
             RunError: a file cannot be opened, or the run to replay has no journal.
-            ProviderRefusal: a key is missing.
+            ProviderRefusal: an API key is missing.
         """
         async with AsyncExitStack() as closing:
             journal = await self.journal(closing)
@@ -105,8 +105,8 @@ class Wiring:
                 if self.replay is None
                 else ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent, self.costs))
             )
-            whole = replayed is not None and self._until_round is None
-            failures = replayed.failures if replayed is not None and whole else recorded.failures
+            is_full_replay = replayed is not None and self._until_round is None
+            failures = replayed.failures if replayed is not None and is_full_replay else recorded.failures
             failed_calls = FailedCalls(failed_calls_in(self.plan, self.costs, failures))
             in_flight = InFlight(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count
@@ -135,11 +135,11 @@ class Wiring:
 
     @property
     def is_durable(self) -> bool:
-        """Whether answers are to outlive a power cut: what replays, or is drawn, comes again for nothing."""
+        """Whether answers must survive a power failure; replayed and dummy answers can be repeated for free."""
         return any(settings.traits.metered for settings in self.costs.groups.values())
 
     async def journal(self, closing: AsyncExitStack) -> Journal:
-        """The run's journal, with what an earlier process left in flight counted in it."""
+        """Open the run's journal, and record in it the calls that an earlier process left in flight."""
         run, shard = self.plan.identity, self.plan.shard
         first = begun(run, self.folder.run_id, None if shard is None else shard.pair)
         journal = Journal(self.folder.journal, first=first, run=run, durable=self.is_durable)
@@ -153,9 +153,9 @@ class Wiring:
 
     def _note_lost(self, most: UsageTotals) -> None:
         if most.completions:
-            upto = f"${most.usd:.4f} is" if self.costs.priced else f"{most.tokens} tokens are"
+            amount = f"${most.usd:.4f} is" if self.costs.priced else f"{most.tokens} tokens are"
             calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
-            self.notes.append(f"{calls} in flight when the run was cut short; up to {upto} counted for what they cost")
+            self.notes.append(f"{calls} in flight when the run was cut short; up to {amount} counted as their cost")
 
     def _cache(self, closing: AsyncExitStack, journal: str | None) -> Cache | None:
         path = self.plan.spec.cache
@@ -173,7 +173,7 @@ class Wiring:
         batches: Mapping[str, Provider],
         answered: Collection[str],
     ) -> Connection:
-        """A whole replay alone; or live models, with a replay before them where there is one."""
+        """Connect a full replay, or live models with an optional replay of the first rounds."""
         if self.recorded_only:
             return Connection(_not_recorded)
         if replayed is not None and self._until_round is None:
@@ -199,16 +199,16 @@ class Wiring:
         return Connection(both.complete, (both.close,), live.check_answered, live.ended)
 
     def note_few_files(self) -> None:
-        limited = self.shared.few_files
-        if limited is not None and any(settings.called_live for settings in self.costs.groups.values()):
-            self.notes.append(limited)
-            self.accounting.warn("open files", limited)
+        note = self.shared.few_files
+        if note is not None and any(settings.called_live for settings in self.costs.groups.values()):
+            self.notes.append(note)
+            self.accounting.warn("open files", note)
 
     def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
-        """The groups that are asked by batch; they write to the journal themselves."""
+        """Connect the model groups that use batches, which write to the journal themselves."""
         if self.recorded_only or (self.replay is not None and self._until_round is None):
             return {}
-        batched = {name: s for name, s in self.costs.groups.items() if s.batched}
+        batched = {name: settings for name, settings in self.costs.groups.items() if settings.batched}
 
         async def write(record: BatchRecord) -> None:
             await journal.append(record.to_json())
@@ -234,7 +234,7 @@ def journaled(  # noqa: PLR0917 - the parts that a run is made of
     *,
     asks_again: bool = True,
 ) -> Complete:
-    """Wrap a connection: answer from what is recorded, and write other answers to the journal."""
+    """Wrap a connection: answer from the records, and write all other answers to the journal."""
     return JournaledCompleter(
         connection.complete,
         journal,
@@ -265,27 +265,27 @@ def failed_calls_in(
 
 
 async def _not_recorded(request: Request) -> Completion:
-    """Where all is to be in the journal, what is asked is missing there."""
+    """Raise the error for a request that should be in the journal and is not."""
     sample = request.sample
     raise JournalError(
-        f"the journal has no answer to {sample.agent} in round {sample.round} of datapoint {sample.datapoint!r}, play "
-        f"{sample.repeat}: the game was not finished, or its records are gone"
+        f"the journal has no answer for {sample.agent} in round {sample.round} of datapoint {sample.datapoint!r}, "
+        f"repeat {sample.repeat}: the game was not finished, or its records are missing"
     )
 
 
 def parameters_hash(settings: ModelSettings) -> str:
-    """The identity of what a group's requests hold besides the messages."""
+    """Return the hash of the content of a group's requests other than the messages."""
     sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
     return tagged_hash("model", sent)
 
 
 def labels_for_toys(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
-    """The datapoints' labels, where the toy of a trained model is to answer; no other provider is given them."""
-    if not any(one.traits.drawn and examples_behind(one.model) for one in groups.values()):
+    """Return the datapoints' labels if the dummy of a trained model answers; no other provider gets them."""
+    if not any(settings.traits.drawn and examples_behind(settings.model) for settings in groups.values()):
         return {}
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
 
 
 def replayed_run(run: Path) -> ReplayedRun:
-    """A run whose answers are taken, with its identity."""
+    """Return the run whose answers are replayed, with its identity."""
     return ReplayedRun(run, RunFolder(run).identity())

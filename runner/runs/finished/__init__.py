@@ -1,1 +1,1 @@
-"""Reading runs that were played."""
+"""Reading finished runs."""

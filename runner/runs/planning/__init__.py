@@ -1,1 +1,1 @@
-"""Sample sizes, forecasts of duration, and runs planned from others."""
+"""Sample sizes, forecasts of duration, and runs that are derived from other runs."""

@@ -35,7 +35,7 @@ from runner.rollouts.stop_switch import Stopped
 from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.execution.accounting import Accounting, Watch
-from runner.runs.execution.game_outputs import MadeGame, needs_rollouts
+from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
 from runner.runs.execution.process import cores_here, log_to, signals_heard
 from runner.runs.execution.shared_resources import Shared
 from runner.runs.execution.sinks import RecordSinks
@@ -217,9 +217,9 @@ class Session:
         sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
 
         def sink(rollouts: Finished) -> None:
-            if isinstance(rollouts, MadeGame):
+            if isinstance(rollouts, WorkerGame):
                 for one in rollouts.rollouts:
-                    sinks.put(one.made)
+                    sinks.put(one.output)
                     accounting.count(one.counted)
                     accounting.count_smooth(*one.smooth)
                 accounting.end_job()

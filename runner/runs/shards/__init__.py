@@ -1,1 +1,1 @@
-"""Runs that are played in shards, and their merge."""
+"""The merge of runs that were played in shards."""

@@ -1,1 +1,1 @@
-"""Games of one run in several processes: one writer, which leases games, and workers, which play them and may die."""
+"""Playing the games of one run in several processes: a writer leases games to workers, which may die."""

@@ -18,7 +18,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.execution.game_outputs import MadeGame
+from runner.runs.execution.game_outputs import WorkerGame
 from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.workers.remote_errors import RemoteError
 
@@ -164,7 +164,7 @@ class GameFinished(NamedTuple):
 
     place: int
     """The index of the game's job."""
-    game: MadeGame
+    game: WorkerGame
 
 
 class GamePlayed(NamedTuple):

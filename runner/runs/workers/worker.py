@@ -18,7 +18,7 @@ from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.game_outputs import MadeGame, WorkersMaker, fine_tune_of
+from runner.runs.execution.game_outputs import WorkerGame, WorkerOutputBuilder, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.execution.wiring import failed_calls_in, journaled, labels_for_toys, replayed_run
@@ -91,8 +91,8 @@ class _Player:
             channel, costs, self._stop, self._journal, failed_calls, RemoteNotes(costs, channel), self._cache,
             start.is_budgeted, AnswerJudge(plan),
         )  # fmt: skip
-        self._maker = WorkersMaker(plan, start.run_id, costs) if start.makes_outputs else None
-        if fine_tune_of(plan) is not None and self._maker is None:
+        self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.makes_outputs else None
+        if fine_tune_of(plan) is not None and self._builder is None:
             plan.spec.prompts.rendered.tell = self._send_rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._servers.adapters = start.adapters
@@ -169,14 +169,14 @@ class _Player:
         report: Any
         try:
             rollouts = await self._engine.play(job)
-            made = None if self._maker is None else self._maker.made(rollouts)
+            made = None if self._builder is None else self._builder.build(rollouts)
         except Exception as error:  # noqa: BLE001 - the writer knows what each means for the run
             report = messages.Unfinished(job.index, RemoteError.of(error))
         else:
             report = (
                 messages.GamePlayed(job.index, rollouts)
                 if made is None
-                else messages.GameFinished(job.index, MadeGame(made))
+                else messages.GameFinished(job.index, WorkerGame(made))
             )
         finally:
             self._records.drop(game_of_job(self._plan, job))

@@ -23,7 +23,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.plan_order import HELD_CHARACTERS, InOrder
 from runner.runs.execution.accounting import CountedRollout
-from runner.runs.execution.game_outputs import GameOutput, MadeElsewhere, MadeGame
+from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages
 from runner.runs.workers.leases import ALONE, SUSPECT, LeaseBook, Leased
 from runner.runs.workers.record_keys import game_of_job, game_of_sample
@@ -159,11 +159,11 @@ def test_a_line_that_gets_its_number_later_is_the_line_that_one_process_writes(r
 
 
 def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp_path: Path) -> None:
-    def made(number: int, size: int) -> MadeGame:
+    def made(number: int, size: int) -> WorkerGame:
         rows = [Rows(b"x" * size, 1), Rows(b"", 0), Rows(b"", 0)]
         counted = CountedRollout("decided", True, 0, 5, (number, 0, 0), ())
-        one = GameOutput(rows, GameMeasurement("decided", "g", (), None), [], None)
-        return MadeGame([MadeElsewhere(one, counted, (1, 1))])
+        one = RolloutOutput(rows, GameMeasurement("decided", "g", (), None), [], None)
+        return WorkerGame([WorkerRollout(one, counted, (1, 1))])
 
     games = [made(number, HELD_CHARACTERS // 2 + 1) for number in range(4)]
     passed: list[object] = []
