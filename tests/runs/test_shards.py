@@ -163,7 +163,7 @@ def test_a_run_is_played_in_one_way_alone(tmp_path: Path) -> None:
     shutil.copy(
         only_run(tmp_path / "parts") / "shards/1-of-2/journal.jsonl", only_run(tmp_path / "whole") / "journal.jsonl"
     )
-    with pytest.raises(RunDirectoryError, match="is the journal of shard 1/2, and not of the whole run"):
+    with pytest.raises(RunDirectoryError, match="is the journal of shard 1/2, not of the whole run"):
         played(spec, tmp_path / "whole", "rollouts.per_datapoint=2")
 
 

@@ -47,18 +47,18 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
         "holds 'decision:' and neither 'Decision: accept' nor 'Decision: reject'"
     )
     undecided = found["no_decision"]
-    assert undecided["message"] == "8 of 8 rollouts ended undecided, which accuracy counts as not right"
+    assert undecided["message"] == "8 of 8 rollouts ended undecided, and accuracy counts them as not right"
     assert (undecided["count"], undecided["of"], undecided["show"]) == (8, 8, "--undecided")
     assert "said last 'I have checked it." in undecided["example"]
     assert found["empty_messages"]["message"] == (
-        "8 of 8 messages were left empty, since none of 3 answers could be used"
+        "8 of 8 messages were left empty because none of 3 answers was usable"
     )
 
 
 @pytest.mark.parametrize(
     ("kind", "then", "expected", "message"),
     [
-        ("bad_decision", "abort_rollout", "invalid_response", "8 of 8 rollouts ended because no answer could be used"),
+        ("bad_decision", "abort_rollout", "invalid_response", "8 of 8 rollouts ended because no answer was usable"),
         pytest.param(
             "context_length_exceeded",
             "empty_message",
@@ -87,7 +87,7 @@ def test_answers_without_content_are_one_trouble_that_blames_no_template(tmp_pat
     found = troubles(tmp_path, 4, server={"text": text}, **SOLO, retry=retrying(3))
     assert list(found) == ["no_decision", "no_content"]
     row = found["no_content"]
-    assert row["message"] == "4 of 4 calls gave answers without content"
+    assert row["message"] == "4 of 4 calls returned answers without content"
     assert row["example"].endswith("(p0): the answer has no content (finish_reason 'stop')")
     for told in found.values():
         assert "reasoning tokens" in told["advice"]

@@ -96,7 +96,9 @@ def test_games_that_another_judge_chose_are_marked(tmp_path: Path, decided: tupl
         metrics = json.loads((Path(folder) / "metrics.json").read_text())
         accuracy = next(row for row in metrics["metrics"] if row["metric"] == "accuracy")
         assert (accuracy["ci_low"], accuracy["ci_high"]) == pytest.approx(sequence.interval())
-        said = f"judged are the {sequence.n} of {SIZE} games after which {run.name} had stopped by its own verdicts"
+        said = (
+            f"only {sequence.n} of {SIZE} games are judged, because {run.name} stopped after them by its own verdicts"
+        )
         assert metrics["until"]["note"] == said
         assert "confidence sequence" in metrics["interval"]
     stopped = query("SELECT stopped FROM leaderboard", tmp_path).fetchall()

@@ -1,4 +1,4 @@
-"""The records of a run into the debates that another judge is asked about: free and offline."""
+"""Builds the debates that another judge will judge from the records of a run, offline."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from runner.spec.rejudged_run import DEBATES
 
 
 def games_of(spec: Spec) -> Plan:
-    """The plan of a benchmark, with the debates that it judges, where it does.
+    """Return the plan of a benchmark, with the debates that it judges, if any.
 
     Raises:
-        UsageError: there is nothing to judge in the run that it names, or the spec would change its debates.
-        RunError: that run's records cannot be read.
+        UsageError: the judged run has no debates, or the spec would change them.
+        RunError: the judged run's records cannot be read.
     """
     if spec.rejudged is None:
         return Plan(spec)
-    debates = _found(spec.rejudged.path, spec.rejudged.journal_sha256)
+    debates = _load_debates(spec.rejudged.path, spec.rejudged.journal_sha256)
     debates.check(spec)
     return Plan(spec, debates)
 
 
 def check_debates(plan: Plan, folder: RunFolder) -> None:
-    """See that a run which goes on judges what it has judged so far, and perhaps more.
+    """Check that the debates that a resumed run has judged so far are unchanged; there may be more debates now.
 
     Raises:
         RunDirectoryError: a debate has changed.
-        RunError: the debates that were saved with it cannot be read.
+        RunError: the debates saved with the run cannot be read.
     """
     saved = folder.path / "inputs" / DEBATES
     if plan.debates is not None and is_file(saved):
@@ -46,17 +46,17 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
 
 
 def what_is_judged(plan: Plan) -> list[str]:
-    """What to say of a plan's debates before any is judged."""
+    """Return notes on a plan's debates to show before any is judged."""
     debates = plan.debates
     if debates is None:
         return []
-    left = sum(debates.left_out.values())
-    why = comma_join([f"{count} {reason}" for reason, count in debates.left_out.items()])
-    return [f"{counted(left, 'game')} of {debates.run_id} left out: {why}"] if left else []
+    omitted = sum(debates.left_out.values())
+    reasons = comma_join([f"{count} {reason}" for reason, count in debates.left_out.items()])
+    return [f"{counted(omitted, 'game')} of {debates.run_id} left out: {reasons}"] if omitted else []
 
 
 @lru_cache(maxsize=4)
-def _found(path: Path, journal_sha256: str) -> Debates:
+def _load_debates(path: Path, journal_sha256: str) -> Debates:
     saved = path / "inputs" / DEBATES
     if is_file(path) or is_file(saved):
         return read_debates(path if is_file(path) else saved)
@@ -64,20 +64,20 @@ def _found(path: Path, journal_sha256: str) -> Debates:
     manifest = folder.manifest()
     if manifest.is_training_run:
         raise UsageError(
-            f"{manifest.run_id} is a training run, whose games are in runs of their own: judge one of those again, "
+            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of those instead, "
             f"such as {manifest.run_id}-i0"
         )
     plan = played_plan(folder)
     if plan.shape is not None:
-        raise UsageError(f"{manifest.run_id} played trees, which cannot be judged again: their branches share rounds")
+        raise UsageError(f"{manifest.run_id} played trees, which cannot be judged again because branches share rounds")
     if forced_decision(plan.spec.protocol, 0) is not None:
-        raise UsageError(f"{manifest.run_id} has protocol.force_guess: no verdict of a judge counts in its games")
-    return _debates(folder, plan, manifest, journal_sha256)
+        raise UsageError(f"{manifest.run_id} has protocol.force_guess, so no verdict of a judge counts in its games")
+    return _build_debates(folder, plan, manifest, journal_sha256)
 
 
-def _debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sha256: str) -> Debates:
+def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sha256: str) -> Debates:
     reconstructor, protocol = Reconstructor(folder, plan), plan.spec.protocol
-    left_out: Counter[str] = Counter()
+    omitted: Counter[str] = Counter()
     by_job: dict[tuple[str, int], Debate] = {}
     try:
         finished = 0
@@ -85,20 +85,20 @@ def _debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sha256: 
             finished += 1
             debate = Debate.of(rollout, protocol)
             if isinstance(debate, str):
-                left_out[debate] += 1
+                omitted[debate] += 1
             else:
                 by_job[key_of(rollout.job)] = debate
     finally:
         reconstructor.close()
     if finished < plan.size:
-        left_out["not finished"] = plan.size - finished
+        omitted["not finished"] = plan.size - finished
     if not by_job:
-        raise UsageError(f"there is nothing to judge in {manifest.run_id}: {comma_join(left_out) or 'it has no game'}")
+        raise UsageError(f"{manifest.run_id} has no debate to judge: {comma_join(omitted) or 'it has no games'}")
     stopped = None
     if plan.spec.experiment.until is not None and finished < plan.size:
         stopped = (
-            f"judged are the {finished:,} of {plan.size:,} games after which {manifest.run_id} had stopped by its own "
-            "verdicts"
+            f"only {finished:,} of {plan.size:,} games are judged, because {manifest.run_id} stopped after them by its "
+            "own verdicts"
         )
     return Debates(
         manifest.run_id,
@@ -106,7 +106,7 @@ def _debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sha256: 
         journal_sha256,
         context_of(plan.spec),
         plan.spec.experiment.rollouts.per_datapoint,
-        dict(left_out),
+        dict(omitted),
         by_job,
         stopped,
     )

@@ -1,4 +1,4 @@
-"""What went wrong in a run, or in the parts of a training run, told once for each kind."""
+"""The problems in a run or in the parts of a training run, each kind once."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from runner.runs.finished.problems import GameProblem, troubles_of
 
 
 class PartProblems(NamedTuple):
-    """A trouble, and the run whose games had it."""
+    """A problem and the run whose games had it."""
 
     run_id: str
     trouble: GameProblem
 
 
 def found_in(folder: RunFolder, parts: Iterable[RunFolder]) -> list[PartProblems]:
-    """What went wrong in a run; of the parts of a training run each kind once, with its first part.
+    """Return the problems in a run, and each kind of problem in its parts once, with the first such part.
 
     Raises:
-        RunError: a file of them is damaged.
+        RunError: a file is damaged.
     """
-    found = [PartProblems(folder.run_id, trouble) for trouble in troubles_of(folder)]
-    of_kind: dict[str, list[PartProblems]] = {}
+    problems = [PartProblems(folder.run_id, trouble) for trouble in troubles_of(folder)]
+    by_kind: dict[str, list[PartProblems]] = {}
     for part in parts:
         for trouble in troubles_of(part):
-            of_kind.setdefault(trouble.kind, []).append(PartProblems(part.run_id, trouble))
-    for (run_id, trouble), *others in of_kind.values():
-        more = f" (so in {counted(len(others), 'part')} more)" if others else ""
-        found.append(PartProblems(run_id, replace(trouble, message=f"{run_id}: {trouble.message}{more}")))
-    return found
+            by_kind.setdefault(trouble.kind, []).append(PartProblems(part.run_id, trouble))
+    for (run_id, trouble), *more_parts in by_kind.values():
+        more = f" (also in {counted(len(more_parts), 'part')} more)" if more_parts else ""
+        problems.append(PartProblems(run_id, replace(trouble, message=f"{run_id}: {trouble.message}{more}")))
+    return problems

@@ -1,6 +1,7 @@
-"""What went wrong in a run's games: how often, an example, and what to do. Most of it ends no run.
+"""The problems in a run's games: how often each occurred, an example, and advice. Most of them do not end the run.
 
-Failures that cut a rollout off are always told; what may be chance, from a share of the calls or rollouts on.
+Failures that cut off a rollout are always reported. Problems that may be chance are reported only if their share of
+the calls or rollouts is large enough.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Outcome, Rollout
 
 CALLS_SHARE = 0.05
-"""Repeats, cut answers and empty messages are told from this share of the calls, or messages, on."""
+"""The share of calls or messages from which repeats, cut answers and empty messages are reported."""
 
 UNDECIDED_SHARE = 0.2
-"""Undecided rollouts are told from this share of the rollouts on."""
+"""The share of rollouts from which undecided rollouts are reported."""
 
 EXAMPLE_LENGTH = 120
 
@@ -34,12 +35,12 @@ FILE = "troubles.json"
 
 UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without content"
 
-NOT_RIGHT = "which accuracy counts as not right"
+NOT_RIGHT = "and accuracy counts them as not right"
 
 
 @dataclass(frozen=True)
 class GameProblem:
-    """One thing that went wrong, `count` times `of` so many."""
+    """A kind of problem that occurred `count` times out of `of`."""
 
     kind: str
     count: int
@@ -48,7 +49,7 @@ class GameProblem:
     example: str = ""
     advice: str = ""
     show: str = ""
-    """What to give `nip-run show RUN` besides, to see it."""
+    """The argument for `nip-run show RUN` that shows an example."""
 
     def __str__(self) -> str:
         return "; ".join(part for part in (self.message, self.example, self.advice) if part)
@@ -58,7 +59,7 @@ class GameProblem:
 
 
 def troubles_of(folder: RunFolder) -> list[GameProblem]:
-    """The troubles of a run that was played to its end; earlier versions kept none.
+    """Read the problems of a finished run; empty for runs of earlier versions, which did not store them.
 
     Raises:
         RunError: the file is damaged.
@@ -68,7 +69,7 @@ def troubles_of(folder: RunFolder) -> list[GameProblem]:
 
 
 def keep_troubles(folder: RunFolder, troubles: Sequence[GameProblem]) -> None:
-    """Write them beside the metrics, whose bytes stay those of earlier versions; where there are none, no file."""
+    """Write the problems to a separate file, so that `metrics.json` stays as in earlier versions; no file if empty."""
     file = folder.path / FILE
     if troubles:
         data = {"troubles": [trouble.to_json() for trouble in troubles]}
@@ -79,7 +80,7 @@ def keep_troubles(folder: RunFolder, troubles: Sequence[GameProblem]) -> None:
 
 @dataclass
 class _Count:
-    """How often something happened, with the rollout and the call of the first time."""
+    """The number of occurrences of a problem, with the rollout and the call of the first one."""
 
     number: int = 0
     rollout: Rollout | None = None
@@ -93,7 +94,7 @@ class _Count:
 
 @dataclass
 class GameProblems:
-    """Counts what goes wrong in rollouts, which come in the order of the plan."""
+    """Counts the problems in rollouts, which arrive in the order of the plan."""
 
     plan: Plan
     _rollouts: int = 0
@@ -101,9 +102,9 @@ class GameProblems:
     _messages: int = 0
     _ended: dict[Outcome, _Count] = field(default_factory=dict)
     _malformed: _Count = field(default_factory=_Count)
-    """Those whose request is refused as malformed, and will be again."""
+    """Rollouts whose request was refused as malformed, which would happen again."""
     _repeats: dict[str, _Count] = field(default_factory=dict)
-    """By what was wrong with the answer before."""
+    """Repeated calls, by the fault of the previous answer."""
     _cut: _Count = field(default_factory=_Count)
     _left_empty: _Count = field(default_factory=_Count)
     _without_content: _Count = field(default_factory=_Count)
@@ -111,13 +112,13 @@ class GameProblems:
     """Calls whose usage is estimated."""
 
     _unsure: dict[str, _Count] = field(default_factory=dict)
-    """By why the confidence of a verdict is not known, or a bound."""
+    """Rollouts by the reason why the verdict's confidence is unknown or a bound."""
 
     def __post_init__(self) -> None:
         self._attempts = self.plan.spec.experiment.retry.invalid_response.attempts
 
     def add(self, rollout: Rollout) -> None:
-        """Count one rollout; those without trouble take next to no time."""
+        """Count one rollout."""
         self._rollouts += 1
         if rollout.outcome != Outcome.DECIDED:
             is_malformed = (rollout.error or "").startswith(MalformedError.__name__)
@@ -126,30 +127,30 @@ class GameProblems:
         for note in (rollout.confidence_note or "").split("; "):
             if note:
                 self._unsure.setdefault(note, _Count()).add(rollout)
-        before: Call | None = None
+        previous: Call | None = None
         for call in rollout.calls:
             if call.latency_ms is None:  # no answer came
                 continue
             self._answers += 1
             if call.usage_estimated:
                 self._estimated.add(rollout, call)
-            if call.attempt and before is not None and _fault(before) != EMPTY:  # those are told whole
-                self._repeats.setdefault(_fault(before), _Count()).add(rollout, before)
+            if call.attempt and previous is not None and _fault(previous) != EMPTY:  # counted in `_without_content`
+                self._repeats.setdefault(_fault(previous), _Count()).add(rollout, previous)
             if _fault(call) == EMPTY:
                 self._without_content.add(rollout, call)
             elif call.finish_reason == "length":
                 self._cut.add(rollout, call)
-            before = call
+            previous = call
         for played in rollout.rounds:
             self._messages += sum(map(played.counts, played.raw))
-            spoke = {message.agent for message in played.messages}
-            decided = played.raw.keys() - spoke
-            for agent, bad in played.retry_counts.items():
-                if bad >= self._attempts and agent not in decided:
+            speakers = {message.agent for message in played.messages}
+            decided = played.raw.keys() - speakers
+            for agent, retry_count in played.retry_counts.items():
+                if retry_count >= self._attempts and agent not in decided:
                     self._left_empty.add(rollout)
 
     def smooth(self, rollout: Rollout) -> tuple[int, int] | None:
-        """The answers and messages of a rollout in which nothing went wrong; None where something did."""
+        """Return the numbers of answers and messages of a rollout without any problem; None if it has a problem."""
         if rollout.outcome != Outcome.DECIDED or rollout.confidence_note:
             return None
         answers = 0
@@ -164,13 +165,13 @@ class GameProblems:
         return answers, sum([played.counts(agent) for played in rollout.rounds for agent in played.raw])
 
     def add_smooth(self, answers: int, messages: int) -> None:
-        """Count a rollout of which `smooth` said so."""
+        """Count a rollout without problems by the numbers from `smooth`."""
         self._rollouts += 1
         self._answers += answers
         self._messages += messages
 
     def found(self) -> list[GameProblem]:
-        """All troubles, the worst first."""
+        """Return all problems, the most serious first."""
         return [
             *self._lost(),
             *self._cut_off(),
@@ -187,7 +188,7 @@ class GameProblems:
         unanswered = self._ended.get(Outcome.TRANSPORT_FAILED, _Count())
         share = self.plan.spec.experiment.rollouts.max_transport_failed
         lost = unanswered.number + self._malformed.number
-        again = "the same command asks for them again"
+        again = "run the same command again to request them again"
         if lost < self._rollouts and is_allowed_loss(lost, self._rollouts, share):
             again = f"rollouts.max_transport_failed ({share:g}) allows that"
         for count, advice in ((unanswered, again), (self._malformed, "")):
@@ -196,15 +197,15 @@ class GameProblems:
                 yield self._of_all("transport_failed", count, message, advice=advice)
 
     def lost_example(self) -> str:
-        """A rollout that failed in transport, and why."""
+        """Return the first rollout that failed in transport, with its error."""
         counts = (self._ended.get(Outcome.TRANSPORT_FAILED), self._malformed)
         rollout = next(count.rollout for count in counts if count is not None and count.rollout is not None)
-        return f"{_named(rollout)}: {rollout.error}"
+        return f"{_describe(rollout)}: {rollout.error}"
 
     def _cut_off(self) -> Iterator[GameProblem]:
-        """What ended games without a verdict."""
-        for outcome, why, advice in (
-            (Outcome.INVALID_RESPONSE, "ended because no answer could be used", ""),
+        """Yield the problems that ended games without a verdict."""
+        for outcome, reason, advice in (
+            (Outcome.INVALID_RESPONSE, "ended because no answer was usable", ""),
             (Outcome.REFUSED, "ended in a refusal", ""),
             (
                 Outcome.CONTEXT_EXCEEDED,
@@ -214,8 +215,8 @@ class GameProblems:
         ):
             count = self._ended.get(outcome, _Count())
             if count.rollout is not None:
-                message = f"{self._of_rollouts(count)} {why}, {NOT_RIGHT}"
-                example = f"{_named(count.rollout)}: {count.rollout.error}"
+                message = f"{self._of_rollouts(count)} {reason}, {NOT_RIGHT}"
+                example = f"{_describe(count.rollout)}: {count.rollout.error}"
                 yield self._of_all(outcome.value, count, message, example=example, advice=advice)
 
     def _undecided(self) -> Iterator[GameProblem]:
@@ -223,19 +224,19 @@ class GameProblems:
         if count.rollout is None or count.number < UNDECIDED_SHARE * self._rollouts:
             return
         verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
-        said = [played.raw[verifier] for played in count.rollout.rounds if verifier in played.raw]
-        if said and not said[-1].strip():
+        answers = [played.raw[verifier] for played in count.rollout.rounds if verifier in played.raw]
+        if answers and not answers[-1].strip():
             advice = self._about_content(verifier, count.rollout)
         else:
             advice = (
-                f"a verdict is an answer that holds {format_.accept!r} or {format_.reject!r}: see that the template "
-                f"of {verifier} asks for that, in the last round too"
+                f"a verdict is an answer with {format_.accept!r} or {format_.reject!r}: check that the template of "
+                f"{verifier} asks for it, also in the last round"
             )
         yield self._of_all(
             Outcome.NO_DECISION.value,
             count,
             f"{self._of_rollouts(count)} ended undecided, {NOT_RIGHT}",
-            example=f"{_named(count.rollout)}: {verifier} said last {_start(said[-1])}" if said else "",
+            example=f"{_describe(count.rollout)}: {verifier} said last {_start(answers[-1])}" if answers else "",
             advice=advice,
             show="--undecided",
         )
@@ -249,8 +250,8 @@ class GameProblems:
             "no_content",
             count.number,
             self._answers,
-            f"{count.number} of {self._answers} calls gave {EMPTY}",
-            f"{call.agent} in round {call.round} of {_named(count.rollout)}: the answer has no content "
+            f"{count.number} of {self._answers} calls returned {EMPTY}",
+            f"{call.agent} in round {call.round} of {_describe(count.rollout)}: the answer has no content "
             f"(finish_reason {call.finish_reason!r})",
             self._about_content(call.agent, count.rollout),
             count.rollout.job.rollout_id,
@@ -266,19 +267,19 @@ class GameProblems:
             count.number,
             self._answers,
             f"the token usage of {count.number} of {self._answers} calls is estimated from their text, because the "
-            "server reported none, or one that cannot be true",
-            f"{call.agent} in round {call.round} of {_named(count.rollout)}",
-            "their bill may differ; a budget counts each at its worst case",
+            "server reported none or an impossible one",
+            f"{call.agent} in round {call.round} of {_describe(count.rollout)}",
+            "the bill may differ; a budget counts each of these calls at its maximum cost",
             count.rollout.job.rollout_id,
         )
 
     def _about_content(self, agent: str, rollout: Rollout) -> str:
-        """What to do where an agent's model says nothing in a rollout."""
+        """Return advice for an agent whose model returns no content in a rollout."""
         group = self.plan.groups(swapped=rollout.job.swapped)[agent]
         key = self.plan.spec.experiment.models[group].limit_key
         return (
-            f"raise models.{group}.{key}, which reasoning tokens use up too; lower models.{group}.reasoning_effort; or "
-            "take another model"
+            f"raise models.{group}.{key}, which reasoning tokens also use up; lower models.{group}.reasoning_effort; "
+            "or use another model"
         )
 
     def _repeated(self) -> Iterator[GameProblem]:
@@ -290,11 +291,9 @@ class GameProblems:
     def _emptied(self) -> Iterator[GameProblem]:
         count = self._left_empty
         if count.rollout is not None and count.number >= CALLS_SHARE * self._messages:
-            why = f"none of {self._attempts} answers could" if self._attempts > 1 else "the answer could not"
-            message = f"{count.number} of {self._messages} messages were left empty, since {why} be used"
-            advice = (
-                "retry.invalid_response says how often an answer is asked for, and what becomes of the message then"
-            )
+            reason = f"none of {self._attempts} answers was" if self._attempts > 1 else "the answer was not"
+            message = f"{count.number} of {self._messages} messages were left empty because {reason} usable"
+            advice = "retry.invalid_response sets how often an answer is requested and what happens after that"
             yield GameProblem(
                 "empty_messages",
                 count.number,
@@ -315,33 +314,33 @@ class GameProblems:
             count.number,
             self._answers,
             f"{count.number} of {self._answers} answers were cut at the token limit",
-            f"{agent} in round {count.call.round} of {_named(count.rollout)}",
+            f"{agent} in round {count.call.round} of {_describe(count.rollout)}",
             f"raise models.{group}.max_completion_tokens (or max_tokens), or lower agents.{agent}.max_response_words",
             count.rollout.job.rollout_id,
         )
 
     def _without_confidence(self) -> Iterator[GameProblem]:
-        """Each of them is told: what is not known is in no metric of confidence."""
+        """Yield a problem for every such note, because metrics of confidence leave out unknown values."""
         for note, count in self._unsure.items():
             is_bound = note.endswith(BOUND)
-            what = "have a bounded confidence" if is_bound else "lack a confidence"
+            finding = "have a bounded confidence" if is_bound else "lack a confidence"
             yield self._of_all(
                 "confidence_bounded" if is_bound else "confidence_unknown",
                 count,
-                f"{self._of_rollouts(count)} {what} ({note})",
+                f"{self._of_rollouts(count)} {finding} ({note})",
                 advice=self._about_confidence(note),
             )
 
     def _about_confidence(self, note: str) -> str:
-        """What to do where the confidence of verdicts is not known."""
+        """Return advice for verdicts with unknown confidence."""
         verifier = self.plan.spec.protocol.verifier_name
         if note == UNREADABLE:
             marker = self.plan.spec.experiment.decision_format.confidence
-            return f"see that the template of {verifier} asks for {marker!r} and a number from 0 to 1"
+            return f"check that the template of {verifier} asks for {marker!r} and a number from 0 to 1"
         if note.endswith((BOUND, OPEN)):
             group = self.plan.spec.experiment.agents[verifier].model
-            told = self.plan.spec.experiment.models[group].top_logprobs or 0
-            return f"raise models.{group}.top_logprobs" if told < MOST_TOP_LOGPROBS else ""
+            top_logprobs = self.plan.spec.experiment.models[group].top_logprobs or 0
+            return f"raise models.{group}.top_logprobs" if top_logprobs < MOST_TOP_LOGPROBS else ""
         return ""
 
     def _of_rollouts(self, count: _Count) -> str:
@@ -356,34 +355,38 @@ class GameProblems:
         )
 
     def _bad_answer(self, count: _Count) -> tuple[str, str, str]:
-        """The first bad answer and why it could not be used; what to do; what to look at."""
+        """Return an example, advice and the id of a rollout for the first unusable answer of a count."""
         rollout, call = count.rollout, count.call
         assert rollout is not None
         assert call is not None
-        why = call.error or f"finish_reason {call.finish_reason!r}"
+        reason = call.error or f"finish_reason {call.finish_reason!r}"
         if _fault(call) == UNPARSABLE:
             try:
                 agents = self.plan.agents(swapped=rollout.job.swapped)
                 agents[call.agent].read(Choice(call.raw_message, call.finish_reason), call.round)
             except GenerationError as error:
-                why = str(error)
-        said = "" if call.raw_message is None else f" said {_start(call.raw_message)}"
-        example = f"{call.agent} in round {call.round} of {_named(rollout)}{said}: {why}"
-        return example, f"make the template of {call.agent} ask for the format that is parsed", rollout.job.rollout_id
+                reason = str(error)
+        quote = "" if call.raw_message is None else f" said {_start(call.raw_message)}"
+        example = f"{call.agent} in round {call.round} of {_describe(rollout)}{quote}: {reason}"
+        return (
+            example,
+            f"change the template of {call.agent} to ask for the format that is parsed",
+            rollout.job.rollout_id,
+        )
 
 
 def _fault(call: Call) -> str:
-    """What is wrong with an answer that was asked for again."""
+    """Return the fault of an answer that was requested again."""
     if call.finish_reason == "content_filter" or call.error is not None:
         return REFUSED
     return UNPARSABLE if (call.raw_message or "").strip() else EMPTY
 
 
-def _named(rollout: Rollout) -> str:
+def _describe(rollout: Rollout) -> str:
     return f"rollout {rollout.job.rollout_id} ({in_one_line(rollout.job.datapoint.id)})"
 
 
 def _start(text: str) -> str:
-    """The start of what was said, in one line."""
+    """Return the start of an answer in one line."""
     line = in_one_line(text.strip())
     return f"'{line}'" if len(line) <= EXAMPLE_LENGTH else f"'{line[:EXAMPLE_LENGTH]}...'"
