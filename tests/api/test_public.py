@@ -284,7 +284,7 @@ def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
     training = runner.open_run("malt", results)
     assert training.accuracy is None
     assert [part.run_id.removeprefix(training.run_id) for part in training.parts()] == ["-i0", "-t0", "-t1"]
-    with pytest.raises(UsageError, match=r"parts\(\) gives them"):
+    with pytest.raises(UsageError, match=r"parts\(\) returns them"):
         training.rollouts()
 
 

@@ -57,11 +57,11 @@ def test_edited_inputs_of_the_source_are_refused(
         (run / "inputs" / "prompts" / "prover.jinja").write_text("Say yes.")
     code, _, told = judged_by_dummy()
     assert code != 0
-    assert "was changed since its run began" in told
+    assert "has changed since its run started" in told
     with redirect_stderr(StringIO()) as err:
         assert main(["show", "first", "p0"]) != 0
         assert edited != "dataset" or main(["compare", "first", "--assert", "accuracy >= 0.1"]) == 2
-    assert "was changed since its run began" in err.getvalue()
+    assert "has changed since its run started" in err.getvalue()
     assert ("dataset.jsonl is not what was played" in err.getvalue()) == (edited == "dataset")
 
 

@@ -81,11 +81,11 @@ def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, ser
         content = path.read_bytes()
         assert content.count(old)
         path.write_bytes(content.replace(old, new, 1))
-        with pytest.raises(RunDirectoryError, match="was changed since its run began"):
+        with pytest.raises(RunDirectoryError, match="has changed since its run started"):
             played(run, results)
         path.write_bytes(content)
     assert played(run, results).was_finished
-    with pytest.raises(UsageError, match=r"dataset\.limit: .* give the spec that began it"):
+    with pytest.raises(UsageError, match=r"dataset\.limit: .* use its original spec"):
         played(run, results, "dataset.limit=6")
     with pytest.raises(RunDirectoryError, match=r"these keys differ: models\.m\.temperature\. "):
         played(run, results, "models.m.temperature=0.5", run_id=run.name)

@@ -1,4 +1,4 @@
-"""A run's journal into its rollouts again: free, offline, and whole for every game that was finished."""
+"""Rebuilds a run's finished rollouts from its journal, offline and without cost."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from runner.spec.datasets.loader import Dataset
 from runner.spec.loader import load_saved
 
 
-def saved_plan(folder: RunFolder, given: Dataset | None = None) -> Plan:
-    """The plan of a run, from the resolved spec and the inputs saved with it.
+def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
+    """Return the plan of a run from the spec and inputs saved with it; `dataset` replaces the saved dataset.
 
-    A run that it replays may have grown since; the rollouts keep the ids that they were played under.
+    A run that it replays may have grown since. The recorded hash keeps the rollout ids unchanged.
     """
     manifest = folder.manifest()
-    spec = replace(load_saved(folder.spec, given), shard=manifest.shard, price_basis=manifest.price_basis)
+    spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
     replayed = manifest.replayed_sha256
     debates = None if spec.rejudged is None else read_debates(spec.rejudged.path)
     return Plan(spec if replayed is None else replace(spec, replayed=replayed), debates)
 
 
-def played_plan(folder: RunFolder, given: Dataset | None = None) -> Plan:
-    """`saved_plan` of a run whose records are read for what was played: numbers and verdicts follow from its inputs.
+def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
+    """Return `saved_plan` after checking that the spec and inputs are unchanged since the run was played.
 
-    `given` is what is known of its datapoints, where their rows are not there.
+    Pass `dataset` if the rows of the datapoints are not in the run's folder.
 
     Raises:
-        RunDirectoryError: its spec or inputs are not those that it was played with.
+        RunDirectoryError: the spec or inputs have changed.
     """
-    plan, manifest = saved_plan(folder, given), folder.manifest()
+    plan, manifest = saved_plan(folder, dataset), folder.manifest()
     changed = [
         name
         for name, is_same in (
@@ -57,14 +57,14 @@ def played_plan(folder: RunFolder, given: Dataset | None = None) -> Plan:
     ]
     if changed:
         raise RunDirectoryError(
-            f"{folder.path} was changed since its run began: {folder.spec.name} or what is in inputs/ is not what was "
-            f"played ({comma_join(changed)} differ). Put it back, or play it as a new run with --again"
+            f"{folder.path} has changed since its run started: {folder.spec.name} or the files in inputs/ are not what "
+            f"was played ({comma_join(changed)} differ). Restore them, or play a new run with --again"
         )
     return plan
 
 
 def read_debates(path: Path) -> Debates:
-    """The debates that were saved with a run which judges them.
+    """Read the debates saved with a run that judges them.
 
     Raises:
         RunError: they cannot be read.
@@ -73,37 +73,38 @@ def read_debates(path: Path) -> Debates:
         with open_to_read(path) as file:
             return Debates.from_lines(file)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} cannot be read as debates; were they edited?") from error
+        raise RunError(f"{path} is damaged or was edited: it cannot be read as debates. Restore the file") from error
 
 
 def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
-    """The games that a run's tables have or are to have: of one that has stopped since it was decided, no further ones.
+    """Yield the jobs that a run's tables have or will have.
 
-    Its journal has answers of games that had begun beyond the last, too.
+    A run that stopped once it was decided ends after the decisive game, although its journal may have answers of later
+    games.
     """
     manifest = folder.manifest()
-    stopped = plan.spec.experiment.until is not None and manifest.status in PLAYED
-    return islice(plan.jobs(), manifest.rollouts if stopped else None)
+    stopped_early = plan.spec.experiment.until is not None and manifest.status in PLAYED
+    return islice(plan.jobs(), manifest.rollouts if stopped_early else None)
 
 
 def rollout_named(folder: RunFolder, plan: Plan, name: str) -> Rollout:
-    """The first rollout with this id, start of an id, or datapoint; of a tree, the first such branch.
+    """Return the first rollout, or branch of a tree, with this rollout id, id prefix or datapoint id.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such rollout.
         RunError: it is not finished.
     """
 
-    def meant(job: Job) -> bool:
+    def is_match(job: Job) -> bool:
         return bool(name) and (job.rollout_id.startswith(name) or job.datapoint.id == name)
 
-    # The branches of a tree are known only once it is played again.
-    jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or meant(job)]
+    # The ids of a tree's branches are known only after it was rebuilt.
+    jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_match(job)]
     reconstructor = Reconstructor(folder, plan)
     try:
         for job in jobs:
             for rollout in reconstructor.of_job(job):
-                if meant(rollout.job):
+                if is_match(rollout.job):
                     return rollout
     finally:
         reconstructor.close()
@@ -118,15 +119,15 @@ def rollout_named(folder: RunFolder, plan: Plan, name: str) -> Rollout:
 class Reconstructor:
     """Rebuilds the games of one run from its journal.
 
-    Of the attempts that failed it knows too (see `failures`); the rollouts have them only `with_failures`.
+    The rollouts list failed attempts only if `with_failures` is true; `failures` returns them in any case.
     """
 
     def __init__(
         self, folder: RunFolder, plan: Plan, *, with_failures: bool = False, followed: FollowedIndex | None = None
     ) -> None:
-        """`followed` is the index of a journal that is read while it grows."""
+        """Open the journal, or use `followed`, the index of a journal that is read while it grows."""
         if followed is None and not folder.journal.is_file():
-            raise RunError(f"{folder.path} holds no journal")
+            raise RunError(f"{folder.path} has no journal, so its rollouts cannot be read")
         self.plan, self._folder = plan, folder
         self._reader: JournalReader | FollowedIndex
         if followed is None:
@@ -136,11 +137,11 @@ class Reconstructor:
         self._games = RecordedGames(plan, self._recorded.get, self._failed if with_failures else lambda _: ())
 
     def of_job(self, job: Job) -> list[Rollout]:
-        """Return one game, or all branches of one tree; nothing if the journal does not hold all of it."""
+        """Return the rollout of a game or all branches of a tree; empty if the journal does not have all answers."""
         return self.with_answered_of(job)[0]
 
     def with_answered_of(self, job: Job) -> tuple[list[Rollout], list[AnsweredRequest]]:
-        """Return the same, with the requests that were answered in it, also of a game that is not finished."""
+        """Return the same with the answered requests of the job, also if the game is not finished."""
         self._games.answered = answered = list[AnsweredRequest]()
         try:
             return self._games.rollouts(job), answered
@@ -148,24 +149,24 @@ class Reconstructor:
             return [], answered
 
     def by_job(self) -> Iterator[list[Rollout]]:
-        """The rollouts of every finished game or tree, in the order of the plan."""
+        """Yield the rollouts of every finished game or tree, in the order of the plan."""
         for rollouts, _ in self.with_answered():
             yield rollouts
 
     def with_answered(self) -> Iterator[tuple[list[Rollout], list[AnsweredRequest]]]:
-        """The same, each with the requests that were answered in it."""
+        """Yield the same, each with its answered requests."""
         for job in played_jobs(self._folder, self.plan):
             rollouts, answered = self.with_answered_of(job)
             if rollouts:
                 yield rollouts, answered
 
     def rollouts(self) -> Iterator[Rollout]:
-        """Every finished rollout, in the order of the plan."""
+        """Yield every finished rollout, in the order of the plan."""
         for rollouts in self.by_job():
             yield from rollouts
 
     def failures(self, job: Job) -> Sequence[FailureRecord]:
-        """The failed attempts of a game, in the order in which they failed."""
+        """Return the failed attempts of a game in the order of their failure."""
         return self._recorded.failures(job.datapoint.id, job.number)
 
     def _failed(self, job: Job) -> list[Call]:
@@ -173,23 +174,23 @@ class Reconstructor:
         return [failed_call(record, models[self.plan.group_of(record.sample)].name) for record in self.failures(job)]
 
     def __len__(self) -> int:
-        """How many answers, and ends of games, the journal holds."""
+        """Return the number of answers and ends of games in the journal."""
         return len(self._recorded)
 
     def asked(self, sample: SampleKey) -> RequestRecord | None:
-        """What was asked for a sample, where the journal holds how that ended."""
+        """Return the request of a sample, or None if the journal does not have its result."""
         record = self._recorded.get(sample)
         return None if record is None else record.asked
 
     def requests(self) -> Iterator[Request]:
-        """Every request that the journal holds the end of, of unfinished games too, in the order of the plan."""
+        """Yield every request whose result is in the journal, in the order of the plan, also of unfinished games."""
         for job in self.plan.jobs():
             _, answered = self.with_answered_of(job)
-            yield from (one.request for one in answered)
+            yield from (request.request for request in answered)
 
     def from_cache(self, request: Request) -> bool:
-        """Whether the run had the answer to this request from its cache."""
-        # Of a call that was shared, all answers but the first are marked so: they cost nothing either.
+        """Return whether the run got the answer to this request from its cache."""
+        # Shared calls are not looked up, because all of their answers except the first also have this mark.
         record = None if request.group in self.plan.sharing else self._recorded.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache
 

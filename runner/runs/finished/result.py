@@ -1,4 +1,4 @@
-"""A run's result in Python: its numbers, its tables, its games."""
+"""The result of a run in Python: its metrics, tables and games."""
 
 from __future__ import annotations
 
@@ -36,18 +36,23 @@ NO_ROW: Mapping[str, Any] = {"value": None}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One metric of a run. Errors are clustered: rollouts of one cluster of datapoints count as one observation."""
+    """One metric of a run.
+
+    Standard errors are clustered: the rollouts of a cluster of datapoints are one observation.
+    """
 
     value: float
     stderr: float | None
     interval: tuple[float, float] | None
-    """95 %; None where there is none. An end that is open, as of d' where every right solution was accepted, is
-    infinite. `reason` says why, of either."""
+    """The 95 % interval, or None if there is none.
+
+    An open end is infinite, such as that of d' if every right solution was accepted. `reason` explains both cases.
+    """
     n: int
-    """How many rollouts the value is the mean of."""
+    """The number of rollouts that the value is the mean of."""
     clusters: int
     reason: str | None = None
-    """Why there is no interval, or an end of it is open."""
+    """The reason if there is no interval or one of its ends is open."""
 
     def __repr__(self) -> str:
         return f"{with_interval(self.value, *(self.interval or (None, None)))} (n={self.n}, clusters={self.clusters})"
@@ -55,10 +60,10 @@ class Measured:
 
 @dataclass(frozen=True, repr=False)
 class FinishedRun:
-    """What a run left. `runner.run` gives one, and `runner.open_run` one of an earlier run.
+    """The result of a run. `runner.run` returns it, and `runner.open_run` returns that of an earlier run.
 
-    Tables are lazy DuckDB relations: `.fetchall()`, and `.df()`, `.arrow()` and `.pl()`, which need pandas, pyarrow and
-    polars: nip-run installs none of them.
+    Tables are lazy DuckDB relations with `.fetchall()`, `.df()`, `.arrow()` and `.pl()`. The last three need pandas,
+    pyarrow and polars, which nip-run does not install.
 
         >>> from runner import load_spec, run
         >>> result = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
@@ -74,21 +79,21 @@ class FinishedRun:
     """
 
     folder: RunFolder
-    """Where it stands: `folder.path`."""
+    """The run's folder and its files; its path is `folder.path`."""
     manifest: Manifest
     """The facts of the run: `manifest.completions`, `manifest.cost_usd`, `manifest.to_json()`."""
     metrics: dict[str, Any]
-    """What `metrics.json` says; empty while the run is not finished."""
+    """The content of `metrics.json`; empty if the run is not finished."""
     was_finished: bool = False
-    """Whether it was played before, and is only shown."""
+    """Whether the run was already finished, so that nothing was played now."""
     notes: tuple[str, ...] = ()
-    """What was noticed while it was played."""
+    """Notes from playing the run."""
     lost: str | None = None
-    """Of an incomplete run: how many rollouts were lost in transport, and one of them."""
+    """For an incomplete run, how many rollouts were lost in transport, with an example."""
 
     @classmethod
     def opened(cls, folder: RunFolder) -> FinishedRun:
-        """Of a run's folder, whether the run is finished or not.
+        """Open the result in a run's folder; the run may be unfinished.
 
         Raises:
             RunError: the manifest or the metrics are damaged.
@@ -103,7 +108,7 @@ class FinishedRun:
 
     @property
     def status(self) -> str:
-        """`done`, `incomplete` (more rollouts lost than the spec allows), `failed`, `interrupted` or `running`."""
+        """`done`, `incomplete` (it lost more rollouts than the spec allows), `failed`, `interrupted` or `running`."""
         return self.manifest.status.value
 
     @property
@@ -113,26 +118,32 @@ class FinishedRun:
 
     @property
     def accuracy(self) -> Measured | None:
-        """The share of right verdicts; None of a run that has none: not finished, no game answered, a training run."""
+        """The share of right verdicts; None for a training run, an unfinished run or one without answered games."""
         return self.metric(ACCURACY)
 
     @property
     def balanced_accuracy(self) -> Measured | None:
-        """The mean of the accuracies on right and on wrong solutions; None where only one of them was judged."""
+        """The mean of the accuracies on right and on wrong solutions; None if only one kind was judged."""
         return self.metric(BALANCED_ACCURACY)
 
     @property
     def sensitivity(self) -> Measured | None:
-        """d': how well verdicts tell right from wrong, apart from how willingly they accept. 0: not at all."""
+        """d': how well verdicts separate right from wrong solutions, independent of a bias to accept.
+
+        0 for not at all.
+        """
         return self.metric(SENSITIVITY)
 
     @property
     def criterion(self) -> Measured | None:
-        """c: above 0 where the verifier leans to reject, below 0 where it leans to accept."""
+        """c, the bias: above 0 if the verifier tends to reject, below 0 if it tends to accept."""
         return self.metric(CRITERION)
 
     def metric(self, name: str, agent: str | None = None) -> Measured | None:
-        """A metric of the games, or of one agent in them; None where it has no value. `metrics["metrics"]` has all."""
+        """Return a metric of the games or of one agent; None if it has no value.
+
+        `metrics["metrics"]` has all of them.
+        """
         row = _row(self.metrics, name, agent)
         if row is None or row["value"] is None:
             return None
@@ -143,19 +154,19 @@ class FinishedRun:
 
     @staticmethod
     def worst_of(runs: Sequence[FinishedRun], metric: str = SOUNDNESS_ERROR) -> WorstCase:
-        """The worst of several runs, such as one for each prover of a verifier, with a simultaneous interval.
+        """Return the worst of several runs, such as one for each prover of a verifier, with a simultaneous interval.
 
-        `system` is its run_id. Of `soundness_error` and `always_failed` that is the largest, of `accuracy`,
-        `balanced_accuracy` and `completeness` the smallest. Of one run, the interval is its own.
+        `system` of the result is the run id. The worst is the largest value of `soundness_error` and `always_failed`,
+        and the smallest of `accuracy`, `balanced_accuracy` and `completeness`. For one run, the interval is the run's.
 
         Raises:
-            UsageError: another metric, no run, a run that has no such number or that stopped when it was decided, or
-                runs of different tasks; of `always_failed`, with different numbers of plays of a datapoint.
+            UsageError: the metric has no worst, there is no run, a run lacks the metric or stopped once it was decided,
+                or the runs have different tasks or (for `always_failed`) different numbers of games for a datapoint.
             RunError: the inputs of a run are damaged.
         """
         if metric not in METRICS or not METRICS[metric].has_worst:
-            known = sorted(one.name for one in METRICS.values() if one.has_worst)
-            raise UsageError(f"no worst of {metric!r}; there is one of {comma_join(known)}")
+            names = sorted(definition.name for definition in METRICS.values() if definition.has_worst)
+            raise UsageError(f"{metric!r} has no worst value; choose one of {comma_join(names)}")
         for run in runs:
             if (reason := fixed_verdicts_of(run.folder)) is not None:
                 raise UsageError(f"{run.run_id} has no {metric} of its own: {reason}")
@@ -168,55 +179,62 @@ class FinishedRun:
             raise UsageError(f"{metric}: {error}") from error
 
     def parts(self) -> list[FinishedRun]:
-        """Of a training run, its games and tests in order, each a run of its own; else nothing."""
+        """Return the games and tests of a training run in order, each a separate run; empty for other runs."""
         return [FinishedRun.opened(part) for part in Results.of(self.folder).parts_of(self.run_id)]
 
     def rollouts(self) -> duckdb.DuckDBPyRelation:
-        """A row a rollout, in the order of the plan: `rollout_id`, `datapoint_id`, `decision`, `correct`, `outcome`.
+        """Return one row for each rollout, in the order of the plan.
+
+        Columns include `rollout_id`, `datapoint_id`, `decision`, `correct` and `outcome`.
 
         Raises:
-            UsageError: of a training run, whose games are `parts`.
-            RunError: the run is not finished: its tables are written at its end.
+            UsageError: the run is a training run, whose games are in its `parts`.
+            RunError: the run is not finished; its tables are written at the end.
         """
         return self._table("rollouts")
 
     def messages(self) -> duckdb.DuckDBPyRelation:
-        """A row a delivered message: `rollout_id`, `round`, `channel`, `agent`, `content`. Raises as `rollouts`."""
+        """Return one row for each delivered message: `rollout_id`, `round`, `channel`, `agent` and `content`.
+
+        Raises as `rollouts`.
+        """
         return self._table("messages")
 
     def completions(self) -> duckdb.DuckDBPyRelation:
-        """A row a call to a model: `raw_message`, tokens, `latency_ms`, `error`, ... Raises as `rollouts`."""
+        """Return one row for each model call, with `raw_message`, tokens, `latency_ms`, `error` and others.
+
+        Raises as `rollouts`.
+        """
         return self._table("completions")
 
     def _table(self, name: str) -> duckdb.DuckDBPyRelation:
         self._check_has_games()
         file = self.folder.intact_table(name)
         if not file.is_file():
-            raise RunError(f"run {self.run_id} is {self.status}; it has tables once it is done: run its spec again")
+            raise RunError(f"run {self.run_id} is {self.status} and has no tables yet; run its spec again to finish it")
         return read_only_table(name, file, COLUMNS[name])
 
     def transcript(self, rollout: str) -> RolloutTranscript:
-        """One game, by the rollout's id, the start of it, or the datapoint's id (the first rollout of it).
+        """Return one game by rollout id, a prefix of it, or the datapoint id (for its first rollout).
 
-        It is made again from the journal, so that finished games of an unfinished run can be read.
+        The game is rebuilt from the journal, so it can be read before the run is finished.
 
         Raises:
-            UsageError: there is no such rollout; or of a training run, whose games are `parts`.
-            RunError: the rollout is not finished, or the journal is gone or damaged.
+            UsageError: there is no such rollout, or the run is a training run, whose games are in its `parts`.
+            RunError: the rollout is not finished, or the journal is missing or damaged.
         """
         self._check_has_games()
         return RolloutTranscript.of(rollout_named(self.folder, played_plan(self.folder), rollout), self.run_id)
 
     def timesteps(self, *, prompts: bool = False) -> NestedArrayDict:
-        """The rollouts as arrays over (rollout, timestep), in the order of the plan, made again from the journal.
+        """Return the rollouts as arrays over (rollout, timestep), rebuilt from the journal in the order of the plan.
 
-        Any timestep is what `OpenAiWholeAgent.build_fine_tune_dataset` takes; see
-        `runner.rollouts.agents.arrays.timesteps`. With `prompts`, `agents` holds each `prompt` too (... agent message
-        field), which takes much memory.
+        `OpenAiWholeAgent.build_fine_tune_dataset` accepts any timestep; see `runner.rollouts.agents.arrays.timesteps`.
+        With `prompts`, `agents` also has each `prompt` (... agent message field), which takes a lot of memory.
 
         Raises:
-            UsageError: of a training run, whose games are `parts`.
-            RunError: the journal is gone or damaged, or holds no finished rollout.
+            UsageError: the run is a training run, whose games are in its `parts`.
+            RunError: the journal is missing or damaged, or has no finished rollout.
             AgentNotActiveInChannelError: two agents speak in one channel in one round; arrays hold one message.
             ValueError: a column of the dataset has the name of a key of a timestep.
         """
@@ -238,14 +256,14 @@ class FinishedRun:
         finally:
             reconstructor.close()
         if not rollouts:
-            raise RunError(f"{self.run_id} holds no finished rollout")
+            raise RunError(f"run {self.run_id} has no finished rollout yet; run its spec again to continue it")
         return stacked(rollouts)
 
     def _check_has_games(self) -> None:
         if self.manifest.is_training_run:
             raise UsageError(
-                f"{self.run_id} is a training run; its games are in runs of their own, {self.run_id}-i0 and so on: "
-                "parts() gives them"
+                f"{self.run_id} is a training run; its games are separate runs, {self.run_id}-i0 and so on: "
+                "parts() returns them"
             )
 
     def __repr__(self) -> str:
@@ -260,7 +278,7 @@ class FinishedRun:
 
 
 def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
-    """The chat that each agent was asked with in each round: (round agent message field)."""
+    """Return the chat that each agent's model got in each round: (round agent message field)."""
     from runner.rollouts.agents.observations import max_prompt_messages, prompt_array
 
     protocol, rounds = next(iter(agents.values())).protocol_handler, rollout.rounds
@@ -276,7 +294,7 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
 
 
 def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
-    """A row with what `worst` asks of it."""
+    """Return a metric's row with the extra values that `worst` needs."""
     row = {**(_row(metrics, metric, None) or NO_ROW), "grouped": is_by_group(metrics)}
     if metric == BALANCED_ACCURACY:
         row["parts"] = [_row(metrics, f"accuracy_{label}", None) for label in (1, 0)]
@@ -284,12 +302,17 @@ def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
 
 
 def _check_alike(runs: Sequence[FinishedRun]) -> None:
-    """Whether an interval for all holds: runs of one task, none of which stopped when its numbers had said enough."""
+    """Check that a simultaneous interval is valid: all runs have the same task, and none stopped once it was decided.
+
+    Raises:
+        UsageError: they do not, or one did.
+        RunError: the inputs of a run cannot be read.
+    """
     stopped = [run.run_id for run in runs if run.metrics.get("until")]
     if stopped:
         raise UsageError(
-            f"{comma_join(stopped)} had leave to stop when decided (until), where no interval of a fixed number of "
-            "games holds; leave it out, or play it without until"
+            f"{comma_join(stopped)} could stop once decided (until), so an interval for a fixed number of games is not "
+            "valid; leave it out, or play it without until"
         )
     tasks: dict[Task, list[str]] = {}
     for run in runs:
@@ -299,8 +322,8 @@ def _check_alike(runs: Sequence[FinishedRun]) -> None:
             raise RunError(f"the inputs of {run.path} cannot be read: {error}") from error
         tasks.setdefault(task, []).append(run.run_id)
     if len(tasks) > 1:
-        apart = "; ".join(comma_join(names) for names in tasks.values())
-        raise UsageError(f"the worst is of runs of one task; these played different datapoints: {apart}")
+        groups = "; ".join(comma_join(names) for names in tasks.values())
+        raise UsageError(f"the worst needs runs on the same datapoints, but these differ: {groups}")
 
 
 def _row(metrics: Mapping[str, Any], name: str, agent: str | None) -> Mapping[str, Any] | None:

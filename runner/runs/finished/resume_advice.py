@@ -1,4 +1,4 @@
-"""How a run that is not done goes on, in words for people."""
+"""Advice on how to resume an unfinished run."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from runner.runs.finished.reconstruction import saved_plan
 
 
 def how_it_goes_on(folder: RunFolder, manifest: Manifest, where: Sequence[str] = ()) -> str:
-    """What to do with a run that is not done; `where` are the words that say which results folder is meant.
+    """Return advice on how to resume an unfinished run; `where` has the options that name the results folder.
 
     Raises:
-        SpecError: its saved spec is damaged.
+        SpecError: the saved spec is damaged.
     """
     if manifest.status == Status.RUNNING or manifest.replay_of is not None:
         return "run the same command again to resume"
-    whole = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
+    resumed_run = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
     budget = larger_budget(folder, manifest)
-    same = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
-    return f"{same}resume{'' if same else ' with'}: {shlex.join(['nip-run', str(whole.path), *budget, *where])}"
+    prefix = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
+    return (
+        f"{prefix}resume{'' if prefix else ' with'}: {shlex.join(['nip-run', str(resumed_run.path), *budget, *where])}"
+    )
 
 
 def larger_budget(folder: RunFolder, manifest: Manifest) -> list[str]:
-    """The overrides without which a run that its budget stopped would be stopped again: `N` is the user's to choose."""
+    """Return the overrides that a run needs after its budget stopped it; the user chooses `N`."""
     if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
         return []
     budget = saved_plan(folder).spec.experiment.budget
-    return [f"budget.{name}=N" for name, most in asdict(budget).items() if most is not None]
+    return [f"budget.{name}=N" for name, limit in asdict(budget).items() if limit is not None]

@@ -1,4 +1,4 @@
-"""One rollout with all that its run's folder has of it: every answer and failed call, and who heard what."""
+"""One rollout with everything that its run's folder has about it: all answers, failed calls and channels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.rollouts.rollout import Call, Rollout
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """One answer of a model. `why_unusable` is None for what was played."""
+    """One answer of a model; `why_unusable` is None if it was used."""
 
     attempt: int
     text: str | None
@@ -27,7 +27,7 @@ class RecordedAnswer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the token limit ended it."""
+        """Whether the token limit cut the answer."""
         return self.finish_reason == "length"
 
     def to_json(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class RecordedAnswer:
 
 @dataclass(frozen=True)
 class RolloutDetails:
-    """A rollout, and what else its run's folder has of it."""
+    """A rollout and the records about it in its run's folder."""
 
     rollout: Rollout
     protocol: Protocol
@@ -51,41 +51,44 @@ class RolloutDetails:
     price_basis: PriceBasis = field(default_factory=PriceBasis)
 
     def rounds(self, only: int | None) -> Iterator[tuple[int, Round | None]]:
-        """The rounds by number, that which a failure cut off as None; `only`: this one alone."""
+        """Yield the number and content of each round, or of the round `only`.
+
+        A round that failed has None as content.
+        """
         played = self.rollout.rounds
-        cut = {call.round for call in self.rollout.calls} | {one.sample.round for one in self.failures}
+        called = {call.round for call in self.rollout.calls} | {failure.sample.round for failure in self.failures}
         for number in range(len(played) + 1):
-            if only in (None, number) and (number < len(played) or number in cut):
+            if only in (None, number) and (number < len(played) or number in called):
                 yield number, played[number] if number < len(played) else None
 
     def speakers(self, number: int, played: Round | None) -> list[str]:
-        """Who was asked in a round, in the protocol's order."""
-        asked = {call.agent for call in self.rollout.calls if call.round == number}
-        asked |= {one.sample.agent for one in self.failures if one.sample.round == number}
-        return [name for name in self.protocol.agent_names if name in asked or (played and name in played.raw)]
+        """Return the agents that were called in a round, in the protocol's order."""
+        called = {call.agent for call in self.rollout.calls if call.round == number}
+        called |= {failure.sample.agent for failure in self.failures if failure.sample.round == number}
+        return [name for name in self.protocol.agent_names if name in called or (played and name in played.raw)]
 
     def answers(self, number: int, agent: str) -> list[RecordedAnswer]:
-        """An agent's answers in a round: those that could not be used, and the one that was played."""
-        found = []
+        """Return an agent's answers in a round: the unusable ones, and the one that was used."""
+        answers = []
         for call in self.rollout.calls:
             if call.round == number and call.agent == agent and call.is_answer:
-                found.append(self.answer(call))
-                if found[-1].why_unusable is None:
-                    break  # further choices of the same call were never looked at
-        return found
+                answers.append(self.answer(call))
+                if answers[-1].why_unusable is None:
+                    break  # the game ignored further choices of the same call
+        return answers
 
     def answer(self, call: Call) -> RecordedAnswer:
-        """One answer as it was read."""
+        """Return the recorded answer of a call."""
         choice = Choice(call.raw_message, call.finish_reason, call.error)
-        why = self.agents[call.agent].why_unusable(choice, call.round)
-        return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, why)
+        reason = self.agents[call.agent].why_unusable(choice, call.round)
+        return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
 
     def failed(self, number: int, agent: str) -> list[FailureRecord]:
-        """The calls for an agent's answer in a round that failed."""
-        return [one for one in self.failures if (one.sample.round, one.sample.agent) == (number, agent)]
+        """Return the failed calls for an agent's answer in a round."""
+        return [failure for failure in self.failures if (failure.sample.round, failure.sample.agent) == (number, agent)]
 
     def hearers(self, channel: str, agent: str) -> list[str]:
-        """The other members of a channel."""
+        """Return the other members of a channel."""
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
 
@@ -107,25 +110,31 @@ class RolloutDetails:
             "rewards": dict(rollout.rewards),
             "error": rollout.error,
             "votes": None if rollout.votes is None else list(rollout.votes),
-            "verdicts": None if rollout.verdicts is None else [one.to_json() for one in rollout.verdicts],
+            "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
             "transcript": [self._round_json(number, played) for number, played in self.rounds(only)],
         }
 
     def _round_json(self, number: int, played: Round | None) -> dict[str, Any]:
-        of_round = Round() if played is None else played
+        content = Round() if played is None else played
         speakers = self.speakers(number, played)
         return {
             "round": number,
-            "raw": dict(of_round.raw),
-            "messages": [{"channel": m.channel, "agent": m.agent, "content": m.text} for m in of_round.messages],
-            "decision": int(of_round.decision),
-            "rewards": dict(of_round.rewards),
+            "raw": dict(content.raw),
+            "messages": [
+                {"channel": message.channel, "agent": message.agent, "content": message.text}
+                for message in content.messages
+            ],
+            "decision": int(content.decision),
+            "rewards": dict(content.rewards),
             "cut_off": played is None,
             "answers": {name: [answer.to_json() for answer in self.answers(number, name)] for name in speakers},
             "failed_calls": {
-                name: [{"error": one.error, "wait": one.wait if one.wait >= 0 else None} for one in failed]
+                name: [
+                    {"error": failure.error, "wait": failure.wait if failure.wait >= 0 else None}
+                    for failure in failures
+                ]
                 for name in speakers
-                if (failed := self.failed(number, name))
+                if (failures := self.failed(number, name))
             },
         }
 
@@ -135,5 +144,5 @@ def verdict_word(decision: int) -> str:
 
 
 def correct_word(correct: bool | None, decision: int) -> str:
-    """`right`, `wrong`, or `-` where there is no verdict."""
+    """Return `right`, `wrong`, or `-` if there is no verdict."""
     return "-" if decision == Decision.NONE or correct is None else "right" if correct else "wrong"

@@ -1,4 +1,4 @@
-"""Which run a command means; apart from the code that plays it, which `check` need not import."""
+"""The selection of the run that a command refers to; `check` imports it without the code that plays runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.base.errors import UsageError
 
 @dataclass(frozen=True)
 class ReplayOf:
-    """Play with another run's answers: all of them, or those of the rounds before `until_round` alone."""
+    """A replay of another run's answers: all of them, or only those of the rounds before `until_round`."""
 
     run: Path
     until_round: int | None = None
@@ -18,20 +18,20 @@ class ReplayOf:
     def __post_init__(self) -> None:
         if self.until_round is not None and self.until_round < 0:
             raise UsageError(
-                f"until round {self.until_round}: rounds count from 0, and those before this one are replayed; 0 asks "
-                "all of them live"
+                f"until round {self.until_round}: rounds count from 0, and the rounds before it are replayed; use 0 to "
+                "play all of them live"
             )
 
 
 @dataclass(frozen=True)
 class WhichRun:
-    """Which run of a spec is meant; by default, its own."""
+    """The selection of a spec's run; by default, the run with the spec's own id."""
 
     run_id: str | None = None
     again: bool = False
-    """A new one, where its own is finished."""
+    """Whether to start a new run if that one is finished."""
     replay: ReplayOf | None = None
-    """One with the answers of this run."""
+    """The run whose answers are replayed, if any."""
 
 
 ITS_OWN = WhichRun()

@@ -1,4 +1,4 @@
-"""The chats that one agent's model got in a rollout, exactly as they were sent."""
+"""The chats that were sent to models in a rollout, exactly as they were sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.runs.finished.reconstruction import Reconstructor
 
 @dataclass(frozen=True)
 class SentPrompt:
-    """What was sent for one agent's turn. All attempts of a turn get the same chat."""
+    """The chat that was sent for one agent's turn; all attempts of a turn have the same chat."""
 
     round: int
     attempts: int
@@ -35,72 +35,76 @@ class SentPrompt:
 
 
 def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, only: int | None) -> list[SentPrompt]:
-    """The chats of an agent in a rollout; `only`: that of this round.
+    """Return the chats of an agent in a rollout, or only that of the round `only`.
 
-    Each is made from the run's folder, and compared with the hash that the journal has of what was sent.
+    Each is rendered from the run's folder and compared with the hash of the sent chat in the journal.
 
     Raises:
-        UsageError: there is no such agent, or it was not asked in this round.
-        RunError: the folder's files do not give what was sent.
+        UsageError: there is no such agent, or it was not called in this round.
+        RunError: the rendered chat differs from the sent one.
     """
     agents = reconstructor.plan.agents(swapped=rollout.job.swapped)
     if agent not in agents:
         hint = did_you_mean(agent, agents) or f"; there are {comma_join(agents)}"
         raise UsageError(f"this run has no agent {agent!r}{hint}")
-    found = list(_sent(reconstructor, rollout, agents[agent]))
-    asked = [one.round for one in found]
-    if only is not None and only not in asked:
-        rounds = comma_join(map(str, asked)) or "none"
-        raise UsageError(f"{agent} was asked in these rounds of rollout {rollout.job.rollout_id}: {rounds}; not {only}")
-    return [one for one in found if only in (None, one.round)]
+    prompts = list(_prompts(reconstructor, rollout, agents[agent]))
+    rounds_called = [prompt.round for prompt in prompts]
+    if only is not None and only not in rounds_called:
+        rounds = comma_join(map(str, rounds_called)) or "none"
+        raise UsageError(
+            f"{agent} was called in these rounds of rollout {rollout.job.rollout_id}: {rounds}; not {only}"
+        )
+    return [prompt for prompt in prompts if only in (None, prompt.round)]
 
 
 Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]
-"""What was sent, by round and agent."""
+"""Sent chats by round and agent."""
 
 
 def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest]) -> list[Chats]:
-    """Of each of a job's rollouts the chat of each turn as it was sent, from what was asked as it was played again.
+    """Return the sent chats of each of a job's rollouts, from the answered requests of the rebuilt job.
 
     Raises:
-        RunError: the folder's files do not give what was sent.
+        RunError: a rendered chat differs from the sent one.
     """
     chats: dict[SampleKey, Sequence[ChatMessage]] = {}
     for request in answered:
         if request.sample.attempt == request.sample.vote == 0:
-            chats[request.sample] = _checked(request.agent.model_settings, request, request.asked)
+            chats[request.sample] = _verified_chat(request.agent.model_settings, request, request.asked)
     if plan.shape is None:
-        of_job = {(sample.round, sample.agent): chat for sample, chat in chats.items()}
-        return [of_job for _ in rollouts]
-    return [_of_branch(plan, rollout, chats) for rollout in rollouts]
+        job_chats = {(sample.round, sample.agent): chat for sample, chat in chats.items()}
+        return [job_chats for _ in rollouts]
+    return [_chats_of_branch(plan, rollout, chats) for rollout in rollouts]
 
 
-def _of_branch(plan: Plan, rollout: Rollout, chats: Mapping[SampleKey, Sequence[ChatMessage]]) -> Chats:
-    job, found = rollout.job, {}
+def _chats_of_branch(plan: Plan, rollout: Rollout, chats: Mapping[SampleKey, Sequence[ChatMessage]]) -> Chats:
+    job, branch_chats = rollout.job, {}
     for round_ in range(len(rollout.rounds) + 1):
-        repeat = _asked_as(plan.shape, job.number, round_)
+        repeat = _recorded_repeat(plan.shape, job.number, round_)
         for agent in plan.spec.protocol.agent_names:
             chat = chats.get(SampleKey(job.datapoint.id, repeat, round_, agent, 0))
             if chat is not None:
-                found[round_, agent] = chat
-    return found
+                branch_chats[round_, agent] = chat
+    return branch_chats
 
 
-def _checked(
-    settings: ModelSettings, request: Request | AnsweredRequest, asked: RequestRecord
+def _verified_chat(
+    settings: ModelSettings, request: Request | AnsweredRequest, recorded_request: RequestRecord
 ) -> Sequence[ChatMessage]:
-    """A request's chat as it was sent."""
-    sent = settings.sent_messages(request.messages)
-    # Before format 2 a journal had the hash of the messages as they are before the wire.
-    if asked.messages != messages_hash(sent) and asked.messages != messages_hash(request.messages):
+    """Return a request's chat as it was sent, after comparing it with the recorded hash."""
+    sent_messages = settings.sent_messages(request.messages)
+    # Before format 2, a journal had the hash of the messages before they are encoded for the provider.
+    if recorded_request.messages != messages_hash(sent_messages) and recorded_request.messages != messages_hash(
+        request.messages
+    ):
         raise RunError(
-            f"round {request.sample.round}: the files of this run's folder do not give the chat that "
-            f"{request.sample.agent} was sent; were they edited?"
+            f"round {request.sample.round}: the files of this run's folder do not reproduce the chat that was sent to "
+            f"{request.sample.agent}; restore them if they were edited"
         )
-    return sent
+    return sent_messages
 
 
-def _sent(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Iterator[SentPrompt]:
+def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Iterator[SentPrompt]:
     for round_, messages, key in _chats(reconstructor, rollout, agent):
         attempts = 1
         while reconstructor.asked(key._replace(attempt=attempts)) is not None:
@@ -111,21 +115,21 @@ def _sent(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Itera
 def _chats(
     reconstructor: Reconstructor, rollout: Rollout, agent: Agent
 ) -> Iterator[tuple[int, Sequence[ChatMessage], SampleKey]]:
-    """Of each round in which an agent was asked: its chat as templates give it, and the key of its first attempt."""
+    """Yield each round where an agent was called, with its rendered chat and the key of its first attempt."""
     job, settings = rollout.job, agent.model_settings
     for round_ in range(len(rollout.rounds) + 1):
-        repeat = _asked_as(reconstructor.plan.shape, job.number, round_)
+        repeat = _recorded_repeat(reconstructor.plan.shape, job.number, round_)
         key = SampleKey(job.datapoint.id, repeat, round_, agent.agent_name, 0)
-        asked = reconstructor.asked(key)
-        if asked is None:
+        recorded_request = reconstructor.asked(key)
+        if recorded_request is None:
             continue
         messages = agent.prompt(job.observation(round_, rollout.rounds[:round_]))
-        _checked(settings, Request(agent.model_group, messages, key), asked)
+        _verified_chat(settings, Request(agent.model_group, messages, key), recorded_request)
         yield round_, messages, key
 
 
-def _asked_as(shape: TreeShape | None, repeat: int, round_: int) -> int:
-    """The repeat under which a branch's answer of a round was asked for: that of the node after it."""
+def _recorded_repeat(shape: TreeShape | None, repeat: int, round_: int) -> int:
+    """Return the repeat in the sample key of a branch's answer in a round, which is that of the node after it."""
     if shape is None:
         return repeat
     return shape.repeat(shape.tree(repeat), shape.path(repeat)[: round_ + 1])

@@ -113,8 +113,8 @@ def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) 
     assert f"the worst of 3 by accuracy: fair, 0.600 {shown}" in done.stdout
     for words, why in (
         (("good,often", "fair"), "pools several"),
-        (("good", "fair", "--metric", "calls"), "no worst of"),
-        (("good", "half", "same"), "these played different datapoints: good, same; half"),
+        (("good", "fair", "--metric", "calls"), "has no worst value"),
+        (("good", "half", "same"), "but these differ: good, same; half"),
         (("good", "often", "--metric", "always_failed"), "often 3 times; play all as often"),
     ):
         refused = said(results, "compare", *words, "--worst")
@@ -134,7 +134,7 @@ def test_the_worst_of_one_run_has_its_own_interval_and_stopped_runs_have_none(re
         assert both.ci_high is not None
         assert both.ci_high > own.interval[1]
     stopped = replace(runs[1], metrics={**runs[1].metrics, "until": {"note": "stopped"}})
-    with pytest.raises(UsageError, match="fair had leave to stop when decided"):
+    with pytest.raises(UsageError, match="fair could stop once decided"):
         FinishedRun.worst_of([runs[0], stopped])
 
 
