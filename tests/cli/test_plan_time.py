@@ -77,7 +77,7 @@ def test_without_a_pilot_it_is_said_that_servers_are_not_known(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "50 games, 50 to 300 calls: at least" in text
-    assert "how long servers take is not known" in text
+    assert "the latency of the servers is unknown" in text
     assert "--like pilot" in text
 
 
@@ -96,23 +96,23 @@ def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_dif
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--workers", "0"), "--workers is a number from 1 on, and not 0"),
+        (("--workers", "0"), "--workers must be at least 1, not 0"),
         (
             ("--workers", "1025"),
-            "--workers 1025: execution.processes takes 1,024 at most, and execution.workers 4,096 on",
+            "--workers 1025: the maximum of execution.processes is 1,024, and of execution.workers 4,096 on",
         ),
         (
             ("--workers", "4097", "execution.engine=ray", "execution.workers=2"),
-            "--workers 4097: execution.workers takes 4,096 at most; or plan --shards N",
+            "--workers 4097: the maximum of execution.workers is 4,096; or use --shards N",
         ),
-        (("--shards", "10001"), "--shards 10001: a run is played in 10,000 shards at most"),
-        (("--shards", "13"), "--shards 13: the dataset has 12 groups to be dealt"),
-        (("--workers", "2", "--cores", "-1"), "--cores is a number from 1 on, and not -1"),
-        (("--workers", "2", "--measure", "0"), "--measure is a number of seconds up to 3600, and not 0"),
+        (("--shards", "10001"), "--shards 10001: the maximum is 10,000"),
+        (("--shards", "13"), "--shards 13: the dataset has only 12 groups"),
+        (("--workers", "2", "--cores", "-1"), "--cores must be at least 1, not -1"),
+        (("--workers", "2", "--measure", "0"), "--measure must be a number of seconds up to 3600, not 0"),
         (("--cores", "2"), "need --workers N or --shards N"),
         (("--workers", "2", "--like", "none"), "no run 'none'"),
-        (("--workers", "2", "rollouts.num_responses_per_timestep=2"), "how long trees take is not known"),
-        (("--workers", "1", "models.m={model: a, batch: true}"), "models.m.batch: how long a batch takes"),
+        (("--workers", "2", "rollouts.num_responses_per_timestep=2"), "cannot predict the duration of trees"),
+        (("--workers", "1", "models.m={model: a, batch: true}"), "models.m.batch: the duration of a batch"),
         (("--workers", "1", "models.m={model: a, answer_words: 5}"), "models.m.answer_words: is for `dummy`"),
     ],
 )
@@ -127,4 +127,4 @@ def test_what_cannot_be_timed_is_told(tmp_path: Path, words: tuple[str, ...], me
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     spec_file(tmp_path, fine_tune=None)
     done = nip_run_here("plan", "spec.yaml", "--workers", "1", *QUICK, "--results", "/proc/none", cwd=tmp_path)
-    assert (done.returncode, "--results DIR names a folder that can be written" in done.stderr) == (1, True)
+    assert (done.returncode, "use --results DIR with a folder that is writable" in done.stderr) == (1, True)

@@ -1,6 +1,6 @@
-"""Measures what a run costs this machine: plays some of its games with the provider `dummy`, and deletes them.
+"""Measures what a run costs on this machine: plays some of its games with the provider `dummy`, and deletes them.
 
-It is a run like any other, on the disk of the results, whose answers are as long as the planned ones.
+The measurement is a normal run on the disk of the results, with answers of the planned length.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from runner.runs.session.run import RunOptions, run_games
 from runner.spec.experiment import Execution
 
 FIRST_CALLS = 300
-"""Calls of the first run, which shows how many games to play in the next, and loads what every run loads."""
+"""The number of calls of the first run, which loads all modules and shows how many games to play in the next run."""
 SETTLED = 0.25
-"""The share of the games before the measurement: by then workers have started, and all of them play."""
+"""The share of the games before the measurement starts, when all workers have started to play."""
 FEWEST_GAMES = 24
 SECONDS = 2.0
-"""About how long each measurement plays."""
+"""The approximate duration of each measurement in seconds."""
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What one run took."""
+    """The measurements of one run."""
 
     games: int
     calls: int
     begin: float
-    """Seconds until the first game was over."""
+    """Seconds until the first game had ended."""
     call: float
-    """Seconds a call, while games were played."""
+    """Seconds per call while games were played."""
     call_cpu: float
-    """CPU seconds of this process a call; of a run by workers it is the writer."""
+    """CPU seconds of this process per call; in a run with workers, this is the writer."""
     end: float
     """Seconds after the last game."""
     journal_bytes: float
-    """Bytes a call in the journal."""
+    """Bytes per call in the journal."""
     table_bytes: float
-    """Bytes a call in tables and fine-tune files."""
+    """Bytes per call in tables and fine-tune files."""
     folder: RunFolder
 
 
@@ -57,14 +57,14 @@ def scratch(results: Results) -> Iterator[Results]:
     """Create a results folder on the same disk, and delete it afterwards.
 
     Raises:
-        RunError: The folder cannot be created.
+        RunError: the folder cannot be created.
     """
     try:
         folder = TemporaryDirectory(prefix=".plan-", dir=results.disk, ignore_cleanup_errors=True)
     except OSError as error:
         raise RunError(
-            f"cannot measure what a run costs here: {results.disk}: {error.strerror}; --results DIR names a folder "
-            "that can be written"
+            f"cannot measure what a run costs here: {results.disk}: {error.strerror}; use --results DIR with a folder "
+            "that is writable"
         ) from error
     with folder as name:
         yield Results(Path(name))
@@ -72,12 +72,12 @@ def scratch(results: Results) -> Iterator[Results]:
 
 @dataclass
 class CalibrationRun:
-    """Plays some games of a plan, to measure them."""
+    """Plays some games of a plan to measure them."""
 
     plan: Plan
     results: Results
     words: Mapping[str, int]
-    """The words of an answer of each model group; a group of `dummy` answers as its own spec says."""
+    """The number of words in an answer of each model group; the spec's own `dummy` groups are not changed."""
     seconds: float = SECONDS
     _number: int = 0
     first: MeasuredRun = field(init=False)
@@ -88,20 +88,20 @@ class CalibrationRun:
         self.first = self._play(max(FIRST_CALLS // fewest_calls, FEWEST_GAMES), Execution())
 
     def play_one_process(self) -> MeasuredRun:
-        """Play with this process."""
+        """Play in this process."""
         return self._play(self._games(self.first.call), Execution())
 
     def play_workers(self, workers: int, call: float) -> MeasuredRun:
-        """Play with this many workers: processes or, if the spec says so, actors of its Ray cluster.
+        """Play with this many workers: processes, or actors of a Ray cluster if the spec uses Ray.
 
         `call` is the time of a call in one process.
         """
-        own = self.plan.spec.experiment.execution
-        execution = replace(own, workers=workers) if own.engine == "ray" else Execution(processes=workers)
+        planned = self.plan.spec.experiment.execution
+        execution = replace(planned, workers=workers) if planned.engine == "ray" else Execution(processes=workers)
         return self._play(self._games(call / min(workers, 2)), execution)
 
     def _games(self, call: float) -> int:
-        """Return how many games take the time of a measurement."""
+        """Return how many games take the duration of a measurement."""
         calls_per_game = self.first.calls / self.first.games
         return max(round(self.seconds / call / calls_per_game), 2 * self.first.games)
 
@@ -114,12 +114,12 @@ class CalibrationRun:
             if progress.jobs and (not moments or progress.jobs > moments[-1].jobs):
                 moments.append(_Moment(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
 
-        begun = time.perf_counter()
+        started = time.perf_counter()
         run_games(plan, self.results, run_id, RunOptions(watch=watch))
-        return _measured(plan.size, moments, begun, time.perf_counter(), self.results.run(run_id))
+        return _measured(plan.size, moments, started, time.perf_counter(), self.results.run(run_id))
 
     def _reduced(self, games: int, execution: Execution) -> Plan:
-        """Return the plan of so many games: its first datapoints, repeated if there are too few."""
+        """Return a plan of this many games, with the first datapoints, repeated if there are too few."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
         blocks = -(-games // len(self.plan.variants))
         points = spec.dataset.datapoints[:blocks]
@@ -151,7 +151,7 @@ class CalibrationRun:
 
 @dataclass(frozen=True)
 class _Moment:
-    """A moment when a game was over."""
+    """A moment when a game had ended."""
 
     jobs: int
     calls: int
@@ -159,17 +159,17 @@ class _Moment:
     cpu: float
 
 
-def _measured(games: int, moments: list[_Moment], begun: float, ended: float, folder: RunFolder) -> MeasuredRun:
+def _measured(games: int, moments: list[_Moment], started: float, ended: float, folder: RunFolder) -> MeasuredRun:
     settled = next((moment for moment in moments if moment.jobs >= SETTLED * games), None)
     if settled is None or moments[-1].jobs < games or moments[-1].calls == settled.calls:
-        raise RunError("the games that measure this machine were not all played; see --verbose")
+        raise RunError("cannot measure this machine: not all games of the measurement were played; see --verbose")
     last = moments[-1]
     calls = last.calls - settled.calls
     tables = [*folder.path.glob("*.parquet"), *folder.fine_tune.glob("*")]
     return MeasuredRun(
         games=games,
         calls=last.calls,
-        begin=moments[0].time - begun,
+        begin=moments[0].time - started,
         call=(last.time - settled.time) / calls,
         call_cpu=(last.cpu - settled.cpu) / calls,
         end=ended - last.time,

@@ -1,4 +1,4 @@
-"""How long a plan's games take: what is known of them, what is measured here, and what follows from both."""
+"""The forecast of how long a plan's games take, from earlier runs and measurements on this machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from runner.spec.datasets.shards import MAX_SHARDS
 from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
 
 Pair = tuple[float, float]
-"""From the shortest games to the longest."""
+"""A value for the shortest games and for the longest ones."""
 
 Tell = Callable[[str], None]
 
@@ -46,18 +46,18 @@ MOST_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """What the games are to be played by."""
+    """The machines and workers that a forecast is for."""
 
     workers: int = 1
     shards: int = 1
     cores: int | None = None
-    """The cores of all machines that play a shard; None: those of this machine."""
+    """The number of cores of all machines that play a shard; None for those of this machine."""
     like: str | None = None
-    """The run whose games and servers these are like."""
+    """The run whose games and servers are similar."""
     measure: float = SECONDS
-    """About how many seconds each measurement takes."""
+    """The approximate duration of each measurement in seconds."""
     start: float = 0.0
-    """Seconds that it takes to load the program, the spec and its dataset."""
+    """The seconds that loading the program, the spec and its dataset takes."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class BreakingPoints:
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a run takes, and what bounds it; pairs are from the shortest games to the longest."""
+    """The forecast of a run's duration and its limits; pairs are for the shortest and the longest games."""
 
     games: int
     workers: int
@@ -82,50 +82,50 @@ class Duration:
     prompt_tokens: Pair
     completion_tokens: Pair
     seconds: Pair
-    """From the command to its end. Shards each have a machine like this one, and are merged."""
+    """The seconds from the start of the command to its end, with one such machine for each shard, and their merge."""
     calls_per_second: float
-    """While games are played."""
+    """The rate while games are played."""
     tokens_per_second: float
     bottleneck: str
     bounds: tuple[Bound, ...]
-    """All limits, and how many calls a second each would allow, the lowest first."""
+    """All limits with the calls per second that each allows, the lowest first."""
     servers_known: bool
-    """Whether it is known how long servers take; else the run takes at least so long."""
+    """Whether the servers' latency is known; if not, the forecast is a lower bound."""
     cost_usd: Pair | None
     journal_bytes: float
     table_bytes: float
-    """Tables and fine-tune files."""
+    """The bytes of tables and fine-tune files."""
     free_bytes: int
-    """On the disk of the results."""
+    """The free bytes on the disk of the results."""
     memory_bytes: float
-    """Of each process: the most that this one had while it measured."""
+    """The bytes of memory of each process: the peak of this process during the measurement."""
     breaks: tuple[BreakingPoints, ...]
     """The limits that a larger run would reach, the nearest first."""
     measured: tuple[str, ...]
-    """What was measured, and where."""
+    """Sentences that describe the measurements."""
 
 
 @dataclass(frozen=True)
 class _Measurements:
     first: MeasuredRun
-    """A short run, to tell what each call takes at the end of a run from what is there once."""
+    """A short run, to separate the time per call at the end of a run from the fixed time."""
     one: MeasuredRun
-    """One process that plays."""
+    """A run in one process."""
     workers: MeasuredRun | None
     worker_count: int
     server: ServerOverhead | None
     live_share: float
-    """The share of calls that go to servers."""
+    """The share of calls that servers answer."""
 
     def costs(self, start: float, workers: int, cores: int) -> Costs:
-        """Return what a call costs; `start` is the time that it took to load the spec."""
-        played = self.workers or self.one
+        """Return the costs of a call; `start` is the time that loading the spec took."""
+        run = self.workers or self.one
         server = 0.0 if self.server is None else self.server.seconds * self.live_share
         end_call = max((self.one.end - self.first.end) / (self.one.calls - self.first.calls), 0.0)
         costs = Costs(
             core=self.one.call + server,
-            begin=start + played.begin,
-            end=max(played.end - end_call * played.calls, 0.0),
+            begin=start + run.begin,
+            end=max(run.end - end_call * run.calls, 0.0),
             end_call=end_call,
             merge=self.one.call + end_call,  # a merge plays all games again, from the journal
         )
@@ -136,50 +136,50 @@ class _Measurements:
         return replace(costs, cores=self.workers.call * scale + server / used, writer=self.workers.call_cpu)
 
 
-def duration_of(plan: Plan, results: Results, asked: PlayOptions, tell: Tell = lambda _: None) -> Duration:
-    """Predict how long a plan's games take. Some are played by `dummy` for that, in a folder that is deleted.
+def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell = lambda _: None) -> Duration:
+    """Predict how long a plan's games take, after playing some of them with `dummy` in a temporary folder.
 
     Raises:
-        UsageError: An option is out of range, or such a run cannot be predicted; `like` is no run like this one; what
-            is to play is not installed.
-        RunError: Nothing can be measured here, or the files of a run are damaged.
+        UsageError: an option is out of range, this kind of run cannot be predicted, `like` is not a similar run, or
+            an optional package is missing.
+        RunError: the measurement fails, or the files of a run are damaged.
     """
-    _check(plan, asked)
+    _check(plan, options)
     live = [name for name, settings in used_models(plan).items() if settings.called_live]
-    earlier = earlier_like(plan, results, asked.like) if live or asked.like is not None else None
-    known = known_games(plan, earlier)
+    earlier = earlier_like(plan, results, options.like) if live or options.like is not None else None
+    mean_games = known_games(plan, earlier)
     try:
         with scratch(results) as folder:
-            calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), asked.measure)
-            measured = _measure(calibration, asked.workers, live, known[1].groups, tell)
-            if not live and earlier is None:  # then the games that were played are like those of the run
+            calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure)
+            measured = _measure(calibration, options.workers, live, mean_games[1].groups, tell)
+            if not live and earlier is None:  # the measured games are the same as those of the run
                 played = replace(of_run(measured.one.folder, plan).games, games=plan.size)
-                known = (played, played)
+                mean_games = (played, played)
     except Interrupted:
-        raise Interrupted("interrupted while it measured; nothing was kept") from None
-    cores = asked.cores or cores_here()
+        raise Interrupted("interrupted during the measurement; nothing was saved") from None
+    cores = options.cores or cores_here()
     players = Players(
-        plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, asked.workers, asked.shards
+        plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, options.workers, options.shards
     )
-    costs = measured.costs(asked.start, asked.workers, cores)
-    low, high = (predict(games, costs, players) for games in known)
+    costs = measured.costs(options.start, options.workers, cores)
+    low, high = (predict(games, costs, players) for games in mean_games)
     journal = measured.one.journal_bytes if measured.server is None else measured.server.journal_bytes
     journal = journal if earlier is None else earlier.journal_bytes or journal
-    usd, free, last = _cost(plan, earlier), shutil.disk_usage(results.disk).free, known[1]
+    usd, free, longest = _cost(plan, earlier), shutil.disk_usage(results.disk).free, mean_games[1]
     pace = high.bounds[0].calls_per_second
-    disk = last.calls * (journal + measured.one.table_bytes)
-    breaks = _breaks(plan, last, games_within(DAY, last, costs, players), free / disk, usd)
+    disk = longest.calls * (journal + measured.one.table_bytes)
+    breaks = _breaks(plan, longest, games_within(DAY, longest, costs, players), free / disk, usd)
     return Duration(
-        games=plan.size, workers=asked.workers, shards=asked.shards, cores=cores,
+        games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
         calls=(low.calls, high.calls),
-        prompt_tokens=_sums(known, "prompt_tokens"),
-        completion_tokens=_sums(known, "completion_tokens"),
+        prompt_tokens=_sums(mean_games, "prompt_tokens"),
+        completion_tokens=_sums(mean_games, "completion_tokens"),
         seconds=(low.seconds, high.seconds),
         calls_per_second=pace,
-        tokens_per_second=pace * last.tokens / last.calls,
+        tokens_per_second=pace * longest.tokens / longest.calls,
         bottleneck=_bottleneck(high),
         bounds=tuple(high.bounds),
-        servers_known=not live or last.waited is not None,
+        servers_known=not live or longest.waited is not None,
         cost_usd=usd,
         journal_bytes=high.calls * journal,
         table_bytes=high.calls * measured.one.table_bytes,
@@ -193,63 +193,67 @@ def duration_of(plan: Plan, results: Results, asked: PlayOptions, tell: Tell = l
 def _measure(
     calibration: CalibrationRun, workers: int, live: list[str], use: Mapping[str, GroupUse], tell: Tell
 ) -> _Measurements:
-    """Measure what the prediction needs; `live` are the groups that servers answer."""
+    """Take the measurements for the prediction; `live` are the groups that servers answer."""
     tell("measuring what a call costs here, with games of the provider dummy")
-    one = calibration.play_one_process()
-    worker_count, many = min(workers, max(cores_here(), 2)), None
+    one_process = calibration.play_one_process()
+    worker_count, by_workers = min(workers, max(cores_here(), 2)), None
     is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
     if workers > 1 or is_on_ray:
         tell(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
-        many = calibration.play_workers(worker_count, one.call)
+        by_workers = calibration.play_workers(worker_count, one_process.call)
     server, share = None, 0.0
-    asked = {name: use[name] for name in live if name in use and use[name].calls > 0}
-    if asked:
+    live_use = {name: use[name] for name in live if name in use and use[name].calls > 0}
+    if live_use:
         tell("measuring what a server's answer costs on top")
-        group = max(asked, key=lambda name: asked[name].calls)
-        share = sum(one.calls for one in asked.values()) / sum(one.calls for one in use.values())
+        group = max(live_use, key=lambda name: live_use[name].calls)
+        share = sum(group_use.calls for group_use in live_use.values()) / sum(
+            group_use.calls for group_use in use.values()
+        )
         server = server_overhead(
             calibration.plan, calibration.results, group, words=calibration.words[group],
             prompt_tokens=use[group].prompt_tokens / use[group].calls,
         )  # fmt: skip
-    return _Measurements(calibration.first, one, many, worker_count, server, share)
+    return _Measurements(calibration.first, one_process, by_workers, worker_count, server, share)
 
 
-def _check(plan: Plan, asked: PlayOptions) -> None:
+def _check(plan: Plan, options: PlayOptions) -> None:
     for name in ("workers", "shards", "cores"):
-        count = getattr(asked, name)
+        count = getattr(options, name)
         if count is not None and count < 1:
-            raise UsageError(f"--{name} is a number from 1 on, and not {count}")
+            raise UsageError(f"--{name} must be at least 1, not {count}")
     is_on_ray = plan.spec.experiment.execution.engine == "ray"
-    key, most = ("workers", MAX_WORKERS) if is_on_ray else ("processes", MAX_PROCESSES)
-    if asked.workers > most:
-        other = "" if is_on_ray else f", and execution.workers {MAX_WORKERS:,} on Ray (execution.engine=ray)"
+    key, maximum = ("workers", MAX_WORKERS) if is_on_ray else ("processes", MAX_PROCESSES)
+    if options.workers > maximum:
+        alternative = "" if is_on_ray else f", and execution.workers {MAX_WORKERS:,} on Ray (execution.engine=ray)"
         raise UsageError(
-            f"--workers {asked.workers}: execution.{key} takes {most:,} at most{other}; or plan --shards N"
+            f"--workers {options.workers}: the maximum of execution.{key} is {maximum:,}{alternative}; or use --shards N"
         )
-    if asked.shards > MAX_SHARDS:
-        raise UsageError(f"--shards {asked.shards}: a run is played in {MAX_SHARDS:,} shards at most")
-    if not 0 < asked.measure <= MOST_SECONDS:
-        raise UsageError(f"--measure is a number of seconds up to {MOST_SECONDS:g}, and not {asked.measure:g}")
+    if options.shards > MAX_SHARDS:
+        raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}")
+    if not 0 < options.measure <= MOST_SECONDS:
+        raise UsageError(f"--measure must be a number of seconds up to {MOST_SECONDS:g}, not {options.measure:g}")
     if plan.shape is not None:
-        raise UsageError("how long trees take is not known; leave out rollouts.num_responses_per_timestep")
+        raise UsageError("cannot predict the duration of trees; remove rollouts.num_responses_per_timestep")
     if plan.debates is not None:
-        raise UsageError("how long it takes to judge another run's debates is not known; plan a run that plays")
+        raise UsageError("cannot predict the duration of judging another run's debates; plan a run that plays games")
     batched = [name for name, settings in used_models(plan).items() if settings.batched]
     if batched:
-        raise UsageError(f"models.{batched[0]}.batch: how long a batch takes is the provider's choice; plan without")
+        raise UsageError(f"models.{batched[0]}.batch: the duration of a batch is up to the provider; plan without it")
     check_engine(plan.spec.experiment.execution, asks=True)
     groups = len({point.group for point in plan.spec.dataset.datapoints})
-    if asked.shards > groups:
-        raise UsageError(f"--shards {asked.shards}: the dataset has {counted(groups, 'group')} to be dealt")
+    if options.shards > groups:
+        raise UsageError(
+            f"--shards {options.shards}: the dataset has only {counted(groups, 'group')}, each in one shard"
+        )
 
 
-def _sums(known: tuple[MeanGames, MeanGames], name: str) -> Pair:
-    low, high = (games.games * sum(getattr(use, name) for use in games.groups.values()) for games in known)
+def _sums(mean_games: tuple[MeanGames, MeanGames], name: str) -> Pair:
+    low, high = (games.games * sum(getattr(use, name) for use in games.groups.values()) for games in mean_games)
     return low, high
 
 
 def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
-    """Return the cost of the run, by the calls of an earlier run if there is one; None if a price is not known."""
+    """Return the cost of the run, by the calls of an earlier run if there is one; None if a price is unknown."""
     if earlier is not None:
         prices = {name: price_of(settings) for name, settings in used_models(plan).items()}
         total = 0.0
@@ -272,11 +276,12 @@ def _breaks(
     breaks = [
         BreakingPoints(
             "it takes more than a day", games_a_day,
-            "more of what bounds it (above); shards on more machines, where that is cores or the writer",
+            "increase the limit that is reached first (above); if that is the cores or the writer, use shards on more "
+            "machines",
         ),
         BreakingPoints(
             "the disk is full of journal, tables and fine-tune files", int(games_on_disk),
-            "--results on a larger disk; shards, each on its own; fine_tune=null, and `nip-run export` afterwards",
+            "use --results on a larger disk; shards on other machines; or fine_tune=null and `nip-run export` later",
         ),
     ]  # fmt: skip
     budget = plan.spec.experiment.budget
@@ -297,7 +302,7 @@ def _bottleneck(prediction: Prediction) -> str:
 
 
 def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: bool) -> Iterator[str]:
-    """Yield what was measured, and where, in sentences."""
+    """Yield sentences that describe the measurements."""
     if earlier is not None:
         in_flight = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"
         latency = earlier.games.latency or 0.0
@@ -307,8 +312,8 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
         )
     elif is_live:
         yield (
-            "how long servers take is not known: no run of this protocol by these models is here. Play a few games "
-            "(dataset.limit=20 --run-id pilot), and plan again with --like pilot"
+            "the latency of the servers is unknown: there is no run of this protocol with these models here. Play a "
+            "few games (dataset.limit=20 --run-id pilot), and plan again with --like pilot"
         )
     yield f"on this machine, {counted(measured.one.games, 'game')} by dummy: {1e3 * measured.one.call:.2f} ms a call"
     if measured.server is not None:
@@ -316,12 +321,12 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
     if measured.workers is not None:
         yield (
             f"{counted(measured.worker_count, 'worker')} and their writer, {counted(measured.workers.games, 'game')}: "
-            f"first game after {measured.workers.begin:.1f} s, {1e3 * measured.workers.call:.2f} ms a call, of which "
-            f"the writer used {1e3 * measured.workers.call_cpu:.2f} ms"
+            f"first game after {measured.workers.begin:.1f} s, {1e3 * measured.workers.call:.2f} ms a call, "
+            f"including {1e3 * measured.workers.call_cpu:.2f} ms for the writer"
         )
 
 
 def _peak_memory() -> float:
-    """Return bytes. The system counts in kilobytes, except for macOS."""
+    """Return the peak memory in bytes; the system reports kilobytes, except on macOS."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return float(peak if sys.platform == "darwin" else peak << 10)

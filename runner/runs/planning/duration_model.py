@@ -1,4 +1,4 @@
-"""How long a run takes, from what was measured: each limit allows so many calls a second, and the lowest one counts."""
+"""The model of a run's duration: each limit allows some number of calls per second, and the lowest limit counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_GAMES = 10**12
 
 @dataclass(frozen=True)
 class GroupUse:
-    """What a mean game asks of one model group."""
+    """The average use of one model group by a game."""
 
     calls: float
     prompt_tokens: float
@@ -29,7 +29,7 @@ class GroupUse:
 
 @dataclass(frozen=True)
 class Rate:
-    """What a server allows a model group in a minute; None: not known."""
+    """A server's limits for a model group per minute; None if unknown."""
 
     requests: float | None = None
     tokens: float | None = None
@@ -37,53 +37,53 @@ class Rate:
 
 @dataclass(frozen=True)
 class MeanGames:
-    """The games of a run, by their mean."""
+    """The average game of a run."""
 
     games: int
     groups: Mapping[str, GroupUse]
     steps: float
-    """Answers of a game that wait for each other."""
+    """The number of sequential answers in a game."""
     waited: float | None
-    """Seconds that a game waits for servers; None: not known."""
+    """The seconds that a game waits for servers; None if unknown."""
     longest: float | None
-    """Seconds that the slowest game waits for servers."""
+    """The seconds that the slowest game waits for servers."""
     latency: float | None
-    """Seconds of one call."""
+    """The seconds of one call."""
 
     @property
     def calls(self) -> float:
-        """Calls of a game."""
+        """The number of calls of a game."""
         return sum(use.calls for use in self.groups.values())
 
     @property
     def tokens(self) -> float:
-        """Tokens of a game."""
+        """The number of tokens of a game."""
         return sum(use.tokens for use in self.groups.values())
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a call takes of this machine, in seconds."""
+    """The time that a run takes on this machine, in seconds; per call unless stated otherwise."""
 
     core: float
-    """Of one process that does everything."""
+    """The time of a core if one process does everything."""
     begin: float
-    """From the start of the command to the first game."""
+    """The total time from the start of the command to the first game."""
     end: float
-    """From the last game to the end, however many calls there are."""
+    """The total time from the last game to the end that does not depend on the number of calls."""
     end_call: float
-    """From the last game to the end, for each call: tables, metrics, leaderboard."""
+    """The time per call from the last game to the end: tables, metrics, leaderboard."""
     cores: float | None = None
-    """Of all workers and their writer together, on all their cores; None: one process plays."""
+    """The time of all workers and their writer on all cores; None if one process plays."""
     writer: float | None = None
-    """Of the writer's core."""
+    """The time of the writer's core."""
     merge: float = 0.0
-    """Of the merge of shards."""
+    """The time of the merge of shards."""
 
 
 @dataclass(frozen=True)
 class Players:
-    """What plays, and how much at once."""
+    """The machines and limits that a run is played with."""
 
     concurrency: int
     rates: Mapping[str, Rate]
@@ -94,7 +94,7 @@ class Players:
 
 @dataclass(frozen=True)
 class Bound:
-    """A limit, and how fast the run would be if it were the only one."""
+    """A limit, and the speed of the run if it were the only limit."""
 
     name: str
     calls_per_second: float
@@ -103,15 +103,15 @@ class Bound:
 
 @dataclass(frozen=True)
 class Prediction:
-    """How long a run takes."""
+    """The predicted duration of a run."""
 
     calls: float
     play: float
-    """Seconds from the first game to the last."""
+    """The seconds from the first game to the last."""
     around: float
-    """Seconds before and after, with the merge of shards."""
+    """The seconds before and after the games, with the merge of shards."""
     bounds: Sequence[Bound]
-    """All limits, the lowest first."""
+    """All limits, lowest first."""
 
     @property
     def seconds(self) -> float:
@@ -119,17 +119,17 @@ class Prediction:
 
 
 def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
-    """Predict how long the games take. Each shard has a machine of its own, and the last one merges them all."""
-    part = -(-games.games // players.shards)
-    at_once = max(min(players.concurrency // players.shards, part), 1)
-    calls, whole = part * games.calls, games.games * games.calls
-    bounds = [*_rates(games, players, part), *_servers(games, at_once), *_machine(costs, players)]
+    """Predict how long the games take; each shard has its own machine, and the last one merges all shards."""
+    shard_games = -(-games.games // players.shards)
+    at_once = max(min(players.concurrency // players.shards, shard_games), 1)
+    calls, total_calls = shard_games * games.calls, games.games * games.calls
+    bounds = [*_rates(games, players, shard_games), *_servers(games, at_once), *_machine(costs, players)]
     if games.longest:
         bounds.append(Bound(LONGEST, calls / games.longest))
     bounds.sort(key=lambda bound: bound.calls_per_second)
-    merge = costs.merge * whole if players.shards > 1 else 0.0
+    merge = costs.merge * total_calls if players.shards > 1 else 0.0
     return Prediction(
-        whole,
+        total_calls,
         calls / bounds[0].calls_per_second,
         costs.begin + costs.end + costs.end_call * calls + merge,
         [replace(bound, calls_per_second=bound.calls_per_second * players.shards) for bound in bounds],
@@ -137,30 +137,30 @@ def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
 
 
 def games_within(seconds: float, games: MeanGames, costs: Costs, players: Players) -> int:
-    """Return how many games like these are played within this time."""
+    """Return how many such games can be played within this time."""
     return bisect_right(
         range(1, MOST_GAMES), seconds, key=lambda count: predict(replace(games, games=count), costs, players).seconds
     )
 
 
-def _rates(games: MeanGames, players: Players, part: int) -> Iterator[Bound]:
-    """Yield the rate limits of servers, which allow `BURST` of a minute at once; each shard has its share."""
+def _rates(games: MeanGames, players: Players, shard_games: int) -> Iterator[Bound]:
+    """Yield the rate limits of servers, which allow a burst of `BURST` minutes at once; each shard has its share."""
     for group, rate in players.rates.items():
         use = games.groups.get(group, GroupUse(0, 0, 0))
         for unit, limit, used in (("requests", rate.requests, use.calls), ("tokens", rate.tokens, use.tokens)):
             if limit is None:
                 continue
             share = limit / players.shards
-            seconds = (part * used - share * BURST) / share * MINUTE
+            seconds = (shard_games * used - share * BURST) / share * MINUTE
             if seconds > 0:
-                yield Bound(RATE, part * games.calls / seconds, f"{group}: {limit:,.0f} {unit} a minute")
+                yield Bound(RATE, shard_games * games.calls / seconds, f"{group}: {limit:,.0f} {unit} a minute")
 
 
 def _servers(games: MeanGames, at_once: int) -> Iterator[Bound]:
-    """Yield the limit of servers by Little's law: the calls in flight over the seconds of a call."""
+    """Yield the limit of servers by Little's law: calls in flight divided by the seconds of a call."""
     if not games.waited or not games.latency:
         return
-    together = games.calls / games.steps  # the calls that a game makes at once
+    together = games.calls / games.steps  # the number of concurrent calls of a game
     seconds = max(games.waited / games.steps, games.latency * together)
     yield Bound(SERVERS, at_once * together / seconds, f"{at_once} at once, {games.latency:.2f} s a call")
 

@@ -1,4 +1,4 @@
-"""What the games of an earlier run were like: calls, tokens, and how long they waited for servers."""
+"""The statistics of an earlier run's games: calls, tokens, and the time that they waited for servers."""
 
 from __future__ import annotations
 
@@ -27,85 +27,87 @@ FROM completions c JOIN (
 WHERE c.latency_ms IS NOT NULL GROUP BY ALL
 """
 _CHAINS = """
-WITH known AS (FROM completions UNION ALL BY NAME SELECT NULL::INTEGER AS vote WHERE false),
+WITH all_calls AS (FROM completions UNION ALL BY NAME SELECT NULL::INTEGER AS vote WHERE false),
 votes AS (
     SELECT rollout_id, round, agent, vote, sum(latency_ms) / 1000 AS seconds, count(*) AS calls
-    FROM known WHERE latency_ms IS NOT NULL GROUP BY ALL
+    FROM all_calls WHERE latency_ms IS NOT NULL GROUP BY ALL
 ),
 steps AS (SELECT rollout_id, round, max(seconds) AS seconds, max(calls) AS calls FROM votes GROUP BY ALL),
 games AS (SELECT rollout_id, sum(seconds) AS seconds, sum(calls) AS calls FROM steps GROUP BY ALL)
 SELECT count(*), avg(seconds), max(seconds), avg(calls) FROM games
 """
-"""Speakers of a round, and votes, are asked at once; what is asked again, after what it follows."""
+"""The query for sequences of calls: speakers of a round and votes run concurrently, retries one after the other."""
 
 _ALLOWS = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) a minute")
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run's games, and what they took of the disk."""
+    """The statistics of a run's games, with their size on disk."""
 
     run_id: str
     games: MeanGames
     answer_bytes: Mapping[str, float]
-    """Of an answer of each model group, its reasoning included."""
+    """The bytes of an answer of each model group, including its reasoning."""
     journal_bytes: float
-    """Of an answer, in the journal."""
+    """The bytes of an answer in the journal."""
     rates: Mapping[str, Rate]
-    """What its servers said that they allow."""
+    """The rate limits that its servers reported."""
     in_flight: float | None
-    """Calls that waited for an answer, on average over the run."""
+    """The average number of calls in flight over the run."""
 
 
 def earlier_like(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
-    """The run that is named; else this spec's own, where it was played; else the newest with the same rules and models.
+    """Return the run `like`, or else the spec's own run, or else the newest run with the same rules and models.
+
+    Return None if there is no such run.
 
     Raises:
-        UsageError: the run that is named is not there, not finished, or plays other rules.
+        UsageError: the run `like` does not exist, is not finished, or plays another protocol.
         RunError: its files are damaged.
     """
     if like is not None:
         folder = results.find(like)
-        wrong = _wrong(folder.manifest(), plan)
-        if wrong is not None:
-            raise UsageError(f"--like {like}: {wrong}")
+        problem = _mismatch(folder.manifest(), plan)
+        if problem is not None:
+            raise UsageError(f"--like {like}: {problem}")
         return of_run(folder, plan)
-    own = results.run(plan.run_id)
-    if own.manifest_path.is_file() and _wrong(own.manifest(), plan) is None:
-        return of_run(own, plan)
+    own_run = results.run(plan.run_id)
+    if own_run.manifest_path.is_file() and _mismatch(own_run.manifest(), plan) is None:
+        return of_run(own_run, plan)
     models = _models(plan)
-    alike = [
+    similar = [
         (manifest.started_at, folder.run_id, folder)
         for folder in results.runs()
-        if _wrong(manifest := folder.manifest(), plan) is None and _models_of(manifest) == models
+        if _mismatch(manifest := folder.manifest(), plan) is None and _models_of(manifest) == models
     ]
-    return of_run(max(alike, key=lambda one: one[:2])[-1], plan) if alike else None
+    return of_run(max(similar, key=lambda entry: entry[:2])[-1], plan) if similar else None
 
 
-def _wrong(manifest: Manifest, plan: Plan) -> str | None:
-    """Why a run says nothing of a plan's games."""
+def _mismatch(manifest: Manifest, plan: Plan) -> str | None:
+    """Return why a run is not comparable to a plan's games, or None if it is."""
     if manifest.status not in PLAYED:
-        return f"run {manifest.run_id} is {manifest.status}; its games are known once it is done"
+        return f"run {manifest.run_id} is {manifest.status}; finish it first"
     if manifest.protocol != plan.spec.protocol.name:
-        return f"run {manifest.run_id} plays {manifest.protocol}, and this spec {plan.spec.protocol.name}"
+        return f"run {manifest.run_id} plays {manifest.protocol}, but this spec plays {plan.spec.protocol.name}"
     if not manifest.completions:
         return f"run {manifest.run_id} has no calls"
     return None
 
 
 def of_run(folder: RunFolder, plan: Plan) -> EarlierRun:
-    """What a finished run's tables, journal and log say of a plan's games.
+    """Return the statistics of a finished run for a plan, from its tables, journal and log.
 
     Raises:
-        RunError: they are damaged.
+        RunError: a file is damaged.
     """
     tables = {name: folder.intact_table(name) for name in ("rollouts", "completions")}
     groups: dict[str, Counter[str]] = defaultdict(Counter)
-    known = set(plan.spec.protocol.agent_names)
+    agent_names = set(plan.spec.protocol.agent_names)
     calls = seconds = 0.0
     for agent, swapped, count, prompt, completion, waited, size in read_tables(_AGENTS, tables, {}):
-        if agent not in known:
-            raise RunError(f"{folder.path} has an agent {agent!r} that this spec has not; name another run with --like")
+        if agent not in agent_names:
+            raise RunError(f"{folder.path} has an agent {agent!r} that this spec lacks; name another run with --like")
         use = groups[plan.groups(swapped=swapped)[agent]]
         use.update(calls=count, prompt=prompt or 0, completion=completion or 0, said=size or 0)
         calls, seconds = calls + count, seconds + waited
@@ -113,16 +115,16 @@ def of_run(folder: RunFolder, plan: Plan) -> EarlierRun:
     if not calls or not games:
         raise RunError(f"{folder.path} has no answers; name another run with --like")
     uses = {
-        name: GroupUse(one["calls"] / games, one["prompt"] / games, one["completion"] / games)
-        for name, one in groups.items()
+        name: GroupUse(counts["calls"] / games, counts["prompt"] / games, counts["completion"] / games)
+        for name, counts in groups.items()
     }
     journal = folder.journal.stat().st_size if folder.journal.is_file() else 0
     return EarlierRun(
         folder.run_id,
         MeanGames(plan.size, uses, steps, waits, longest, seconds / calls),
-        {name: one["said"] / one["calls"] for name, one in groups.items()},
+        {name: counts["said"] / counts["calls"] for name, counts in groups.items()},
         journal / calls,
-        _allowed(folder),
+        _reported_rates(folder),
         _in_flight(folder.manifest(), seconds),
     )
 
@@ -143,12 +145,12 @@ def _in_flight(manifest: Manifest, seconds: float) -> float | None:
     return seconds / took.total_seconds() if took.total_seconds() > 0 else None
 
 
-def _allowed(folder: RunFolder) -> dict[str, Rate]:
-    """The rates that servers said they allow, the last one of each, by the run's log."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+def _reported_rates(folder: RunFolder) -> dict[str, Rate]:
+    """Return the last rate limits that servers reported, from the run's log."""
+    rates_by_group: dict[str, dict[str, float]] = defaultdict(dict)
     with suppress(OSError), open_to_read(folder.log) as file:
         for line in file:
-            said = _ALLOWS.search(line)
-            if said is not None:
-                found[said[1].decode("utf-8", "replace")][said[3].decode()] = float(said[2])
-    return {group: Rate(rates.get("requests"), rates.get("tokens")) for group, rates in found.items()}
+            match = _ALLOWS.search(line)
+            if match is not None:
+                rates_by_group[match[1].decode("utf-8", "replace")][match[3].decode()] = float(match[2])
+    return {group: Rate(rates.get("requests"), rates.get("tokens")) for group, rates in rates_by_group.items()}

@@ -1,4 +1,4 @@
-"""What is known of games before they are played: the games of an earlier run, or the shortest and the longest."""
+"""The estimate of games before they are played, from an earlier run or from the shortest and longest games."""
 
 from __future__ import annotations
 
@@ -41,23 +41,26 @@ def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, Mean
 
 
 def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:
-    """Return the words of an answer of each model group: as in the earlier run, else as agents are asked to write."""
+    """Return the number of words in an answer of each model group, by the earlier run or by the agents' word limits."""
     if earlier is not None:
         return {group: max(round(size / WORD_BYTES), 1) for group, size in earlier.answer_bytes.items()}
-    asked: dict[str, list[int]] = {}
+    word_limits: dict[str, list[int]] = {}
     for agent in plan.spec.experiment.agents.values():
-        asked.setdefault(agent.model, []).append(agent.max_response_words)
-    return {group: round(sum(words) / len(words)) for group, words in asked.items()}
+        word_limits.setdefault(agent.model, []).append(agent.max_response_words)
+    return {group: round(sum(limits) / len(limits)) for group, limits in word_limits.items()}
 
 
 def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
-    """Return what all servers of each group allow: by the spec, else as they said in the earlier run."""
-    found = {}
+    """Return the rate limits of all servers of each group, by the spec or as reported in the earlier run."""
+    rates = {}
     for group, settings in used_models(plan).items():
         if not settings.called_live:
             continue
-        said = Rate() if earlier is None else earlier.rates.get(group, Rate())
-        requests, tokens = settings.requests_per_minute or said.requests, settings.tokens_per_minute or said.tokens
-        many = len(settings.base_url) if isinstance(settings.base_url, tuple) else 1
-        found[group] = Rate(requests and requests * many, tokens and tokens * many)
-    return found
+        reported = Rate() if earlier is None else earlier.rates.get(group, Rate())
+        requests, tokens = (
+            settings.requests_per_minute or reported.requests,
+            settings.tokens_per_minute or reported.tokens,
+        )
+        servers = len(settings.base_url) if isinstance(settings.base_url, tuple) else 1
+        rates[group] = Rate(requests and requests * servers, tokens and tokens * servers)
+    return rates

@@ -1,4 +1,4 @@
-"""A run, overrides and a choice of verdicts into the specs that have its debates judged again."""
+"""Builds the specs that judge a run's debates again, from the run, overrides and a choice of verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIX = "-rejudged"
 LONGEST_NAME = 80
 
 WhichVerdicts = Literal["last", "each"]
-"""Where the first judge decided, or had its last chance to; or at every turn up to there in which it might have."""
+"""`last`: one verdict, where the first judge decided or had its last chance; `each`: one for every such turn so far."""
 
 
 def rejudge_specs(
@@ -27,41 +27,45 @@ def rejudge_specs(
     find_run: FindRun,
     find_component: FindComponent,
 ) -> list[Spec]:
-    """The specs that have a run's debates judged, one for each point of a sweep in the overrides.
+    """Return the specs that judge a run's debates, one for each point of a sweep in the overrides.
 
     Raises:
-        UsageError: it is a training run; or an override is of what judging again leaves out.
-        SpecError: with everything that is wrong.
+        UsageError: the run is a training run or a shard, or an override is for something that judging does not use.
+        SpecError: the specs have mistakes; all of them are listed.
     """
     manifest = folder.manifest()
     if manifest.shard is not None:
         raise UsageError(
-            f"{manifest.run_id} is one of {manifest.shard.of} shards of a run: merge them, and judge that again"
+            f"{manifest.run_id} is one of {manifest.shard.of} shards of a run: merge them, and judge the merged run"
         )
     if manifest.is_training_run:
         raise UsageError(
-            f"{manifest.run_id} is a training run, whose games are in runs of their own: judge one of those again, "
+            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of those instead, "
             f"such as {manifest.run_id}-i0"
         )
     _check(overrides)
-    specs = load_all(_written(folder, verdict), overrides, find_run, find_component, tree=OwnTree.of(folder.spec))
+    specs = load_all(_spec_content(folder, verdict), overrides, find_run, find_component, tree=OwnTree.of(folder.spec))
     if any(spec.rejudged is None for spec in specs):
-        raise UsageError("rejudge.run is the run that is named already; leave it out of the overrides")
+        raise UsageError("rejudge.run is set by the command's argument; remove it from the overrides")
     return specs
 
 
 def _check(overrides: Overrides) -> None:
-    """Refuse what goes into a key that judging again leaves out, in words that say so."""
-    for word in [overrides] if isinstance(overrides, str) else overrides:
-        key = str(word).lstrip("+~").partition("=")[0]
+    """Check that no override is for a key that judging does not use.
+
+    Raises:
+        UsageError: an override is.
+    """
+    for override in [overrides] if isinstance(overrides, str) else overrides:
+        key = str(override).lstrip("+~").partition("=")[0]
         if key.partition(".")[0] in ("training", "fine_tune"):
-            raise UsageError(f"{word}: nothing is trained where debates are judged again; leave it out")
+            raise UsageError(f"{override}: judging debates again trains nothing; remove this override")
         if key.startswith("until."):
-            raise UsageError(f"{word}: the first run's `until` is not this one's; give it whole: until={{...}}")
+            raise UsageError(f"{override}: `until` is not copied from the first run; give all of it: until={{...}}")
 
 
-def _written(folder: RunFolder, verdict: WhichVerdicts) -> Mapping[str, Any]:
-    """What a spec file says that has a run's debates judged again."""
+def _spec_content(folder: RunFolder, verdict: WhichVerdicts) -> Mapping[str, Any]:
+    """Return the content of the spec that judges a run's debates again."""
     path = folder.path.absolute()
     saved = load_saved(folder.spec).experiment
     name = saved.name if saved.rejudge is not None else saved.name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
