@@ -84,7 +84,7 @@ def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> No
     assert {len(plays) for plays in scores.values()} == {2}
     found = planned(tmp_path, "--detect", "0.3", "--from", "blocks")["variance"]
     assert (found["by_chance"], found["split"]) == (0, False)
-    assert "played each datapoint once" in found["source"]
+    assert "the run has only one repeat" in found["source"]
     means = [fmean(plays) for plays in scores.values()]
     furthest = max(fmean(means), 1 - fmean(means))
     assert found["fixed"] == pytest.approx(2 * with_one_more(variance(means), len(means), furthest))
@@ -144,9 +144,9 @@ def test_people_are_told_what_the_dataset_could_show(folder: Path) -> None:
     ("words", "message"),
     [
         ((), "nothing to plan: add --detect D"),
-        (("--detect", "5"), "is a share between 0 and 1, such as 0.05, and not 5"),
+        (("--detect", "5"), "must be between 0 and 1, such as 0.05, not 5"),
         (("--detect", "0.1", "--from", "none"), "no run 'none'"),
-        (("--detect", "0.1", "--from", "s1", "s2", "s1"), "from one run, or from two"),
+        (("--detect", "0.1", "--from", "s1", "s2", "s1"), "from one run or from two"),
         (("--detect", "0.1", "--from", "s1", "--against", "s2"), "not allowed with argument"),
     ],
 )

@@ -103,7 +103,7 @@ def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_dif
         ),
         (
             ("--workers", "4097", "execution.engine=ray", "execution.workers=2"),
-            "--workers 4097: the maximum of execution.workers is 4,096; or use --shards N",
+            "--workers 4097: the maximum of execution.workers is 4,096; or --shards N",
         ),
         (("--shards", "10001"), "--shards 10001: the maximum is 10,000"),
         (("--shards", "13"), "--shards 13: the dataset has only 12 groups"),

@@ -128,27 +128,27 @@ def all_edited(parts: Parts) -> None:
 Spoil = Callable[[Parts], object]
 
 WRONG: dict[str, tuple[Spoil, str]] = {
-    "missing": (lambda p: p.without(2), "missing: 2/3, which has not begun here"),
-    "two missing": (lambda p: p.without(1, 3), "missing: 1/3, 3/3, which have not"),
+    "missing": (lambda p: p.without(2), "missing: 2/3; play the missing shards"),
+    "two missing": (lambda p: p.without(1, 3), "missing: 1/3, 3/3; play the missing shards"),
     "in another part's folder": (
         lambda p: p.part(2).rename(p.run / "shards/3-of-4"),
-        r"shard 2/3 \(.*\) stands in the folder of shard 3/4; give it the name 2-of-3",
+        r"shard 2/3 \(.*\) is in the folder of shard 3/4; rename the folder to 2-of-3",
     ),
     "dataset edited": (
         lambda p: edit(p.part(2) / "inputs/dataset.jsonl", ("returns x", "returns y")),
-        r"shard 2/3 \(.*other inputs, or they were edited since: inputs/dataset.jsonl",
+        r"shard 2/3 \(.*other inputs, or they were edited later: inputs/dataset.jsonl",
     ),
     "prompt edited": (
         lambda p: (p.part(2) / "inputs/prompts/prover.jinja").write_text("Say yes.", "utf-8"),
-        r"edited since: inputs/prompts/prover.jinja",
+        r"edited later: inputs/prompts/prover.jinja",
     ),
     "protocol edited": (
         lambda p: edit(p.part(2) / "inputs/protocol.yaml", ("name: ", "name:  ")),
-        r"edited since: inputs/protocol.yaml",
+        r"edited later: inputs/protocol.yaml",
     ),
     "an input gone": (
         lambda p: (p.part(2) / "inputs/prompts/prover.jinja").unlink(),
-        r"edited since: inputs/prompts/prover.jinja",
+        r"edited later: inputs/prompts/prover.jinja",
     ),
     "the specs of all edited": (all_edited, "its spec.yaml or inputs/ are not what was played"),
     "spec damaged": (lambda p: (p.part(2) / "spec.yaml").write_text("[", "utf-8"), "its spec cannot be read"),
@@ -159,16 +159,16 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "journal cut": (
         lambda p: cut(p.part(2) / "journal.jsonl", 2),
-        r"its journal has \d+ records, and had \d+ when the shard ended",
+        r"its journal has \d+ records, but had \d+ when the shard ended",
     ),
     "journal damaged": (lambda p: flip(p.part(2) / "journal.jsonl"), "shard 2/3 .* damaged at byte"),
     "journal gone": (lambda p: (p.part(2) / "journal.jsonl").unlink(), "its journal is missing"),
-    "journal empty": (lambda p: (p.part(2) / "journal.jsonl").write_bytes(b""), "does not begin as one"),
+    "journal empty": (lambda p: (p.part(2) / "journal.jsonl").write_bytes(b""), "has no valid first record"),
     "journal of another shard": (
         lambda p: shutil.copy(p.part(1) / "journal.jsonl", p.part(2) / "journal.jsonl"),
-        r"shard 2/3 \(.*: its journal is that of shard 1/3",
+        r"shard 2/3 \(.*: its journal belongs to shard 1/3",
     ),
-    "an answer to another shard's datapoint": (with_foreign_answer, r"answers of other shards' datapoints \(p0\)"),
+    "an answer to another shard's datapoint": (with_foreign_answer, r"answers for datapoints of other shards \(p0\)"),
     "interrupted": (lambda p: says(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume it"),
     "killed": (lambda p: says(p.part(2), status="running"), r"is not finished \(interrupted\); resume it"),
     "failed": (
@@ -177,16 +177,16 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "games lost": (
         lambda p: says(p.part(2), status="incomplete", transport_failed=1),
-        "1 rollouts were lost in transport, in shard 2/3, and rollouts.max_transport_failed allows a share of 0",
+        "1 rollouts were lost in transport, in shard 2/3, but rollouts.max_transport_failed allows only a share of 0",
     ),
     "manifest damaged": (
         lambda p: (p.part(2) / "manifest.json").write_text("{", "utf-8"), "2-of-3 cannot be read as a part: .*damaged"
     ),
     "manifest of a newer nip-run": (lambda p: says(p.part(2), format=99), "written by a newer nip-run"),
-    "of another seed": (lambda p: p.put(p.played("2/3", "seed=8")), "of another run, .*: these keys differ: seed"),
+    "of another seed": (lambda p: p.put(p.played("2/3", "seed=8")), "another run, .*: these keys differ: seed"),
     "of another play of the spec": (
         lambda p: p.put(played(p.spec, p.elsewhere, shard="2/3", run_id="other").folder.path),
-        r"shard 2/3 \(.*\) is of another run, other, a play of the same spec by itself",
+        r"shard 2/3 \(.*\) belongs to other, another run of the same spec",
     ),
     "of an edited spec": (
         lambda p: p.put(p.played("2/3", "agents.prover.max_response_words=7")),
@@ -194,15 +194,15 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "of another number of shards": (
         lambda p: shutil.copytree(p.played("2/4"), p.run / "shards/2-of-4"),
-        r"shard 2/4 \(.*\) is one of 4 shards, and the others of 3",
+        r"shard 2/4 \(.*\) is one of 4 shards, but the others are of 3",
     ),
     "with more plays": (
         lambda p: p.put(p.played("2/3", "rollouts.per_datapoint=2")),
-        r"another spec than the others: rollouts.per_datapoint \(2, elsewhere 1\)",
+        r"a different spec: rollouts.per_datapoint \(2, elsewhere 1\)",
     ),
     "with other fine-tune files": (
         lambda p: p.put(p.played("2/3", "fine_tune={}")),
-        r"another spec than the others: fine_tune",
+        r"a different spec: fine_tune",
     ),
     "journal of another run": (
         lambda p: shutil.copy(p.played("2/3", "seed=9") / "journal.jsonl", p.part(2) / "journal.jsonl"),
@@ -212,7 +212,7 @@ WRONG: dict[str, tuple[Spoil, str]] = {
         lambda p: shutil.copy(
             played(p.spec, p.elsewhere).folder.path / "journal.jsonl", p.part(2) / "journal.jsonl"
         ),
-        r"its journal is that of the whole run",
+        r"its journal belongs to the whole run",
     ),
     "a line of another play": (
         lambda p: append(p.part(2) / "journal.jsonl", cut(p.played("2/3") / "journal.jsonl", 1)),
@@ -242,14 +242,14 @@ def test_a_part_that_is_there_twice_is_refused(parts: Parts) -> None:
     copy = parts.elsewhere / "3-of-3"
     shutil.copytree(parts.part(3), copy)
     said = parts.problems(copy)
-    assert "shard 3/3 is there 2 times" in said
+    assert "shard 3/3 exists 2 times" in said
     assert str(copy) in said
 
 
 def test_a_part_that_is_being_played_is_refused(parts: Parts) -> None:
     says(parts.part(2), status="running")
     with locked(parts.part(2) / ".lock", "it"):
-        assert "is being played" in parts.problems()
+        assert "is still running" in parts.problems()
 
 
 def test_a_folder_without_a_part_is_refused(parts: Parts) -> None:

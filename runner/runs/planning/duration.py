@@ -226,7 +226,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
     if options.workers > maximum:
         alternative = "" if is_on_ray else f", and execution.workers {MAX_WORKERS:,} on Ray (execution.engine=ray)"
         raise UsageError(
-            f"--workers {options.workers}: the maximum of execution.{key} is {maximum:,}{alternative}; or use --shards N"
+            f"--workers {options.workers}: the maximum of execution.{key} is {maximum:,}{alternative}; or --shards N"
         )
     if options.shards > MAX_SHARDS:
         raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}")

@@ -1,8 +1,8 @@
-"""How many datapoints and repeats it takes to see a difference, and what they would cost.
+"""The number of datapoints and repeats that detect a difference, and their cost.
 
-Two systems are compared on the same datapoints, by the differences of their group scores; the variance of those is
-taken from earlier runs, or is the most that there may be. Few groups may all agree by chance: to those that were seen
-one more is added, as far out as a group may be. The rest is the power formula of
+Two systems are compared on the same datapoints by the differences of their group scores. The variance of these
+differences is taken from earlier runs, or else is the largest possible one. Since a few groups may all agree by chance,
+one hypothetical group with the most extreme score is added to the observed groups. The rest is the power formula of
 `runner.statistics.variance_components`.
 """
 
@@ -36,33 +36,33 @@ from runner.statistics.variance_components import (
 )
 
 REPEATS = (1, 2, 3, 5, 10)
-"""The numbers of repeats that are planned for, beside the spec's own."""
+"""The numbers of repeats in the plan, in addition to the spec's own number."""
 _GAMES = """
-WITH known AS (
+WITH all_rollouts AS (
     FROM rollouts
     UNION ALL BY NAME SELECT NULL::BOOLEAN AS swapped, NULL::BOOLEAN AS stances_exchanged WHERE false
 )
-SELECT datapoint_id, stance, swapped, stances_exchanged, correct FROM known WHERE correct IS NOT NULL
+SELECT datapoint_id, stance, swapped, stances_exchanged, correct FROM all_rollouts WHERE correct IS NOT NULL
 """
-"""Runs of 0.1.0 do not say which play of a block a game is, since there were no blocks."""
+"""The query for the scores of games. Tables of 0.1.0 lack the columns on blocks, which did not exist then."""
 
 
 @dataclass(frozen=True)
 class VarianceOfDifference:
-    """The variance of the difference of two systems' scores on a group, by the repeats that are still to be played."""
+    """The variance of the difference of two systems' scores on a group, as a function of the repeats to play."""
 
     fixed: float
-    """What more repeats do not lower."""
+    """The part that more repeats do not reduce."""
     by_chance: float
-    """What one repeat adds, and more repeats share."""
+    """The part that is divided by the number of repeats."""
     source: str
-    """Where it is from, in words."""
+    """The description of the source of these values."""
     split: bool = True
-    """Whether it is known what repeats are good for; else all counts as fixed."""
+    """Whether the two parts are known separately; if not, all of the variance counts as fixed."""
     groups: int | None = None
-    """In how many groups it was seen; None where nothing is known."""
+    """The number of groups that it was estimated from; None if it was not estimated."""
     uncertainty: tuple[float, float] | None = None
-    """By which factors it may be off, since these are few (95 %)."""
+    """The 95 % interval of the factor between the true variance and the estimate."""
 
     def of(self, repeats: int) -> float:
         return self.fixed + self.by_chance / repeats
@@ -70,7 +70,7 @@ class VarianceOfDifference:
 
 @dataclass(frozen=True)
 class Needed:
-    """What it takes with so many repeats of each datapoint: games, calls and cost of one run of the spec."""
+    """The datapoints, games, calls and cost of one run of the spec that a number of repeats needs."""
 
     repeats: int
     groups: int
@@ -78,27 +78,27 @@ class Needed:
     games: int
     calls: tuple[int, int]
     cost_usd: tuple[float, float] | None
-    """None where a price is unknown."""
+    """The lowest and highest cost; None if a price is unknown."""
     fits: bool
-    """Whether the dataset has so many."""
+    """Whether the dataset has enough datapoints."""
     smallest_difference: float | None
-    """What all of the dataset could show with so many repeats; None: nothing."""
+    """The smallest difference that the full dataset detects with these repeats; None if it detects none."""
 
 
 @dataclass(frozen=True)
 class SampleSize:
-    """What it takes to see a difference, at a power of 80 % and a level of 5 %."""
+    """The sample sizes that detect a difference, with a power of 80 % at a level of 5 %."""
 
     detect: float
     variance: VarianceOfDifference
     datapoints: int
-    """Those that there are, and that the other run has too."""
+    """The number of datapoints in the dataset that the run to compare with, if any, also has."""
     groups: int
     rows: tuple[Needed, ...]
 
     @property
     def cheapest(self) -> Needed | None:
-        """Of those that the dataset is large enough for, the one with the fewest games."""
+        """The row with the fewest games among those that the dataset is large enough for."""
         return min((row for row in self.rows if row.fits), key=lambda row: row.games, default=None)
 
 
@@ -107,33 +107,33 @@ def sample_size_of(
 ) -> SampleSize:
     """Plan for a difference of `detect`, such as 0.05 for five points.
 
-    `from_runs` are an earlier run of a system like this, or two that are to be compared; `against` is a run that this
-    one is compared with, and that is not played again. Names are ids of runs, the start of one, or folders.
+    `from_runs` has an earlier run of a similar system, or two runs to compare. `against` is a finished run to compare
+    with, which is not played again. Names are run ids, prefixes of them, or folders.
 
     Raises:
-        UsageError: what is asked is out of bounds, or a run is not there, not finished, or on other datapoints.
+        UsageError: an argument is out of range, or a run does not exist, is not finished, or has other datapoints.
         RunError: the files of a run are damaged.
     """
     if not 0 < detect < 1:
-        raise UsageError(f"a difference to detect is a share between 0 and 1, such as 0.05, and not {detect:g}")
+        raise UsageError(f"the difference to detect must be between 0 and 1, such as 0.05, not {detect:g}")
     if from_runs and against is not None:
-        raise UsageError("give the runs that the variance is from, or the one to compare with; not both")
+        raise UsageError("give either the runs to take the variance from or the run to compare with, not both")
     if len(from_runs) > 2:
-        raise UsageError(f"the variance is from one run, or from two that are to be compared; {len(from_runs)} given")
+        raise UsageError(f"the variance comes from one run or from two runs to compare, but {len(from_runs)} are given")
     if plan.shape is not None:
-        raise UsageError("a tree's samples are not independent games; leave out rollouts.num_responses_per_timestep")
+        raise UsageError("a tree's samples are not independent games; remove rollouts.num_responses_per_timestep")
     points = list(plan.spec.dataset.datapoints)
     if against is not None:
-        other = results.find(against)
-        theirs = scores_of_run(other, plan, f"run {against}")
-        points = [point for point in points if theirs.score(point) is not None]
-        variance = _against(other)
+        other_run = results.find(against)
+        other_scores = scores_of_run(other_run, plan, f"run {against}")
+        points = [point for point in points if other_scores.score(point) is not None]
+        variance = _variance_against(other_run)
     else:
-        variance = _from([results.find(name) for name in from_runs])
+        variance = _variance_from_runs([results.find(name) for name in from_runs])
     groups = len(grouped(points))
-    # Where it is not known what repeats are good for, a table of them would say that they are good for nothing.
-    known = (*REPEATS, plan.spec.experiment.rollouts.per_datapoint) if variance.split else (1,)
-    rows = tuple(_row(plan, detect, variance, repeats, groups) for repeats in sorted(set(known)))
+    # If the variance is not split, rows for more repeats would wrongly show that repeats do not help.
+    repeat_counts = (*REPEATS, plan.spec.experiment.rollouts.per_datapoint) if variance.split else (1,)
+    rows = tuple(_row(plan, detect, variance, repeats, groups) for repeats in sorted(set(repeat_counts)))
     return SampleSize(detect, variance, len(points), groups, rows)
 
 
@@ -142,17 +142,17 @@ def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int
     needed = groups_needed(detect, variance.of(repeats), step)
     experiment = plan.spec.experiment
     rollouts = replace(experiment.rollouts, per_datapoint=1)
-    once = plan.with_spec(replace(plan.spec, experiment=replace(experiment, rollouts=rollouts)))
-    of_group = len(plan.spec.dataset.datapoints) / len(grouped(plan.spec.dataset.datapoints))
-    points = round(needed * of_group)
+    single_repeat_plan = plan.with_spec(replace(plan.spec, experiment=replace(experiment, rollouts=rollouts)))
+    points_per_group = len(plan.spec.dataset.datapoints) / len(grouped(plan.spec.dataset.datapoints))
+    points = round(needed * points_per_group)
     share = points / len(plan.spec.dataset.datapoints) * repeats
-    priced = estimates(once)
+    priced = estimates(single_repeat_plan)
     costs = [row.cost_usd for row in priced if row.cost_usd is not None]
     return Needed(
         repeats,
         needed,
         points,
-        round(once.size * share),
+        round(single_repeat_plan.size * share),
         (round(sum(row.calls[0] for row in priced) * share), round(sum(row.calls[1] for row in priced) * share)),
         (sum(low for low, _ in costs) * share, sum(high for _, high in costs) * share)
         if len(costs) == len(priced)
@@ -162,90 +162,94 @@ def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int
     )
 
 
-def _from(runs: Sequence[RunFolder]) -> VarianceOfDifference:
-    """Of two systems like the one run, or of the two."""
+def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
+    """Return the variance from the given runs: of two systems like the one run, or of the two runs."""
     if not runs:
         return VarianceOfDifference(
             UNKNOWN, 0.0,
-            "nothing is known: two independent runs, each with the most that a share can vary (0.25 + 0.25); --from "
-            "RUN says more",
+            "no run is given, so this is the largest possible variance, for two independent runs (0.25 + 0.25); use "
+            "--from RUN for a better estimate",
             split=False,
         )  # fmt: skip
     if len(runs) == 2:
-        return _paired(*runs)
+        return _paired_variance(*runs)
     (run,) = runs
     scores = _scores(run)
     split, name, groups = scores.split(), run.run_id, len(scores.groups)
     if split is None:
-        return _of_one_play(scores, run)
-    said = f"twice that of {name}, as of independent systems: {_told(split)}"
+        return _variance_of_single_repeat(scores, run)
+    source = f"twice that of {name}, for independent systems: {_describe_split(split)}"
     between = with_one_more(split.between, groups, scores.furthest())
-    return _seen(2 * between, 2 * split.within, said, groups)
+    return _with_extreme_group(2 * between, 2 * split.within, source, groups)
 
 
-def _against(run: RunFolder) -> VarianceOfDifference:
-    """Of a new system that is like a run, and independent of it; that run is not played again."""
+def _variance_against(run: RunFolder) -> VarianceOfDifference:
+    """Return the variance between a finished run and a new, independent system that is like it."""
     scores = _scores(run)
     split, name, groups = scores.split(), run.run_id, len(scores.groups)
     if split is None:
-        return _of_one_play(scores, run)
-    said = f"that of {name} ({scores.repeats:g} repeats) and of a like system, as if independent: {_told(split)}"
+        return _variance_of_single_repeat(scores, run)
+    source = (
+        f"that of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {_describe_split(split)}"
+    )
     between = with_one_more(split.between, groups, scores.furthest())
-    return _seen(2 * between + split.within / scores.repeats, split.within, said, groups)
+    return _with_extreme_group(2 * between + split.within / scores.repeats, split.within, source, groups)
 
 
-def _paired(one: RunFolder, other: RunFolder) -> VarianceOfDifference:
-    ours, theirs = _scores(one), _scores(other)
-    total, split = paired_total(ours, theirs), paired_split(ours, theirs)
-    both = f"{one.run_id} and {other.run_id}"
+def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifference:
+    first_scores, second_scores = _scores(first), _scores(second)
+    total, split = paired_total(first_scores, second_scores), paired_split(first_scores, second_scores)
+    both = f"{first.run_id} and {second.run_id}"
     if total is None:
         raise UsageError(f"runs {both} share fewer than two groups of datapoints; name two runs on the same dataset")
-    differences = paired_differences(ours, theirs)
+    differences = paired_differences(first_scores, second_scores)
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     if split is None:
-        said = f"that of the differences of {both}, which do not tell what repeats are good for: one played each once"
-        return _seen(with_one_more(total, groups, furthest), 0.0, said, groups, split=False)
+        source = f"that of the differences of {both}, not split by repeats, because one has only one repeat"
+        return _with_extreme_group(with_one_more(total, groups, furthest), 0.0, source, groups, split=False)
     between, *within = split
-    said = (
+    source = (
         f"that of the differences of {both}: {decimal(between)} between groups, {decimal(within[0])} and "
         f"{decimal(within[1])} within"
     )
-    return _seen(with_one_more(between, groups, furthest), sum(within), said, groups)
+    return _with_extreme_group(with_one_more(between, groups, furthest), sum(within), source, groups)
 
 
-def _of_one_play(scores: Scores, run: RunFolder) -> VarianceOfDifference:
-    """Of a run that played each datapoint once, and of a system like it."""
-    said = f"twice that of {run.run_id}, which does not tell what repeats are good for: it played each datapoint once"
+def _variance_of_single_repeat(scores: Scores, run: RunFolder) -> VarianceOfDifference:
+    """Return the variance between a run with one repeat and a system like it."""
+    source = f"twice that of {run.run_id}, not split by repeats, because the run has only one repeat"
     groups = len(scores.groups)
     total = with_one_more(_total(scores, run), groups, scores.furthest())
-    return _seen(2 * total, 0.0, said, groups, split=False)
+    return _with_extreme_group(2 * total, 0.0, source, groups, split=False)
 
 
-def _seen(fixed: float, by_chance: float, said: str, groups: int, *, split: bool = True) -> VarianceOfDifference:
-    said = f"{said}; with one more group added, as far out as there may be one"
-    return VarianceOfDifference(fixed, by_chance, said, split, groups, variance_factors(groups))
+def _with_extreme_group(
+    fixed: float, by_chance: float, source: str, groups: int, *, split: bool = True
+) -> VarianceOfDifference:
+    source = f"{source}; with one hypothetical group added that has the most extreme score"
+    return VarianceOfDifference(fixed, by_chance, source, split, groups, variance_factors(groups))
 
 
-def _told(split: Split) -> str:
+def _describe_split(split: Split) -> str:
     return f"{decimal(split.between)} between groups, {decimal(split.within)} within"
 
 
 def _total(scores: Scores, run: RunFolder) -> float:
     total = scores.total()
     if total is None:
-        raise UsageError(f"run {run.run_id} has fewer than two groups of datapoints, which tell no variance")
+        raise UsageError(f"run {run.run_id} has fewer than two groups of datapoints, so its variance is unknown")
     return total
 
 
 def _scores(run: RunFolder) -> Scores:
-    """A run's scores by group.
+    """Return a run's scores by group.
 
     Raises:
-        UsageError: it has none: it is not finished, or a training run.
+        UsageError: the run is not finished, or is a training run.
         RunError: its files are damaged.
     """
-    saved = finished_spec(run, f"run {run.manifest().run_id}")
-    group_of = {point.id: point.group for point in saved.dataset.datapoints}
+    spec = finished_spec(run, f"run {run.manifest().run_id}")
+    group_of = {point.id: point.group for point in spec.dataset.datapoints}
     scores = Scores()
     for id_, stance, swapped, exchanged, correct in read_tables(_GAMES, {"rollouts": run.intact_table("rollouts")}, {}):
         scores.add(group_of.get(id_, id_), Play(id_, stance, swapped, exchanged), float(correct))

@@ -1,6 +1,6 @@
-"""What a server's answer costs on top of one by `dummy`: client, connection, body, a journal that is flushed.
+"""The extra cost of a server's answer compared with `dummy`: client, connection, body, flushing the journal.
 
-The same requests go through the layers of a run twice: to `dummy`, and to a server on this machine.
+It is measured by sending the same requests through the layers of a run to `dummy` and to a server on this machine.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from runner.runs.planning.loopback_server import loopback_server
 
 CALLS = 1024
 WARM_UP = 256
-"""Calls before the measurement, which open the connections."""
+"""The number of calls before the measurement, which open the connections."""
 AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class ServerOverhead:
-    """What a server's answer costs."""
+    """The cost of a server's answer."""
 
     seconds: float
-    """CPU seconds of a call, on top of one by `dummy`."""
+    """The CPU seconds of a call in addition to those of a call by `dummy`."""
     journal_bytes: float
-    """Bytes of a call in the journal, in all."""
+    """The total bytes of a call in the journal."""
 
 
 def server_overhead(plan: Plan, results: Results, group: str, *, words: int, prompt_tokens: float) -> ServerOverhead:
-    """Measure answers of so many words to chats of so many tokens.
+    """Measure the cost of answers with `words` words to chats of `prompt_tokens` tokens.
 
     Raises:
-        RunError: A file cannot be written, or no port of this machine can be opened.
+        RunError: a file cannot be written, or no port can be opened on this machine.
     """
     settings = plan.spec.experiment.models[group]
     dummy = ModelSettings(provider="dummy", answer_words=words, chat_format=settings.chat_format)
@@ -52,13 +52,13 @@ def server_overhead(plan: Plan, results: Results, group: str, *, words: int, pro
 
     with loopback_server(words, int(prompt_tokens)) as server:
         live, size = measure(
-            "live", _asked_at(settings, server.address), lambda: time.process_time() - server.cpu_seconds
+            "live", _settings_for_server(settings, server.address), lambda: time.process_time() - server.cpu_seconds
         )
     drawn, _ = measure("dummy", dummy, time.process_time)
     return ServerOverhead(max(live - drawn, 0.0), size)
 
 
-def _asked_at(settings: ModelSettings, address: str) -> ModelSettings:
+def _settings_for_server(settings: ModelSettings, address: str) -> ModelSettings:
     return replace(
         settings, provider="openai", model=settings.name, base_url=address, api_key_env=None,
         requests_per_minute=None, tokens_per_minute=None, batch=False, logprobs=None, top_logprobs=None,
@@ -78,7 +78,7 @@ def _with_models(plan: Plan, settings: ModelSettings) -> Plan:
 def _measure(  # noqa: PLR0917 - what `server_overhead` compares, twice
     plan: Plan, results: Results, run_id: str, group: str, prompt_tokens: float, clock: Callable[[], float]
 ) -> tuple[float, float]:
-    """Return the CPU seconds of a call through all layers, by this clock, and its bytes in the journal."""
+    """Return the CPU seconds of a call through all layers, measured by `clock`, and its bytes in the journal."""
     folder, manifest = results.open(plan, run_id)
     folder.write_manifest(manifest)
     requests = iter(_requests(plan, group, prompt_tokens))
@@ -90,25 +90,25 @@ def _measure(  # noqa: PLR0917 - what `server_overhead` compares, twice
     async def play() -> None:
         async with wiring.opened() as wired:
 
-            async def ask(count: int) -> None:
+            async def send_calls(count: int) -> None:
                 for _ in range(count):
                     await wired.complete(next(requests))
                     await asyncio.sleep(0)
 
-            async def ask_all(count: int) -> None:
-                await asyncio.gather(*(ask(count // AT_ONCE) for _ in range(AT_ONCE)))
+            async def send_concurrently(count: int) -> None:
+                await asyncio.gather(*(send_calls(count // AT_ONCE) for _ in range(AT_ONCE)))
 
-            await ask_all(WARM_UP)
-            begun = clock()
-            await ask_all(CALLS)
-            seconds.append(clock() - begun)
+            await send_concurrently(WARM_UP)
+            started = clock()
+            await send_concurrently(CALLS)
+            seconds.append(clock() - started)
 
     shared.play(play)
     return seconds[0] / CALLS, folder.journal.stat().st_size / (WARM_UP + CALLS)
 
 
 def _requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]:
-    """Yield the first prompt of the group's agent for one datapoint after the other, padded to the planned length."""
+    """Yield requests with the first prompt of the group's agent for each datapoint in turn, padded to a length."""
     agents = plan.agents()
     name = next(name for name, agent in agents.items() if agent.model_group == group)
     first = plan.spec.protocol.first_active_round(name) or 0

@@ -1,4 +1,4 @@
-"""The parts of a run held against each other, before they are made one: all that is wrong with them, at once."""
+"""The checks of a run's shards before they are merged; all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -18,121 +18,124 @@ from runner.runs.shards.parts import ShardPart
 from runner.spec.datasets.shards import Shard
 
 _NAMED = 12
-"""So many shards that are missing are named each."""
+"""The maximum number of missing shards that a message lists."""
 
 
-def checked(run_id: str, parts: Sequence[ShardPart], wrong: Sequence[str]) -> list[ShardPart]:
-    """The parts of one run, each there once, whole and of one kind, in the order of their numbers.
+def checked(run_id: str, parts: Sequence[ShardPart], earlier_problems: Sequence[str]) -> list[ShardPart]:
+    """Return the shards of a run in order, after checking that each exists once, is complete and belongs to the run.
+
+    `earlier_problems` are problems that were already found.
 
     Raises:
-        MergeError: they are not; with all that is wrong.
+        MergeError: there are problems.
     """
-    problems = list(wrong)
+    problems = list(earlier_problems)
     if not parts:
-        raise MergeError(run_id, [*problems, "no shard of it has begun here: nip-run SPEC --shard 1/N plays the first"])
-    said = Counter((part.manifest.identity, part.shard.of) for part in parts)
-    (identity, of), _ = max(said.items(), key=lambda one: one[1])
-    ours = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, of)]
-    problems.extend(_foreign(part, ours[0]) for part in parts if part not in ours)
+        raise MergeError(run_id, [*problems, "no shard has started here: nip-run SPEC --shard 1/N plays the first"])
+    counts = Counter((part.manifest.identity, part.shard.of) for part in parts)
+    (identity, of), _ = max(counts.items(), key=lambda item: item[1])
+    members = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, of)]
+    problems.extend(_foreign(part, members[0]) for part in parts if part not in members)
     problems.extend(
-        f"{part} is of another run, {whole}, a play of the same spec by itself"
-        for part in ours
+        f"{part} belongs to {whole}, another run of the same spec"
+        for part in members
         if (whole := split_part(part.manifest.run_id)[0]) != run_id
     )
-    problems.extend(_numbers(ours, of, parts))
-    problems.extend(_unfinished(ours))
-    problems.extend(_inputs(ours))
-    for part in ours:
+    problems.extend(_numbers(members, of, parts))
+    problems.extend(_unfinished(members))
+    problems.extend(_inputs(members))
+    for part in members:
         problems.extend(_journal(part))
     if problems:
         raise MergeError(run_id, problems)
-    return sorted(ours, key=lambda part: part.shard)
+    return sorted(members, key=lambda part: part.shard)
 
 
-def _foreign(part: ShardPart, ours: ShardPart) -> str:
-    """Why a part is none of those that most are."""
-    if part.manifest.identity != ours.manifest.identity:
+def _foreign(part: ShardPart, member: ShardPart) -> str:
+    """Return why a part does not match most of the parts."""
+    if part.manifest.identity != member.manifest.identity:
         run_id = split_part(part.manifest.run_id)[0]
         try:
-            plan = ours.plan
+            plan = member.plan
             keys = changed_keys(part.folder, part.manifest, plan, plan.mutable_keys)
         except NipRunError:
             keys = []
-        what = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
-        return f"{part} is of another run, {run_id}: {what}"
-    return f"{part} is one of {part.shard.of} shards, and the others of {ours.shard.of}"
+        difference = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
+        return f"{part} belongs to another run, {run_id}: {difference}"
+    return f"{part} is one of {part.shard.of} shards, but the others are of {member.shard.of}"
 
 
-def _numbers(ours: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) -> Iterator[str]:
-    """Shards that are there twice, or not at all."""
+def _numbers(members: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) -> Iterator[str]:
+    """Yield a problem for each shard that exists several times, is missing, or is in the wrong folder."""
     by_number: dict[int, list[ShardPart]] = {}
-    for part in ours:
+    for part in members:
         by_number.setdefault(part.shard.number, []).append(part)
-    for number, found in sorted(by_number.items()):
-        if len(found) > 1:
-            places = comma_join([str(part.folder.path) for part in found])
-            yield f"shard {number}/{of} is there {len(found)} times: {places}; leave all but one out"
+    for number, same_number in sorted(by_number.items()):
+        if len(same_number) > 1:
+            places = comma_join([str(part.folder.path) for part in same_number])
+            yield f"shard {number}/{of} exists {len(same_number)} times: {places}; leave out all except one"
     missing = [number for number in range(1, of + 1) if number not in by_number]
     if missing:
-        named = ", ".join(f"{number}/{of}" for number in missing[:_NAMED])
+        listed = ", ".join(f"{number}/{of}" for number in missing[:_NAMED])
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        has = "have" if len(missing) > 1 else "has"
-        yield f"missing: {named}{more}, which {has} not begun here; play what is missing, or name the folders it is in"
+        yield f"missing: {listed}{more}; play the missing shards, or add their folders to the command"
     for part in parts:
         named_by = Shard.of_folder(part.folder.path.name)
         if named_by is not None and named_by != part.shard:
-            yield f"{part} stands in the folder of shard {named_by}; give it the name {part.shard.folder}"
+            yield f"{part} is in the folder of shard {named_by}; rename the folder to {part.shard.folder}"
 
 
-def _unfinished(ours: Sequence[ShardPart]) -> Iterator[str]:
-    """Parts that have not been played to their end, or lost more than is allowed of all."""
-    for part in ours:
+def _unfinished(members: Sequence[ShardPart]) -> Iterator[str]:
+    """Yield a problem for each part that is not finished, and one if all parts together lost too many rollouts."""
+    for part in members:
         manifest = part.manifest
         if manifest.status == Status.RUNNING:
-            yield f"{part} is being played"
+            yield f"{part} is still running; wait until it has finished"
         elif manifest.status not in PLAYED:
-            why = f": {manifest.why_stopped}" if manifest.why_stopped else ""
-            yield f"{part} is not finished ({manifest.status}{why}); resume it: the same command, --shard {part.shard}"
-    played = [part for part in ours if part.manifest.status in PLAYED]
+            reason = f": {manifest.why_stopped}" if manifest.why_stopped else ""
+            yield f"{part} is not finished ({manifest.status}{reason}); resume it with --shard {part.shard}"
+    played = [part for part in members if part.manifest.status in PLAYED]
     lost = sum(part.manifest.transport_failed or 0 for part in played)
     if not lost:
         return
     try:
         share = played[0].plan.spec.experiment.rollouts.max_transport_failed
     except NipRunError:
-        return  # told with the inputs
+        return  # `_inputs` reports the error
     if not is_allowed_loss(lost, sum(part.manifest.rollouts or 0 for part in played), share):
-        of = comma_join([str(part.shard) for part in played if part.manifest.transport_failed])
+        shards = comma_join([str(part.shard) for part in played if part.manifest.transport_failed])
         yield (
-            f"{lost} rollouts were lost in transport, in shard {of}, and rollouts.max_transport_failed allows a share "
-            f"of {share:g} of all; resume these shards, which ask for them again"
+            f"{lost} rollouts were lost in transport, in shard {shards}, but rollouts.max_transport_failed allows "
+            f"only a share of {share:g}; resume these shards to request them again"
         )
 
 
-def _inputs(ours: Sequence[ShardPart]) -> Iterator[str]:
-    """Parts whose spec or inputs are not those of most, or not what was played."""
-    said: Counter[tuple[tuple[str, str], ...]] = Counter()
-    read: dict[int, Mapping[str, str]] = {}
-    for index, part in enumerate(ours):
+def _inputs(members: Sequence[ShardPart]) -> Iterator[str]:
+    """Yield a problem for each part whose spec or inputs differ from those of most parts, or were changed."""
+    counts: Counter[tuple[tuple[str, str], ...]] = Counter()
+    inputs_by_index: dict[int, Mapping[str, str]] = {}
+    for index, part in enumerate(members):
         try:
-            read[index] = part.inputs
+            inputs_by_index[index] = part.inputs
         except RunError as error:
             yield f"{part}: {error}"
             continue
-        said[tuple(sorted(read[index].items()))] += 1
-    if not said:
+        counts[tuple(sorted(inputs_by_index[index].items()))] += 1
+    if not counts:
         return
-    most = dict(max(said.items(), key=lambda one: one[1])[0])
+    usual_inputs = dict(max(counts.items(), key=lambda one: one[1])[0])
     leaves: list[tuple[ShardPart, dict[str, Any]]] = []
-    for index, inputs in read.items():
-        part = ours[index]
-        if inputs != most:
-            names = sorted(name for name in inputs.keys() | most.keys() if inputs.get(name) != most.get(name))
-            yield f"{part} was played from other inputs, or they were edited since: inputs/{', inputs/'.join(names)}"
+    for index, inputs in inputs_by_index.items():
+        part = members[index]
+        if inputs != usual_inputs:
+            names = sorted(
+                name for name in inputs.keys() | usual_inputs.keys() if inputs.get(name) != usual_inputs.get(name)
+            )
+            yield f"{part} was played with other inputs, or they were edited later: inputs/{', inputs/'.join(names)}"
             continue
         try:
             if part.plan.identity != part.manifest.identity:
-                yield f"{part}: its spec.yaml or inputs/ are not what was played; put them back as they were"
+                yield f"{part}: its spec.yaml or inputs/ are not what was played; restore them"
                 continue
             leaves.append((part, part.spec_leaves))
         except NipRunError as error:
@@ -141,19 +144,30 @@ def _inputs(ours: Sequence[ShardPart]) -> Iterator[str]:
 
 
 def _other_specs(leaves: Sequence[tuple[ShardPart, dict[str, Any]]]) -> Iterator[str]:
-    """Parts whose spec says otherwise than most what is played, or made of it."""
-    said = Counter(repr(sorted(one.items(), key=lambda item: item[0])) for _, one in leaves)
-    usual = max(said, key=lambda one: said[one], default="")
-    first = next((one for _, one in leaves if repr(sorted(one.items(), key=lambda item: item[0])) == usual), {})
-    for part, one in leaves:
-        keys = sorted(key for key in one.keys() | first.keys() if one.get(key) != first.get(key))
+    """Yield a problem for each part whose spec differs from that of most parts in what is played or written."""
+    counts = Counter(repr(sorted(spec_leaves.items(), key=lambda item: item[0])) for _, spec_leaves in leaves)
+    usual = max(counts, key=lambda spec_leaves: counts[spec_leaves], default="")
+    usual_leaves = next(
+        (
+            spec_leaves
+            for _, spec_leaves in leaves
+            if repr(sorted(spec_leaves.items(), key=lambda item: item[0])) == usual
+        ),
+        {},
+    )
+    for part, spec_leaves in leaves:
+        keys = sorted(
+            key for key in spec_leaves.keys() | usual_leaves.keys() if spec_leaves.get(key) != usual_leaves.get(key)
+        )
         if keys:
-            shown = ", ".join(f"{key} ({one.get(key)!r}, elsewhere {first.get(key)!r})" for key in keys[:6])
-            yield f"{part} was played by another spec than the others: {shown}"
+            listed = ", ".join(
+                f"{key} ({spec_leaves.get(key)!r}, elsewhere {usual_leaves.get(key)!r})" for key in keys[:6]
+            )
+            yield f"{part} was played with a different spec: {listed}"
 
 
 def _journal(part: ShardPart) -> Iterator[str]:
-    """What keeps the journal of a part from being a piece of the run's."""
+    """Yield the problems of a part's journal."""
     folder, manifest = part.folder, part.manifest
     path = folder.journal
     if not path.is_file():
@@ -161,46 +175,46 @@ def _journal(part: ShardPart) -> Iterator[str]:
         return
     first = first_record(path)
     if first is None or not is_bound(first) or RUN not in first:
-        yield f"{part}: its journal does not begin as one, or is not bound to its run"
+        yield f"{part}: its journal has no valid first record, or does not name its run"
         return
     if first.get(SHARD) != list(part.shard.pair) and first.get(RUN) == manifest.identity:
-        said = first.get(SHARD)
-        of = "the whole run" if said is None else f"shard {'/'.join(map(str, said))}"
-        yield f"{part}: its journal is that of {of}"
+        recorded = first.get(SHARD)
+        owner = "the whole run" if recorded is None else f"shard {'/'.join(map(str, recorded))}"
+        yield f"{part}: its journal belongs to {owner}"
         return
     try:
         ids = frozenset(point.id for point in part.plan.points)
     except NipRunError:
-        ids = None  # told with the inputs
+        ids = None  # `_inputs` reports the error
     yield from _lines(part, ids)
 
 
 def _lines(part: ShardPart, ids: frozenset[str] | None) -> Iterator[str]:
     path, records = part.folder.journal, 0
-    others: dict[str, None] = {}
+    foreign_ids: dict[str, None] = {}
     try:
         with open_to_read(path) as file:
             for _, line, record in scan(file, path, part.manifest.identity):
                 if record is None:
-                    yield f"{part}: its journal ends in {len(line)} torn bytes; resume it, which cuts them off"
+                    yield f"{part}: its journal ends in {len(line)} torn bytes; resume it to cut them off"
                     continue
                 records += 1
                 sample = record.get("sample")
                 if ids is not None and sample is not None and sample[0] not in ids:
-                    others[sample[0]] = None
+                    foreign_ids[sample[0]] = None
     except OSError as error:
         yield f"{part}: cannot read {path}: {error.strerror}"
         return
     except (JournalError, RunError) as error:
         yield f"{part}: {error}"
         return
-    if others:
-        named = ", ".join(list(others)[:3]) + (", ..." if len(others) > 3 else "")
-        yield f"{part}: its journal holds answers of other shards' datapoints ({named})"
-    ended = part.manifest.journal_records
-    if part.manifest.status in PLAYED and ended != records:
-        had = "unknown" if ended is None else f"{ended:,}"
+    if foreign_ids:
+        listed = ", ".join(list(foreign_ids)[:3]) + (", ..." if len(foreign_ids) > 3 else "")
+        yield f"{part}: its journal has answers for datapoints of other shards ({listed})"
+    recorded = part.manifest.journal_records
+    if part.manifest.status in PLAYED and recorded != records:
+        expected = "an unknown number" if recorded is None else f"{recorded:,}"
         yield (
-            f"{part}: its journal has {records:,} records, and had {had} when the shard ended; it was cut or added to: "
-            "restore it, or resume the shard with the same command"
+            f"{part}: its journal has {records:,} records, but had {expected} when the shard ended: restore it, or "
+            "resume the shard with the same command"
         )
