@@ -212,7 +212,7 @@ def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_P
     own = {plan.run_id for plan in plans}
     names: list[str] = []
     points = []
-    begun = [as_begun(plan, results, which, others=own - {plan.run_id}) for plan in plans]
+    begun = [as_begun(plan, results, which, other_run_ids=own - {plan.run_id}) for plan in plans]
     for spec, (plan, note) in zip(specs, begun, strict=True):
         names.append(name_of(plan, results, which, given=names))
         points.append(_Point(spec, plan, names[-1], [] if note is None else [note]))

@@ -112,7 +112,7 @@ def points_as_begun(points: Sequence[SpecPoint], results: Results, which: WhichR
     own = {point.plan.run_id for point in points}
     found = []
     for point in points:
-        plan, begun = as_begun(point.plan, results, which, others=own - {point.plan.run_id})
+        plan, begun = as_begun(point.plan, results, which, other_run_ids=own - {point.plan.run_id})
         found.append(replace(point, plan=plan, notes=() if begun is None else (begun,)))
     return found
 

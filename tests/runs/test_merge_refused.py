@@ -219,7 +219,8 @@ WRONG: dict[str, tuple[Spoil, str]] = {
         r"damaged at byte",
     ),
     "a whole run": (
-        lambda p: p.put(played(p.spec, p.elsewhere).folder.path), "2-of-3 is the whole run tiny-.*, and no part of one"
+        lambda p: p.put(played(p.spec, p.elsewhere).folder.path),
+        "2-of-3 is the complete run tiny-.*, not a part of a run",
     ),
 }  # fmt: skip
 

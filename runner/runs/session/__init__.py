@@ -1,1 +1,1 @@
-"""One process's execution of a run."""
+"""Playing runs in this process."""

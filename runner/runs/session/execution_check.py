@@ -1,4 +1,4 @@
-"""What `execution` needs before a run has a folder, and what the runs of one command share of it."""
+"""Checks of `execution` before a run has a folder, and the Ray connection that the runs of a command share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from runner.results.leaderboard.results_folder import Results
 from runner.spec.experiment import Execution
 
 _UNPACKED = ("runtime_resources", "working_dir_files")
-"""Folders of a Ray session below which it unpacks the working folders of jobs."""
+"""The folders of a Ray session that contain the unpacked working folders of jobs."""
 
 
 def check_engine(execution: Execution, *, asks: bool) -> None:
-    """See that what is to play is there; a run that asks nobody needs nothing.
+    """Check that the engine is installed, if the run calls models.
 
     Raises:
         UsageError: it is not installed.
@@ -27,7 +27,7 @@ def check_engine(execution: Execution, *, asks: bool) -> None:
 
 
 def check_stays(results: Results) -> None:
-    """See that runs are not written where Ray deletes them, as within `ray job submit --working-dir`.
+    """Check that runs are not written to a folder that Ray deletes, as in `ray job submit --working-dir`.
 
     Raises:
         UsageError: they would be.
@@ -35,14 +35,14 @@ def check_stays(results: Results) -> None:
     parts = results.path.resolve().parts
     if _UNPACKED in pairwise(parts):
         raise UsageError(
-            f"{results.path} is in a folder that Ray unpacked for a job and deletes some time after it, with the runs "
-            "in it; --results DIR names a folder that stays"
+            f"{results.path} is in a folder that Ray unpacked for a job and will delete after it, with all runs in it; "
+            "use --results DIR with a permanent folder"
         )
 
 
 @contextmanager
 def engine_kept(executions: Iterable[Execution]) -> Iterator[None]:
-    """While this lasts, a Ray that one run has started or reached plays those after it, too."""
+    """Share the Ray connection that a run opens with the runs after it, until the block ends."""
     if all(execution.engine != "ray" for execution in executions):
         yield
         return

@@ -1,8 +1,8 @@
-"""Runs played side by side, on one loop: under one set of limits, and stopped together.
+"""Plays runs side by side in one event loop, with shared limits; they are stopped together.
 
-They begin in the order given, the next one as soon as the games of those before it leave places free; each keeps its
-own folder, journal, log and lock, as if it were played alone. One that another process has is tried again when all
-others are done.
+They start in the given order, each as soon as the games of the earlier ones leave slots free. Each has its own folder,
+journal, log and lock, as if it were played alone. A run that another process has locked is tried again when all others
+are done.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from runner.runs.session.run import RunOptions, ending, opened
 from runner.runs.session.session import interrupted
 
 AT_ONCE = 16
-"""The most runs that are played at the same time: each holds its journal, its tables in parts and its log open."""
+"""The maximum number of concurrent runs; each keeps its journal, its unsealed tables and its log open."""
 
 
 @dataclass(frozen=True)
 class GamesOf:
-    """The run of a plan, under its name."""
+    """A plan with its run id and options."""
 
     plan: Plan
     run_id: str
@@ -39,15 +39,14 @@ class GamesOf:
 
 
 def run_together(runs: Sequence[GamesOf], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
-    """Play the games of several runs, none of which needs another.
+    """Play the games of several runs that do not depend on each other.
 
-    `ended` is called with the result of each, and its place among them, in the order of `runs`. What stops one run for
-    good stops all: those that are in play end as interrupted, and no other begins. A budget that is used up stops the
-    runs that share it.
+    `ended` is called with the position and result of each run, in the order of `runs`. A fatal error in one run stops
+    all: the runs in progress end as interrupted, and no other starts. An exhausted budget stops the runs that share it.
 
     Raises:
-        BudgetExhausted, ProviderRefusal, Interrupted, RunError: of the run that failed first, as `run_games`; those
-            that were done have been given to `ended` before.
+        BudgetExhausted, ProviderRefusal, Interrupted, RunError: the error of the run that failed first, see
+            `run_games`. Finished runs have been passed to `ended` before.
     """
     shared = Shared([run.plan for run in runs], min(AT_ONCE, len(runs)))
     side_by_side = _SideBySide(runs, results, shared, ended)
@@ -56,7 +55,7 @@ def run_together(runs: Sequence[GamesOf], results: Results, ended: Callable[[int
             shared.play(side_by_side.play)
         except KeyboardInterrupt:
             if not shared.stop.stopping:
-                raise  # before anything was played
+                raise  # interrupted before anything was played
     side_by_side.check()
 
 
@@ -66,30 +65,30 @@ class _SideBySide:
     def __init__(
         self, runs: Sequence[GamesOf], results: Results, shared: Shared, ended: Callable[[int, FinishedRun], None]
     ) -> None:
-        assert shared.slots is not None, "several runs share places"
+        assert shared.slots is not None, "several runs share slots"
         self._runs, self._results, self._shared, self._ended = runs, results, shared, ended
         self._slots = shared.slots
         self._tasks: list[asyncio.Task[None]] = []
         self._done: dict[int, FinishedRun] = {}
-        self._given = 0
+        self._reported_count = 0
         self._failed: BaseException | None = None
-        """What the first run failed with that was not told to stop."""
+        """The error of the first run that failed by itself."""
         self._later: list[int] = []
-        """Those that another process has."""
+        """The positions of the runs that another process has locked."""
         self._stopped: list[str] = []
-        """The runs that were told to stop."""
+        """The ids of the runs that were stopped."""
         self._interrupted = interrupted(runs[0].run_id)
         self._notes: dict[str, None] = {}
-        self._moved = asyncio.Event()
-        self._slots.wakes(self._moved)
-        shared.stop.wakes(self._moved)
+        self._progress = asyncio.Event()
+        self._slots.wakes(self._progress)
+        shared.stop.wakes(self._progress)
 
     async def play(self) -> None:
-        """Play all runs; what fails is kept for `check`."""
+        """Play all runs; `check` raises their errors afterwards."""
         try:
             for order in range(len(self._runs)):
                 while not (self._is_over(order) or self._has_room()):
-                    await self._until_moved()
+                    await self._wait_for_progress()
                 if self._is_over(order):
                     break
                 self._tasks.append(asyncio.create_task(self._play_one(order)))
@@ -104,7 +103,7 @@ class _SideBySide:
             await cancel_all(self._tasks)
 
     def check(self) -> None:
-        """Give what is done and was held back, and raise what stopped the runs.
+        """Pass on the remaining results, and raise the error that stopped the runs.
 
         Raises:
             NipRunError: see `run_together`.
@@ -113,34 +112,36 @@ class _SideBySide:
             self._ended(order, self._done.pop(order))
         if self._failed is not None:
             if self._stopped:
-                self._failed.add_note(f"stopped with it, all paid for is kept: {comma_join(self._stopped)}")
+                self._failed.add_note(f"also stopped, with all paid answers saved: {comma_join(self._stopped)}")
             raise self._failed
         if len(self._stopped) > 1:
-            runs = Interrupted(f"runs {comma_join(self._stopped)} were interrupted; what was paid for is kept")
-            raise runs.with_notes(self._notes)
+            interrupted_runs = Interrupted(
+                f"runs {comma_join(self._stopped)} were interrupted; all paid answers are saved"
+            )
+            raise interrupted_runs.with_notes(self._notes)
         if self._stopped:
             raise self._interrupted
         if self._shared.stop.stopping:
-            raise interrupted(self._runs[min(self._given, len(self._runs) - 1)].run_id)
+            raise interrupted(self._runs[min(self._reported_count, len(self._runs) - 1)].run_id)
 
     async def _all_done(self) -> None:
         while not all(task.done() for task in self._tasks):
-            await self._until_moved()
+            await self._wait_for_progress()
 
-    async def _until_moved(self) -> None:
-        self._moved.clear()
-        await self._moved.wait()
+    async def _wait_for_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
 
     def _is_over(self, order: int) -> bool:
-        """Whether a run is not to begin any more."""
+        """Return whether a run must not start any more."""
         budget = self._runs[order].options.budget
         return self._shared.stop.stopping or self._failed is not None or (budget is not None and budget.is_exhausted)
 
     def _has_room(self) -> bool:
-        """Whether one more run is of use: places are free, once those that began have taken theirs."""
-        in_play = [order for order, task in enumerate(self._tasks) if not task.done()]  # they began in order
-        have_come = all(self._slots.has_come(order) for order in in_play)
-        return len(in_play) < self._shared.at_once and have_come and self._slots.has_free
+        """Return whether another run can start: all started runs play games, and there are still free slots."""
+        in_play = [order for order, task in enumerate(self._tasks) if not task.done()]  # tasks are in the order of runs
+        all_playing = all(self._slots.has_come(order) for order in in_play)
+        return len(in_play) < self._shared.at_once and all_playing and self._slots.has_free
 
     async def _play_one(self, order: int, *, is_last_try: bool = False) -> None:
         run = self._runs[order]
@@ -150,9 +151,9 @@ class _SideBySide:
                 self._later.append(order)
                 return
             self._done[order] = result
-            while self._given in self._done:
-                self._given += 1
-                self._ended(self._given - 1, self._done.pop(self._given - 1))
+            while self._reported_count in self._done:
+                self._reported_count += 1
+                self._ended(self._reported_count - 1, self._done.pop(self._reported_count - 1))
         except (Interrupted, asyncio.CancelledError) as error:
             self._stopped.append(run.run_id)
             self._notes.update(dict.fromkeys(getattr(error, "__notes__", ())))
@@ -160,21 +161,21 @@ class _SideBySide:
         except BaseException as error:  # noqa: BLE001 - `check` raises it
             self._fail(run, error)
         finally:
-            self._moved.set()
+            self._progress.set()
 
     async def _result(self, order: int, run: GamesOf, *, is_last_try: bool) -> FinishedRun | None:
-        """What a run came to; None where another process has it."""
+        """Play a run and return its result; None if another process has locked it."""
         results = self._results
-        compared = compared_with(run.plan, results, run.run_id)
-        with ExitStack() as held:
+        baseline = compared_with(run.plan, results, run.run_id)
+        with ExitStack() as locks:
             try:
                 if not run.options.locked:
-                    held.enter_context(results.lock(run.run_id))
+                    locks.enter_context(results.lock(run.run_id))
             except RunDirectoryError:
                 if is_last_try:
                     raise
                 return None
-            session = opened(run.plan, results, run.run_id, run.options, self._shared, order=order, compared=compared)
+            session = opened(run.plan, results, run.run_id, run.options, self._shared, order=order, compared=baseline)
             if isinstance(session, FinishedRun):
                 return session
             with ending(session, results):
@@ -184,13 +185,13 @@ class _SideBySide:
         return session.result()
 
     def _fail(self, run: GamesOf, error: BaseException) -> None:
-        """Keep what the first run failed with, and stop the others."""
+        """Store the error of the first run that failed, and stop the others."""
         if self._failed is not None:
             self._stopped.append(run.run_id)
             return
         self._failed = error
         if isinstance(error, BudgetExhausted):
-            return  # those of this budget begin no game any more, and the budgets of others hold for them
+            return  # runs with this budget start no more games, and other runs have their own budgets
         self._shared.stop.stop()
         seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
         asyncio.get_running_loop().call_later(seconds, self._cancel)

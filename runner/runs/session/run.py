@@ -1,4 +1,4 @@
-"""A plan of games into a finished run: its folder, then a session, then its rows on the leaderboard."""
+"""Runs a plan of games: creates the folder, plays a session, and adds the rows to the leaderboard."""
 
 from __future__ import annotations
 
@@ -43,43 +43,43 @@ from runner.spec.loader import Spec
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run is to be run."""
+    """The options of a run."""
 
     replay: ReplayOf | None = None
-    """Take the answers of another run."""
+    """The run whose answers are replayed."""
     budget: Budget | None = None
-    """Shared with other runs, what their journals hold counted in; without one the spec's own holds for this run."""
+    """A budget shared with other runs, which includes their spending so far; None for the spec's own budget."""
     locked: bool = False
-    """The caller has locked the run already, as whoever counts journals into a budget must."""
+    """Whether the caller has locked the run already, as it must to count its journal into a budget."""
     watch: Watch | None = None
-    """Called whenever the progress has moved."""
+    """Called whenever the progress changes."""
     on_rollout: Callable[[RolloutTranscript], None] | None = None
     """Called with each finished rollout, in the order of the plan."""
     manual_models: Mapping[str, str] = field(default_factory=dict)
-    """Of a training run: the models that the user trained, by group."""
+    """For a training run, the models that the user trained, by model group."""
     allowed_keys: frozenset[KeyUse] = frozenset()
-    """What the user lets a spec that came from elsewhere send, and where; and which programs it may run."""
+    """The API keys that the user allows a fetched spec to send, with their servers, and the programs it may run."""
     reproduces: Mapping[str, Any] | None = None
-    """The release whose run this one plays again."""
+    """The release that this run reproduces."""
     adapters: Mapping[str, str] = field(default_factory=dict)
-    """Models that are LoRA adapters, each with the path that a server that has lost it loads it from."""
+    """The paths of the models that are LoRA adapters, for servers that must load them again."""
 
 
 def run_games(
     plan: Plan, results: Results, run_id: str, options: RunOptions, part: TrainingPart | None = None
 ) -> FinishedRun:
-    """Play a plan's games, going on where an earlier run of it stopped, and put its rows on the leaderboard.
+    """Play a plan's games, resuming an earlier run of it, and add its rows to the leaderboard.
 
-    A finished run is shown and not played again. `part` says of which training run these games are a part.
+    A finished run is returned without playing it again. `part` names the training run that these games belong to.
 
     Raises:
-        UsageError: the run is finished, and would lose games that it has.
-        BudgetExhausted: what is left does not fit the budget.
+        UsageError: the run is finished, and the plan would remove some of its games.
+        BudgetExhausted: the budget does not allow the remaining games.
         ProviderRefusal: key, billing, unknown model, refused parameter.
-        Interrupted: SIGINT or SIGTERM; run again to go on.
-        RunError: disk, journal or leaderboard; the message says what to do.
+        Interrupted: SIGINT or SIGTERM; run again to resume.
+        RunError: an error of the disk, the journal or the leaderboard.
     """
-    compared = compared_with(plan, results, run_id)  # which may be an error, before the lock makes a folder
+    compared = compared_with(plan, results, run_id)  # before the lock, which creates a folder, because this may fail
     with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
         shared = Shared([plan])
         shared.servers.adapters = options.adapters
@@ -88,9 +88,9 @@ def run_games(
             return session
         with ending(session, results):
             shared.play(session.play)
-            if shared.stop.stopping:  # a Ctrl-C of the last moment, when all was written
+            if shared.stop.stopping:  # interrupted after everything was written
                 raise interrupted(run_id)
-    if plan.shard is None:  # a part's rows count with those of the others
+    if plan.shard is None:  # the rows of a shard are added by the merge
         with interruptible(run_id):
             results.board.append(session.folder)
     return session.result()
@@ -107,13 +107,13 @@ def opened(
     part: TrainingPart | None = None,
     compared: BaselineScores | None = None,
 ) -> Session | FinishedRun:
-    """The session that plays what is left of a run, which the caller has locked; its result where nothing is.
+    """Return the session that plays the rest of a run, which the caller has locked; or its result if it is finished.
 
-    `compared` is what `compared_with` finds.
+    `compared` is the result of `compared_with`.
 
     Raises:
-        UsageError: the run is finished, and would lose games that it has.
-        RunError: disk or leaderboard; the folder holds something else.
+        UsageError: the run is finished, and the plan would remove some of its games.
+        RunError: an error of the disk or the leaderboard, or the folder has something else.
     """
     merged = check_shards(plan, results, run_id)
     if merged is not None:
@@ -122,7 +122,7 @@ def opened(
     plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
     replay = options.replay
     if replay is None and plan.spec.begun_as == run_id and manifest.replay_of is not None:
-        replay = ReplayOf(_played_as(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
+        replay = ReplayOf(_folder_of_replayed_run(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
     source = _source_of(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
         if plan.shard is None:
@@ -131,10 +131,10 @@ def opened(
         return FinishedRun(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
     if part is None and manifest.parent_run_id is not None:
         raise RunDirectoryError(
-            f"{folder.path} is a part of the training run {manifest.parent_run_id}, which resumes as a whole: "
-            f"nip-run {results.run(manifest.parent_run_id).path}; or play the part as a new run with --again"
+            f"{folder.path} is a part of the training run {manifest.parent_run_id}; resume that run with "
+            f"nip-run {results.run(manifest.parent_run_id).path}, or play the part as a new run with --again"
         )
-    changes = _checked_size(plan, folder, manifest) if part is None else []
+    changes = _notes_on_size(plan, folder, manifest) if part is None else []
     check_debates(plan, folder)
     if plan.shard is None:
         results.board.check()
@@ -163,7 +163,7 @@ def opened(
 
 
 def _write_inputs(plan: Plan, folder: RunFolder, compared: BaselineScores | None) -> None:
-    """What a run is played from, into its folder, where it is not there."""
+    """Write the spec and inputs of a run to its folder, if they are not there yet."""
     mark_as_fetched(plan.spec, folder)
     if not folder.manifest_path.is_file():
         write_beginning(plan.spec, folder)
@@ -173,7 +173,7 @@ def _write_inputs(plan: Plan, folder: RunFolder, compared: BaselineScores | None
 
 
 def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
-    """What the spec allows this run alone, with what its journal holds counted in; None where there is no limit."""
+    """Return the spec's budget for this run, including its spending so far; None if there is no limit."""
     settings = plan.share.budget
     if not settings.limited:
         return None
@@ -183,83 +183,86 @@ def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
 
 
 def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:
-    """Whether all that is asked for is done; of more games lost in transport than are allowed, those are asked again.
+    """Return whether a run has everything that the plan requests, and has not lost too many games in transport.
 
-    0.1.0 knew no such bound: its runs are `done` whatever they lost.
+    Runs of 0.1.0, which had no limit on lost games, are `done` with any number of them.
     """
     share = plan.spec.experiment.rollouts.max_transport_failed
-    kept = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
-    finished = manifest.status == Status.DONE and (kept or replay is not None)
+    has_allowed_loss = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
+    finished = manifest.status == Status.DONE and (has_allowed_loss or replay is not None)
     finished = finished and folder.metrics.is_file() and all(folder.table(name).is_file() for name in COLUMNS)
     return finished and is_unchanged(folder, manifest, plan)
 
 
-def _played_as(run_id: str, results: Results) -> Path:
-    """The folder of a run that was replayed: its own, or else a copy's."""
-    own = results.run(run_id)
-    copies = () if own.manifest_path.is_file() else results.runs()
-    return next((copy.path for copy in copies if copy.manifest().run_id == run_id), own.path)
+def _folder_of_replayed_run(run_id: str, results: Results) -> Path:
+    """Return the folder of a replayed run, or else of a copy of it."""
+    run_folder = results.run(run_id)
+    copies = () if run_folder.manifest_path.is_file() else results.runs()
+    return next((copy.path for copy in copies if copy.manifest().run_id == run_id), run_folder.path)
 
 
-def _checked_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[str]:
-    """What to note of a finished run that a plan goes on with.
+def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[str]:
+    """Return notes on a finished run that the plan extends.
 
     Raises:
-        UsageError: it has games that the plan leaves out, and its tables would lose them.
+        UsageError: the plan leaves out games of the run, so its tables would lose them.
     """
-    found = resized(folder, plan) if manifest.status in PLAYED else None
-    if found is None:
+    change = resized(folder, plan) if manifest.status in PLAYED else None
+    if change is None:
         return []
-    if found.stops_sooner and not found.is_smaller:
+    if change.stops_sooner and not change.is_smaller:
         raise UsageError(
-            f"run {folder.run_id} is finished, and this `until` may stop before all that it has played; add --run-id "
-            "NAME, or --again, to play it as a run of its own"
+            f"run {folder.run_id} is finished, and this `until` may stop before games that it has played; add "
+            "--run-id NAME, or --again, to play a new run"
         )
-    if found.is_smaller:
+    if change.is_smaller:
         if plan.debates is not None:
             raise UsageError(
-                f"run {folder.run_id} has judged {manifest.rollouts:,} debates, and this asks for {plan.size:,}, which "
-                "leaves out some of them; add --run-id NAME, or --again, to judge them as a run of its own"
+                f"run {folder.run_id} has judged {manifest.rollouts:,} debates, but this spec selects only "
+                f"{plan.size:,}; add --run-id NAME, or --again, to judge them in a new run"
             )
-        asked, repeats = len(plan.points), plan.spec.experiment.rollouts.per_datapoint
+        datapoints, repeats = len(plan.points), plan.spec.experiment.rollouts.per_datapoint
         raise UsageError(
-            f"run {folder.run_id} is finished with {_games(found.datapoints, found.per_datapoint, other=repeats)}, and "
-            f"this asks for {_games(asked, repeats, other=found.per_datapoint)}, which leaves out some of them; add "
-            "--run-id NAME, or --again, to play it as a run of its own"
+            f"run {folder.run_id} is finished with {_games(change.datapoints, change.per_datapoint, other=repeats)}, "
+            f"but this spec selects only {_games(datapoints, repeats, other=change.per_datapoint)}; add --run-id NAME, "
+            "or --again, to play a new run"
         )
     group_by = plan.spec.dataset.group_by
-    by = f"group_by={group_by}" if group_by else "datapoint: no group_by is given"
-    return [f"run {folder.run_id}: intervals are counted anew, by {by}"] if found.is_regrouped else []
+    by = f"group_by={group_by}" if group_by else "datapoint, because group_by is not set"
+    return [f"run {folder.run_id}: intervals are recomputed, clustered by {by}"] if change.is_regrouped else []
 
 
 def _games(datapoints: int, repeats: int, *, other: int) -> str:
-    """So many datapoints; with their plays, where there are several, or `other` plays beside which they are told."""
+    """Return words for the numbers of datapoints and rollouts; rollouts only if there are several for a datapoint.
+
+    `other` is the number of repeats in the text that this one is compared with.
+    """
     points = "1 datapoint" if datapoints == 1 else f"{datapoints:,} datapoints"
     return points if repeats == other == 1 else f"{counted(datapoints * repeats, 'rollout')} of {points}"
 
 
 def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:
-    """What a run replays.
+    """Return the source of a run's replay, or None for a live run.
 
     Raises:
-        RunDirectoryError: the folder holds what was played otherwise.
-        RunError: the manifest of what is replayed is damaged.
+        RunDirectoryError: the folder has a run with another source.
+        RunError: the manifest of the replayed run is damaged.
     """
     source = None
     if replay is not None:
         source = ReplaySource(RunFolder(replay.run).manifest().run_id, replay.until_round)
         if manifest.replay_of == ReplaySource(replay.run.name, replay.until_round):
-            return manifest.replay_of  # begun when a copy was recorded by its folder's name
+            return manifest.replay_of  # an earlier version recorded a copy by its folder's name
     if "replay_of" in manifest.recorded and manifest.replay_of != source:
         raise RunDirectoryError(
-            f"{folder.path} holds {_origin(manifest.replay_of)}, and not {_origin(source)}; "
+            f"{folder.path} has {_describe_source(manifest.replay_of)}, not {_describe_source(source)}; "
             "choose another --run-id or --results"
         )
     return source
 
 
-def _origin(source: ReplaySource | None) -> str:
-    """How a run got its answers, for messages."""
+def _describe_source(source: ReplaySource | None) -> str:
+    """Return words for the source of a run's answers."""
     if source is None:
         return "a live run"
     return f"a replay of {source.run_id}" + ("" if source.until_round is None else f" until round {source.until_round}")
@@ -267,13 +270,13 @@ def _origin(source: ReplaySource | None) -> str:
 
 @contextmanager
 def ending(session: Session, results: Results) -> Iterator[None]:
-    """Give an error of play the run's notes, and have the board say that the run did not finish."""
+    """Add the run's notes to an error, and update the leaderboard with the unfinished run."""
     try:
         yield
     except NipRunError as error:
         for line in session.notes:
             error.add_note(f"note: {line}")
-        # Where the folder is gone there may be no board to write to, or another's.
+        # If the folder is gone, the leaderboard may be gone too, or belong to other results.
         is_there = not isinstance(error, FolderGoneError) and session.folder.manifest_path.is_file()
         if is_there and session.plan.shard is None:
             results.board.append_unfinished(session.folder)
@@ -281,16 +284,16 @@ def ending(session: Session, results: Results) -> Iterator[None]:
 
 
 def mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
-    """Have what is saved of a spec that came from elsewhere be no more trusted than the spec is."""
+    """Mark the folder of a fetched spec's run as fetched, so that its saved spec is not trusted more than the spec."""
     if spec.fetched is None:
         return
     try:
-        said = read_bounded(spec.fetched / MARKER, MAX_MARKER)
+        marker = read_bounded(spec.fetched / MARKER, MAX_MARKER)
     except OSError as error:
         raise RunError(f"cannot read {spec.fetched / MARKER}: {error.strerror}; get the release again") from error
-    atomic_write(folder.path / MARKER, said)
+    atomic_write(folder.path / MARKER, marker)
 
 
 def cache_beside(spec: Spec, folder: RunFolder) -> str | None:
-    """The cache's path from the run's folder, so that no path of this machine is in the manifest."""
+    """Return the cache's path relative to the run's folder, to keep absolute paths out of the manifest."""
     return None if spec.cache is None else os.path.relpath(spec.cache, folder.path)

@@ -1,6 +1,6 @@
-"""One process's execution of a run: open it, play what is left, derive the rest from the records, end it.
+"""A session: one process's execution of a run, which plays the remaining games and writes all files.
 
-Sessions of several runs may be played on one loop; the loop and its signals are whoever's who has them played.
+Sessions of several runs may share one event loop. The caller owns the loop and handles its signals.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from runner.runs.finished.selection import ReplayOf
 from runner.runs.session.disk_space import check_room
 
 _BEYOND_THE_LAST = (Stopped, BudgetExhausted, *STOPS_ALL)
-"""What ends games that had begun before the run was decided, and matters to nobody then."""
+"""Errors that end games in progress. They are ignored if the run is already decided."""
 
 
 class Player(Protocol):
-    """What plays games: the engine of this process, or workers."""
+    """Plays games: the engine of this process, or workers."""
 
     async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None: ...
 
@@ -74,13 +74,13 @@ class Session:
         compared: BaselineScores | None = None,
         recorded_only: bool = False,
     ) -> None:
-        """`order` is the run's place among those that it shares with; `recorded_only`: no model is asked."""
+        """`order` is the run's position among the runs that share resources; `recorded_only`: no model is called."""
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self._shared, self._order, self._budget = shared, order, budget
         self._on_rollout = on_rollout
         self.notes: list[str] = []
         self.lost: str | None = None
-        """What was lost in transport, where that was more than the spec allows."""
+        """A description of the rollouts lost in transport, if they are more than the spec allows."""
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         rule = plan.spec.experiment.until
@@ -95,16 +95,16 @@ class Session:
         )
         self._context = copy_context()
         self._recorded: Manifest | None = None
-        """The manifest as it was before this session."""
+        """The manifest before this session."""
         self._cores = 1
-        """How many cores are for what follows the games."""
+        """The number of cores to use after the games."""
 
     async def play(self) -> None:
-        """Play what is left, then derive everything from the records.
+        """Play the remaining games, then write all files.
 
         Raises:
-            Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all is kept.
-            FolderGoneError: likewise; the message says where.
+            Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all records are saved.
+            FolderGoneError: the run's folder was moved or deleted; the message says where the records are.
         """
         self._recorded = self.folder.manifest() if self.folder.manifest_path.is_file() else None
         self.manifest = replace(self.manifest, status=Status.RUNNING)
@@ -116,39 +116,39 @@ class Session:
                 self._context = copy_context()
                 await self._play()
         except (Stopped, asyncio.CancelledError):
-            if self.manifest.status == Status.RUNNING:  # else all is written already
+            if self.manifest.status == Status.RUNNING:  # otherwise everything is written already
                 self._end(Status.INTERRUPTED)
             raise interrupted(self.folder.run_id) from None
         except FolderGoneError:
-            raise  # what stands at the folder's place now is not ours to write to
+            raise  # the path may hold another folder now, which must not be written to
         except Exception as error:
             self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED, error)
             if isinstance(error, (CallError, OSError)):
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
             if isinstance(error, MemoryError) or "can't start new thread" in str(error):
                 raise RunError(
-                    f"run {self.folder.run_id} failed: out of memory; what was paid for is kept. Lower "
-                    "rollouts.concurrency, or give the process more"
+                    f"run {self.folder.run_id} failed: out of memory; all paid answers are saved. Lower "
+                    "rollouts.concurrency, or give the process more memory"
                 ) from None
             raise
         finally:
             self._shared.in_play.remove(self)
 
     def result(self) -> FinishedRun:
-        """Of a run that has been played to its end."""
+        """Return the result of the run after `play` has returned."""
         metrics = self.folder.read_metrics()
         return FinishedRun(self.folder, self.manifest, metrics, notes=tuple(self.notes), lost=self.lost)
 
     def in_flight(self) -> int:
-        """How many calls wait for their answers."""
+        """Return the number of calls in flight."""
         return self._accounting.progress.in_flight()
 
     def stopping(self, message: str) -> None:
-        """Tell those who watch, and the run's own log, that it is to stop."""
+        """Report to the watch and in the run's log that the run is stopping."""
         self._context.run(self._accounting.warn, "signal", message)
 
     def _end(self, status: Status, error: Exception | None = None) -> None:
-        # The journal is what counts; where not even this can be written, the run shows as interrupted.
+        # The journal has all records. If the manifest cannot be written either, the run is shown as interrupted.
         self._note_troubles()
         with suppress(RunError):
             counts = self._accounting.unfinished(spending(self.plan, self.folder))
@@ -176,20 +176,18 @@ class Session:
             await self._play_all(self._engine(wired), check_over, wired.records)
 
     def _workers(self) -> int | None:
-        """How many workers are to play; None: this process does."""
+        """Return how many workers play; None if this process plays."""
         execution = self.plan.spec.experiment.execution
         if not execution.by_workers:
             return None
         if not self._wiring.asks:
             if self._wiring.replay is not None:
-                what = "processes" if execution.engine == "processes" else "workers"
-                self.notes.append(f"played by one process, and not by execution.{what}: it is a replay")
+                key = "processes" if execution.engine == "processes" else "workers"
+                self.notes.append(f"played by one process instead of execution.{key}, because it is a replay")
             return None
         workers = min(execution.count, self._concurrency())
         if execution.engine == "processes" and workers > (cores := cores_here()):
-            self.notes.append(
-                f"{workers} worker processes on {counted(cores, 'core')}: they are no faster than {cores}"
-            )
+            self.notes.append(f"{workers} worker processes on {counted(cores, 'core')} are not faster than {cores}")
         return None if execution.engine == "processes" and workers == 1 else workers
 
     def _engine(self, wired: Wired) -> Engine:
@@ -210,18 +208,18 @@ class Session:
     async def _play_all(self, player: Player, check_over: Callable[[], None], records: Callable[[], int]) -> None:
         """Play all games.
 
-        `check_over` raises what keeps a run whose games are all over from being done; `records` says how many the
-        journal has.
+        `check_over` raises an error if the run is not done although all games have ended. `records` returns the number
+        of records in the journal.
         """
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
 
         def sink(rollouts: Finished) -> None:
             if isinstance(rollouts, WorkerGame):
-                for one in rollouts.rollouts:
-                    sinks.put(one.output)
-                    accounting.count(one.counted)
-                    accounting.count_smooth(*one.smooth)
+                for worker_rollout in rollouts.rollouts:
+                    sinks.put(worker_rollout.output)
+                    accounting.count(worker_rollout.counted)
+                    accounting.count_smooth(*worker_rollout.smooth)
                 accounting.end_job()
                 return
             assert isinstance(rollouts, Sequence)
@@ -261,17 +259,17 @@ class Session:
         self._finish(sinks, records)
 
     def _concurrency(self) -> int:
-        """How many games are played at once."""
-        most = self.plan.share.rollouts.concurrency
+        """Return how many games are played concurrently."""
+        limit = self.plan.share.rollouts.concurrency
         if self._decision is not None:
             replay = self._wiring.replay
-            # A replay has no answers for games beyond the last one, and nothing to gain from several at once.
-            return 1 if replay is not None and replay.until_round is None else min(most, self.plan.size)
-        return self.plan.size if self._is_batched else min(most, self.plan.size)
+            # A replay has no answers for games after the last one, and does not get faster with several at a time.
+            return 1 if replay is not None and replay.until_round is None else min(limit, self.plan.size)
+        return self.plan.size if self._is_batched else min(limit, self.plan.size)
 
     @property
     def _is_batched(self) -> bool:
-        """Whether all games are to be at the same step, to go in one batch; those that wait for it cost nothing."""
+        """Whether all games are played concurrently, so that each step of all games goes into one batch."""
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
@@ -283,18 +281,18 @@ class Session:
         self.lost = accounting.lost()
         spent = spending(self.plan, self.folder)
         counts = accounting.finished(spent)
-        before = self._recorded
-        if before is not None and before.status in PLAYED and before.completions == counts["completions"]:
-            # Nothing new was played. Prices may have another basis by now: what was recorded stays.
-            counts |= {"cost_usd": before.cost_usd, "cost_usd_at_most": before.cost_usd_at_most}
+        recorded = self._recorded
+        if recorded is not None and recorded.status in PLAYED and recorded.completions == counts["completions"]:
+            # Nothing new was played. Prices may have changed since, so the recorded cost stays.
+            counts |= {"cost_usd": recorded.cost_usd, "cost_usd_at_most": recorded.cost_usd_at_most}
         if self._decision is not None and self._decision.decided:
-            beyond = spent.completions - counts["completions"]
-            if beyond > 0:
-                said = "1 answer" if beyond == 1 else f"{beyond:,} answers"
+            extra = spent.completions - counts["completions"]
+            if extra > 0:
+                answers = "1 answer" if extra == 1 else f"{extra:,} answers"
                 self.notes.append(
-                    f"{said} of games that had begun beyond the last: paid for, kept in the journal, and in no table"
+                    f"{answers} of games that started after the last counted game: paid for, but only in the journal"
                 )
-        if self.plan.shard is not None:  # from which a merge knows that nothing is cut off
+        if self.plan.shard is not None:  # a merge checks this number, to notice a truncated journal
             self.manifest = replace(self.manifest, journal_records=records())
         self.folder.seal(*COLUMNS)
         first = first_record(self.folder.journal) or {}
@@ -302,10 +300,10 @@ class Session:
         self.folder.write_manifest(self.manifest)
 
     def _note_troubles(self) -> None:
-        """Note what went wrong in the games, once."""
+        """Add the problems of the games to the notes, each once."""
         self.notes.extend(line for line in map(str, self._accounting.troubles()) if line not in self.notes)
 
 
 def interrupted(run_id: str) -> Interrupted:
-    """What a run ends with that was told to stop."""
-    return Interrupted(f"run {run_id} was interrupted; what was paid for is kept")
+    """Return the error for a run that was stopped."""
+    return Interrupted(f"run {run_id} was interrupted; all paid answers are saved")

@@ -1,8 +1,8 @@
-"""The parts of a run into the one run: their journals as one, and from it all else as a run does that is resumed.
+"""Merges the shards of a run: joins their journals, and builds all other files from the joined journal like a resume.
 
-What is made stands in a folder of its own until it is whole, and is put in its place with the manifest last: a merge
-that is killed has changed nothing that anybody sees, and is run again. The journal has the parts' records in the order
-of their numbers, and its first record follows from theirs: so the same parts make the same journal wherever they are.
+The files are built in a staging folder and moved to their final location, the manifest last. A merge that is killed
+has no visible effect and can be repeated. The journal has the parts' records in the order of their shard numbers, and
+its first record is derived from theirs, so the same parts give the same journal everywhere.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from runner.runs.shards.parts import ShardPart, parts_at
 from runner.spec.origin import MARKER
 
 STAGING = ".merging"
-"""In the run's folder: what is made of its parts, until it is whole."""
+"""The staging folder in the run's folder."""
 
 PIECE = 4 << 20
-"""Bytes of lines that are written at once."""
+"""The number of bytes to read or write at a time."""
 
 
 def merge(
@@ -56,76 +56,76 @@ def merge(
     wait_seconds: float = 0.0,
     watch: Watch | None = None,
 ) -> FinishedRun:
-    """Make one run of its parts: those in its folder, and `others` that stand elsewhere. One that is merged is shown.
+    """Merge the parts of a run, those in its folder and those in `others`; return the run if it is already merged.
 
-    No model is asked, and no key is needed.
+    No model is called, and no API key is needed.
 
     Raises:
-        MergeError: parts are missing, there twice, of another run, unfinished, or were edited; with all that is wrong.
-        RunDirectoryError: the run was played whole, or another process is at work on it.
+        MergeError: parts are missing, duplicated, of another run, unfinished or edited; it lists all problems.
+        RunDirectoryError: the run was played without shards, or another process has locked it.
         RunError: a file cannot be read or written.
         Interrupted: SIGINT or SIGTERM; nothing was changed.
     """
-    whole = results.run(run_id)
-    if not others and not whole.path.is_dir():
-        checked(run_id, (), ())  # before the lock makes a folder
+    run = results.run(run_id)
+    if not others and not run.path.is_dir():
+        checked(run_id, (), ())  # raises before the lock creates a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
-        if whole.manifest_path.is_file():
-            return _merged_already(whole, results)
-        folders = {folder.path.resolve(): folder for folder in (*(part for _, part in whole.begun_parts()), *others)}
+        if run.manifest_path.is_file():
+            return _merged_already(run, results)
+        folders = {folder.path.resolve(): folder for folder in (*(part for _, part in run.begun_parts()), *others)}
         results.board.check()
         parts = checked(run_id, *parts_at(list(folders.values())))
         try:
-            result = _Merge(whole, parts, watch).made()
+            result = _Merge(run, parts, watch).build()
         except BaseException:
             with suppress(OSError):
-                remove_folder(whole.path / STAGING)
+                remove_folder(run.path / STAGING)
             raise
     with interruptible(run_id):
-        results.board.append(whole)
+        results.board.append(run)
     return result
 
 
-def _merged_already(whole: RunFolder, results: Results) -> FinishedRun:
-    manifest = whole.manifest()
-    if not (whole.parts / MERGED).is_file():
+def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
+    manifest = run.manifest()
+    if not (run.parts / MERGED).is_file():
         raise RunDirectoryError(
-            f"run {whole.run_id} was begun by a process that plays all of it ({manifest.status}); its parts cannot be "
-            f"merged into it. Move one of the two away: {whole.path} without {SHARDS}/, or {SHARDS}/"
+            f"run {run.run_id} was started without --shard ({manifest.status}), so its parts cannot be merged into "
+            f"it. Move one of the two away: {run.path} without {SHARDS}/, or {SHARDS}/"
         )
     if manifest.status in PLAYED:
-        results.board.append_missing(whole)
-    return FinishedRun.opened(whole)
+        results.board.append_missing(run)
+    return FinishedRun.opened(run)
 
 
-def all_done(whole: RunFolder, of: int) -> tuple[bool, int]:
-    """Whether all parts in a run's folder have been played, and how many have, as far as that was looked at."""
-    parts = [part for shard, part in whole.begun_parts() if shard.of == of]
+def all_done(run: RunFolder, count: int) -> tuple[bool, int]:
+    """Return whether all parts in a run's folder have been played, and how many have been."""
+    parts = [part for shard, part in run.begun_parts() if shard.of == count]
     done = 0
     for part in parts:
         with suppress(RunError):
             done += part.manifest().status in PLAYED
-    return done == of, done
+    return done == count, done
 
 
 class _Merge:
-    """The making of one run."""
+    """The merge of one run."""
 
-    def __init__(self, whole: RunFolder, parts: Sequence[ShardPart], watch: Watch | None) -> None:
-        self._whole, self._parts, self._watch = whole, parts, watch
+    def __init__(self, run: RunFolder, parts: Sequence[ShardPart], watch: Watch | None) -> None:
+        self._run, self._parts, self._watch = run, parts, watch
         self._first = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
-        """The part that began the run: what is only known then is as it says."""
-        self._staged = RunFolder(whole.path / STAGING, whole.run_id)
+        """The part that started first, which provides the values that are fixed at the start of a run."""
+        self._staged = RunFolder(run.path / STAGING, run.run_id)
         self._notes: list[str] = []
 
-    def made(self) -> FinishedRun:
-        """Make it, and put it in its place."""
+    def build(self) -> FinishedRun:
+        """Build the run and move it to its final location."""
         plan = self._plan()
         try:
             remove_folder(self._staged.path)
             make_folder(self._staged.path)
         except OSError as error:
-            raise RunError(f"cannot make {self._staged.path}: {error.strerror}") from error
+            raise RunError(f"cannot create the folder {self._staged.path}: {error.strerror}") from error
         self._note_differences()
         self._write_journal()
         self._write_log()
@@ -135,62 +135,61 @@ class _Merge:
         try:
             shared.play(session.play)
         except RunError as error:
-            raise MergeError(self._whole.run_id, [f"{error}"]) from error
+            raise MergeError(self._run.run_id, [f"{error}"]) from error
         if shared.stop.stopping:
-            raise interrupted(self._whole.run_id)
-        self._put_inputs(plan)
-        ended = max(part.manifest.finished_at or "" for part in self._parts)
-        self._put(replace(session.manifest, finished_at=ended))
-        result = FinishedRun.opened(self._whole)
+            raise interrupted(self._run.run_id)
+        self._copy_inputs(plan)
+        finished_at = max(part.manifest.finished_at or "" for part in self._parts)
+        self._move_to_run(replace(session.manifest, finished_at=finished_at))
+        result = FinishedRun.opened(self._run)
         return replace(result, was_finished=False, notes=(*self._notes, *session.notes))
 
     def _plan(self) -> Plan:
-        """The plan of the whole run, as the part that began it saved it."""
+        """Return the plan of the merged run, as saved by the part that started first."""
         spec = self._first.read_plan().spec
-        return Plan(replace(spec, shard=None, begun_as=self._whole.run_id))
+        return Plan(replace(spec, shard=None, begun_as=self._run.run_id))
 
     def _note_differences(self) -> None:
-        """Note what the parts differ in, and is no reason not to merge them."""
-        for what, name in (("nip-run", "version"), ("Python", "python"), ("git commit", "git_commit")):
-            said = sorted({str(getattr(part.manifest, name)) for part in self._parts})
-            if len(said) > 1:
+        """Add notes on differences between the parts that do not prevent a merge."""
+        for label, name in (("nip-run", "version"), ("Python", "python"), ("git commit", "git_commit")):
+            values = sorted({str(getattr(part.manifest, name)) for part in self._parts})
+            if len(values) > 1:
                 first = getattr(self._first.manifest, name)
-                self._notes.append(f"shards were played with {what} {comma_join(said)}; the run says {first}")
+                self._notes.append(f"shards were played with {label} {comma_join(values)}; the run records {first}")
         specs = {file_hash(part.folder.spec) for part in self._parts}
         if len(specs) > 1:
             self._notes.append(
-                f"shards were played by specs that differ in where and how fast they ask; the run's is that of shard "
-                f"{self._first.shard}"
+                f"the specs of the shards differ in addresses or limits; the run has that of shard {self._first.shard}"
             )
 
     def _write_journal(self) -> None:
         identity, path = self._first.manifest.identity, self._staged.journal
         firsts = [first_record(part.folder.journal) for part in self._parts]
-        number = tagged_hash("merged", [None if one is None else one.get("journal") for one in firsts])[:16]
-        header = begun(identity, self._whole.run_id, journal=number)
+        number = tagged_hash("merged", [None if record is None else record.get("journal") for record in firsts])[:16]
+        header = begun(identity, self._run.run_id, journal=number)
         first = encode(0, header)
         seed, sequence = seed_of(first, header), 1
         try:
             with create(path) as file:
-                held = [first]
+                buffered = [first]
                 size = len(first)
                 for part, begun_as in zip(self._parts, firsts, strict=True):
                     for record in _records(part):
                         _note_origin(record, begun_as)
-                        held.append(encode(sequence, record, seed))
-                        size += len(held[-1])
+                        buffered.append(encode(sequence, record, seed))
+                        size += len(buffered[-1])
                         sequence += 1
                         if size > PIECE:
-                            file.write(b"".join(held))
-                            held, size = [], 0
-                file.write(b"".join(held))
+                            file.write(b"".join(buffered))
+                            buffered, size = [], 0
+                file.write(b"".join(buffered))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
 
     def _write_log(self) -> None:
-        """What the parts' logs say, one after the other."""
+        """Write the parts' logs, one after the other."""
         try:
             with create(self._staged.log) as file:
                 for part in self._parts:
@@ -201,41 +200,41 @@ class _Merge:
             raise RunError(f"cannot write {self._staged.log}: {error.strerror}") from error
 
     def _manifest(self, plan: Plan) -> Manifest:
-        """The manifest of the run that a process of its own would have begun when the first part was."""
-        had = replace(self._first.manifest, run_id=self._whole.run_id)
-        manifest = updated_manifest(had, plan).recording("replay_of", "cache")
-        return replace(manifest, cache=cache_beside(plan.spec, self._whole))
+        """Return the manifest of the merged run, with the start of the part that started first."""
+        started_manifest = replace(self._first.manifest, run_id=self._run.run_id)
+        manifest = updated_manifest(started_manifest, plan).recording("replay_of", "cache")
+        return replace(manifest, cache=cache_beside(plan.spec, self._run))
 
-    def _put_inputs(self, plan: Plan) -> None:
-        """The spec and the inputs into the run's folder, as they stand in the part that began it."""
+    def _copy_inputs(self, plan: Plan) -> None:
+        """Copy the spec and the inputs of the part that started first to the run's folder."""
         first = self._first.folder.path
-        self._whole.make("inputs")
+        self._run.make("inputs")
         for path in _files(first / "inputs"):
             inside = path.relative_to(first)
-            self._whole.make(*inside.parts[:-1])
-            _copy(path, self._whole.path / inside)
+            self._run.make(*inside.parts[:-1])
+            _copy(path, self._run.path / inside)
         if (first / MARKER).is_file():
-            _copy(first / MARKER, self._whole.path / MARKER)
-        if plan.spec.replays:  # whose paths are said from the folder
-            write_inputs(plan, self._whole)
+            _copy(first / MARKER, self._run.path / MARKER)
+        if plan.spec.replays:  # their paths are relative to the run's folder
+            write_inputs(plan, self._run)
         else:
-            _copy(self._first.folder.spec, self._whole.spec)
+            _copy(self._first.folder.spec, self._run.spec)
 
-    def _put(self, manifest: Manifest) -> None:
-        """All that was made in its place, the manifest last: with it there is a run."""
-        whole, staged = self._whole.path, self._staged
+    def _move_to_run(self, manifest: Manifest) -> None:
+        """Move the staged files to the run's folder, and write the manifest last, which makes the run exist."""
+        run_folder, staged = self._run.path, self._staged
         try:
             staged.manifest_path.unlink()
             for path in sorted(staged.path.iterdir()):
-                target = whole / path.name
+                target = run_folder / path.name
                 if path.is_dir():
                     remove_folder(target)
                 path.replace(target)
-            fsync_dir(whole)
+            fsync_dir(run_folder)
             remove_folder(staged.path)
         except OSError as error:
-            raise RunError(f"cannot write {whole}: {error.strerror}") from error
-        said = {
+            raise RunError(f"cannot write {run_folder}: {error.strerror}") from error
+        merged_parts = {
             "parts": [
                 {
                     "shard": str(part.shard),
@@ -247,20 +246,20 @@ class _Merge:
                 for part in self._parts
             ]
         }
-        self._whole.make(SHARDS)
-        atomic_write(self._whole.parts / MERGED, orjson.dumps(said, option=orjson.OPT_INDENT_2))
-        self._whole.write_manifest(manifest)
+        self._run.make(SHARDS)
+        atomic_write(self._run.parts / MERGED, orjson.dumps(merged_parts, option=orjson.OPT_INDENT_2))
+        self._run.write_manifest(manifest)
 
 
 def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
-    """The records of a part's journal, without the first, and what a process left in flight as the next would count it.
+    """Yield the records of a part's journal except the first, and a record of the calls left in flight.
 
     Raises:
-        MergeError: it is not what was looked at any more.
+        MergeError: the journal has changed since it was checked.
     """
     path, count = part.folder.journal, 0
-    left = AbandonedCalls(part.folder.in_flight)
-    watches = bool(left.most.completions)
+    abandoned = AbandonedCalls(part.folder.in_flight)
+    has_lost_calls = bool(abandoned.most.completions)
     try:
         with open_to_read(path) as file:
             for _, _, record in scan(file, path, part.manifest.identity):
@@ -268,8 +267,8 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
                     break
                 count += 1
                 sequence = record.pop("seq")
-                if watches:
-                    left.see(sequence, parse_record(record))
+                if has_lost_calls:
+                    abandoned.see(sequence, parse_record(record))
                 if sequence:
                     yield record
     except JournalError as error:
@@ -278,12 +277,12 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
         raise MergeError(
             split_part(part.manifest.run_id)[0], [f"{part}: its journal changed while it was merged; merge again"]
         )
-    if left.most.completions:
-        yield left.lost().to_json()
+    if abandoned.most.completions:
+        yield abandoned.lost().to_json()
 
 
 def _note_origin(record: dict[str, Any], first: Mapping[str, Any] | None) -> None:
-    """Store the number of the part's journal in its answer: caches that the part filled know the answer by it."""
+    """Store the number of the part's journal in an answer, because caches filled by the part refer to that number."""
     if record.get("kind") == CallRecord.KIND and "of" not in record and first is not None and "journal" in first:
         record.setdefault(ORIGIN, first["journal"])
 
@@ -297,7 +296,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """A file to another place, whole or not at all."""
+    """Copy a file atomically."""
 
     def pieces() -> Iterator[bytes]:
         with open_to_read(path) as file:

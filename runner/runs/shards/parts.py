@@ -1,4 +1,4 @@
-"""The parts of a run that is to be made of them: where they stand, and what each says of itself."""
+"""The parts of a run that are to be merged, with their folders and manifests."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ WHERE_AND_HOW_FAST = (
     "models.*.timeout", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.batch_wait",
     "models.*.batch_poll",
 )  # fmt: skip
-"""Keys in which shards may differ: where a shard asks, and how fast; not what is played, or made of it."""
+"""Keys in which shards may differ: addresses and limits, which do not change what is played or written."""
 
 BEGUN_WITH = ("written", "environment.lock")
-"""In `inputs/`: what is kept of how a run began, which differs between machines and is no input."""
+"""Files in `inputs/` that describe the start of a run and differ between machines; they are not inputs."""
 
 
 @dataclass(frozen=True)
 class ShardPart:
-    """The folder of one part, with what its manifest says."""
+    """The folder of one part, with its manifest."""
 
     shard: Shard
     folder: RunFolder
     manifest: Manifest
     plans: dict[Any, Plan] = field(default_factory=dict, compare=False, repr=False)
-    """Those that were read already, so that of parts with one spec and the same inputs one alone is read."""
+    """The plans that were read already; parts with the same spec and inputs share one."""
 
     def __str__(self) -> str:
         return f"shard {self.shard} ({self.folder.path})"
 
     @cached_property
     def inputs(self) -> dict[str, str]:
-        """The hash of each file that it was played from, by its path in `inputs/`."""
-        return dict(_hashed(self.folder.path / "inputs"))
+        """The hash of each input file, by its path in `inputs/`."""
+        return dict(_hash_files(self.folder.path / "inputs"))
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of its part, by the spec and the inputs saved with it.
+        """The plan of the part, from the spec and the inputs saved with it.
 
         Raises:
             NipRunError: they cannot be read.
         """
         try:
-            same = (file_hash(self.folder.spec), *sorted(self.inputs.items()), *sorted(self._selected.items()))
+            key = (file_hash(self.folder.spec), *sorted(self.inputs.items()), *sorted(self._selected.items()))
         except OSError as error:
             raise RunError(f"cannot read {self.folder.spec}: {error.strerror}") from error
-        if same not in self.plans:
-            self.plans[same] = self.read_plan()
-        plan = self.plans[same]
+        if key not in self.plans:
+            self.plans[key] = self.read_plan()
+        plan = self.plans[key]
         return plan.with_spec(replace(plan.spec, shard=self.shard))
 
     def read_plan(self) -> Plan:
-        """The plan, by its own folder. What a model group replays need not be there.
+        """Read the plan from the part's folder; runs that a model group replays need not exist here.
 
         Raises:
             NipRunError: the spec or the inputs cannot be read.
@@ -76,24 +76,24 @@ class ShardPart:
 
     @property
     def _selected(self) -> dict[str, str]:
-        """What of the manifest a saved spec is read by."""
+        """The values of the manifest that reading a saved spec depends on."""
         manifest = self.manifest
         return {"selection": repr(manifest.dataset_selection), "source": manifest.dataset_source_sha256}
 
     @cached_property
     def spec_leaves(self) -> dict[str, Any]:
-        """What its spec says by dotted key, where shards may not differ."""
+        """The values of its spec by dotted key, without the keys in which shards may differ."""
         return spec_leaves(resolved_spec(self.plan), self.plan.spec.replayed, WHERE_AND_HOW_FAST)
 
 
-def _hashed(inputs: Path) -> Iterator[tuple[str, str]]:
+def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
     if not inputs.is_dir():
         return
     for folder, folders, files in os.walk(inputs):
         here = Path(folder)
-        left_out = BEGUN_WITH if here == inputs else ()
-        folders[:] = [name for name in folders if name not in left_out]
-        for path in (here / name for name in files if name not in left_out):
+        excluded = BEGUN_WITH if here == inputs else ()
+        folders[:] = [name for name in folders if name not in excluded]
+        for path in (here / name for name in files if name not in excluded):
             try:
                 yield path.relative_to(inputs).as_posix(), file_hash(path)
             except OSError as error:
@@ -101,21 +101,21 @@ def _hashed(inputs: Path) -> Iterator[tuple[str, str]]:
 
 
 def parts_at(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]]:
-    """The parts that stand in folders, and what is wrong with those that hold none."""
-    found: list[ShardPart] = []
-    wrong: list[str] = []
+    """Return the parts in folders, and a problem for each folder that has none."""
+    parts: list[ShardPart] = []
+    problems: list[str] = []
     plans: dict[Any, Plan] = {}
     for folder in folders:
         try:
             manifest = folder.manifest()
         except RunError as error:
-            wrong.append(f"{folder.path} cannot be read as a part: {error}")
+            problems.append(f"{folder.path} cannot be read as a part: {error}")
             continue
         if manifest.shard is None:
-            wrong.append(
-                f"{folder.path} is the whole run {manifest.run_id}, and no part of one: the folder of a part is named "
-                "K-of-N"
+            problems.append(
+                f"{folder.path} is the complete run {manifest.run_id}, not a part of a run: the folder of a part is "
+                "named K-of-N"
             )
             continue
-        found.append(ShardPart(manifest.shard, folder, manifest, plans))
-    return found, wrong
+        parts.append(ShardPart(manifest.shard, folder, manifest, plans))
+    return parts, problems

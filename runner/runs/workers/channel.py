@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from runner.runs.workers.frames import FrameReader, Outbox
 
 FLUSH_AT = 64
-"""Messages that do not wait for the loop's turn to end, so that the other side can begin with them."""
+"""The number of messages that are sent without waiting for the loop's next iteration, so the receiver can start."""
 
 Receive = Callable[[Sequence[Any]], None]
 """Takes a batch of messages, in order."""

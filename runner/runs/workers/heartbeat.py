@@ -14,10 +14,10 @@ from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 SILENT_CHECKS = 12
-"""Silent checks in a row until a worker is killed: longer than the longest prompts keep it busy."""
+"""The number of silent checks in a row after which a worker is killed; even the longest prompts take less time."""
 
 SILENT_CHECKS_WHEN_STOPPING = 3
-"""The same while the run is stopping and a person waits for it."""
+"""The same number while the run is stopping and a person waits for it."""
 
 
 class HeartbeatMonitor:
@@ -30,7 +30,7 @@ class HeartbeatMonitor:
         fail: Callable[[Exception], None],
         every: float = ALIVE_SECONDS,
     ) -> None:
-        """`fail` is called with an error that ends the watch, such as one of a callback that gets a note."""
+        """`fail` is called with an error that ends the watch, such as one raised by a callback for notes."""
         self._slots, self._state, self._fail, self._every = slots, state, fail, every
 
     async def watch(self) -> None:
@@ -40,7 +40,7 @@ class HeartbeatMonitor:
                 await asyncio.sleep(self._every)
                 for slot in self._slots:
                     self._check(slot)
-        except Exception as error:  # noqa: BLE001 - the run must end with it, whatever it is
+        except Exception as error:  # noqa: BLE001 - any error must end the run
             self._fail(error)
 
     def _check(self, slot: WorkerSlot) -> None:

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from runner.rollouts.job import Job
 
 SUSPECT = 3
-"""After so many deaths of its workers a game is played alone, to find out whether the game kills them."""
+"""The number of worker deaths after which a game is played alone, to find out whether it kills workers."""
 
 ALONE = 2
-"""After so many deaths of workers that played nothing else, the game is to blame."""
+"""The number of deaths of workers that played only one game after which that game is blamed."""
 
 
 @dataclass(eq=False)
 class Leased:
-    """A game, and the number of workers that have died while they played it."""
+    """A game, with the number of workers that died while they played it."""
 
     job: Job
     deaths: int = 0
     alone: int = 0
-    """The number of them that played nothing else."""
+    """The number of these workers that played only this game."""
 
     def __lt__(self, other: Leased) -> bool:
         return self.job.index < other.job.index
@@ -33,10 +33,9 @@ class Leased:
 
 
 class LeaseBook:
-    """Hands out games that were given back, then the others in the order of the plan.
+    """Leases games: first those that were given back, then the others in the order of the plan.
 
-    With `by_datapoint`, all games of a datapoint go to one slot: the one that got the first of them, as long as its
-    worker lives.
+    With `by_datapoint`, all games of a datapoint go to the slot that got the first of them, while its worker lives.
     """
 
     def __init__(self, jobs: Iterator[Job], has_room: Callable[[int], bool], slots: int, *, by_datapoint: bool) -> None:
@@ -47,9 +46,9 @@ class LeaseBook:
         self._back: list[Leased] = []
         self._suspects: list[Leased] = []
         self._slot_of: dict[str, int] = {}
-        """The slot of each datapoint that has one."""
+        """The slot of each datapoint that was assigned to one."""
         self._queues: list[list[Leased]] = [[] for _ in range(slots)]
-        """The games that wait for their slot, which is busy."""
+        """The games that wait for a busy slot, by slot."""
 
     @property
     def is_empty(self) -> bool:
@@ -57,7 +56,7 @@ class LeaseBook:
         return self._head is None and not any((self._back, self._suspects, *self._queues))
 
     def next_for(self, slot: int) -> Leased | None:
-        """Return the next game for a slot; None if there is none now."""
+        """Return the next game for a slot; None if there is none at the moment."""
         if not self._by_datapoint:
             return heapq.heappop(self._back) if self._back else self._take()
         while self._back:
@@ -69,26 +68,26 @@ class LeaseBook:
             self._queue(leased, slot)
         return heapq.heappop(self._queues[slot])
 
-    def _queue(self, leased: Leased, asking: int) -> None:
-        """Let a game wait for the slot of its datapoint, or for the asking one if it has none."""
-        slot = self._slot_of.setdefault(leased.job.datapoint.id, asking)
+    def _queue(self, leased: Leased, requesting: int) -> None:
+        """Add a game to the queue of its datapoint's slot; a datapoint without a slot gets `requesting`."""
+        slot = self._slot_of.setdefault(leased.job.datapoint.id, requesting)
         heapq.heappush(self._queues[slot], leased)
 
     def suspect_for(self, slot: int) -> Leased | None:
         """Return a game to play alone in a slot; None if there is none."""
-        found = self._suspect(slot)
-        if found is not None:
-            self._suspects.remove(found)
+        suspect = self._suspect(slot)
+        if suspect is not None:
+            self._suspects.remove(suspect)
             if self._by_datapoint:
-                self._slot_of[found.job.datapoint.id] = slot
-        return found
+                self._slot_of[suspect.job.datapoint.id] = slot
+        return suspect
 
     def has_suspects(self, slot: int) -> bool:
         return self._suspect(slot) is not None
 
     def _suspect(self, slot: int) -> Leased | None:
-        mine = (one for one in self._suspects if self._slot_of.get(one.job.datapoint.id, slot) == slot)
-        return min(mine, default=None)
+        candidates = (leased for leased in self._suspects if self._slot_of.get(leased.job.datapoint.id, slot) == slot)
+        return min(candidates, default=None)
 
     def _take(self) -> Leased | None:
         """Return the next game of the plan; None if it may not start yet."""
@@ -106,8 +105,8 @@ class LeaseBook:
             heapq.heappush(self._back, leased)
 
     def free(self, slot: int) -> None:
-        """Let other slots have the datapoints of a slot whose worker is gone."""
-        self._slot_of = {datapoint: its for datapoint, its in self._slot_of.items() if its != slot}
+        """Release the datapoints and queued games of a slot whose worker is gone."""
+        self._slot_of = {datapoint: owner for datapoint, owner in self._slot_of.items() if owner != slot}
         for leased in self._queues[slot]:
             heapq.heappush(self._back, leased)
         self._queues[slot].clear()

@@ -1,7 +1,7 @@
-"""Workers that are processes of this machine.
+"""Workers that are processes on this machine.
 
-A process shares nothing with its writer but a socket, which tells each side when the other is gone. It is a program of
-its own and needs no `__main__` that can be imported, so that a notebook can use workers.
+A process shares only a socket with its writer, which tells each side when the other is gone. It is a separate program
+and does not import `__main__`, so that a notebook can use workers.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PROGRAM = (
     "from runner.runs.workers.process import main\n"
     "main({descriptor})\n"
 )
-"""The program of a worker. It ignores signals: the writer handles them and tells its workers."""
+"""The program of a worker. It ignores signals, because the writer handles them and stops its workers."""
 
 _OPEN_FILES = 3
-"""Files that the writer opens for a worker: both ends of its socket, for a moment, and its stderr."""
+"""The number of files that the writer opens for a worker: both ends of its socket (briefly), and its stderr."""
 
 _STDERR_BYTES = 2000
 
@@ -48,7 +48,7 @@ class LocalPool:
             return await self._start(receive, on_exit)
         except OSError as error:
             raise RunError(
-                f"cannot start a worker process: {error.strerror}; what was paid for is kept. Lower "
+                f"cannot start a worker process: {error.strerror}; all paid answers are saved. Lower "
                 "execution.processes, and run the same command again"
             ) from error
 
@@ -56,18 +56,18 @@ class LocalPool:
     async def _start(receive: Receive, on_exit: Callable[[str], None]) -> LocalWorker:
         allow_open_files(_OPEN_FILES)
         with ExitStack() as failed:
-            ours, theirs = socket.socketpair()
-            failed.enter_context(ours)
+            writer_end, worker_end = socket.socketpair()
+            failed.enter_context(writer_end)
             stderr = failed.enter_context(TemporaryFile())
-            with theirs:
-                code = _PROGRAM.format(path=list(sys.path), descriptor=theirs.fileno())
+            with worker_end:
+                code = _PROGRAM.format(path=list(sys.path), descriptor=worker_end.fileno())
                 process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-P", "-c", code, pass_fds=[theirs.fileno()], stdin=DEVNULL, stdout=DEVNULL,
+                    sys.executable, "-P", "-c", code, pass_fds=[worker_end.fileno()], stdin=DEVNULL, stdout=DEVNULL,
                     stderr=stderr, process_group=0,  # a terminal's Ctrl-C does not reach it
                 )  # fmt: skip
             failed.callback(process.kill)
             worker = LocalWorker(process, stderr, on_exit)
-            await worker.connect(ours, receive)
+            await worker.connect(writer_end, receive)
             failed.pop_all()
         return worker
 
@@ -103,7 +103,7 @@ class LocalWorker:
 
     def kill(self, reason: str) -> None:
         self._kill_reason = reason
-        self._kill()  # the socket reports the exit, after the messages in it that were not read yet
+        self._kill()  # the socket reports the exit after its unread messages
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):

@@ -1,9 +1,9 @@
-"""The protocol between the writer of a run and its workers: one typed message per line of this conversation.
+"""The messages between the writer of a run and its workers.
 
-The writer sends `Start`; the worker answers `WorkerReady`, or `CannotStart`. The writer leases games, each with the
-records that the journal has of it, and the worker reports each as `GameFinished`, `GamePlayed` or `Unfinished`. A
-worker sends records to append, and continues when the writer acknowledges that they are on disk. It asks for a permit
-before each call that counts, because the writer holds budget and limits, and reports how the call ended.
+The writer sends `Start`; the worker answers `WorkerReady` or `CannotStart`. The writer leases games, each with its
+records in the journal, and the worker reports each as `GameFinished`, `GamePlayed` or `Unfinished`. A worker sends
+records to append, and continues when the writer acknowledges that they are on disk. The writer holds the budget and
+the limits, so a worker requests a permit before each call that counts, and reports how the call ended.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.workers.remote_errors import RemoteError
 
 Record = dict[str, Any]
-"""A record of the journal, as its line has it."""
+"""A record of the journal as JSON."""
 
 ALIVE_SECONDS = 5.0
-"""The interval at which a worker says that it is alive."""
+"""The interval in seconds at which a worker reports that it is alive."""
 
 
 # From the writer
@@ -44,24 +44,24 @@ class Start:
     """Whether answers cost something, so that a game continues only when its answer is on disk."""
     is_budgeted: bool
     makes_outputs: bool
-    """Whether workers turn games into rows and numbers, instead of sending whole rollouts."""
+    """Whether workers send the outputs of games instead of rollouts."""
     answered: frozenset[str]
     """The model groups that a server has answered before."""
     concurrency: int
-    """The most calls that all workers together have in flight."""
+    """The maximum number of calls in flight for all workers together."""
     adapters: Mapping[str, str]
-    """Models that are LoRA adapters, each with the path that servers load it from."""
+    """The paths of the models that are LoRA adapters, for servers that must load them."""
     journal: str | None = None
     """The number of the journal, which the cache stores with each answer."""
 
 
 class Lease(NamedTuple):
-    """A game to play, with what the journal has of it."""
+    """A game to play, with its records in the journal."""
 
     job: Job
     records: Sequence[Record]
     at_once: int
-    """How many games the worker plays at the same time; others that it is leased wait there."""
+    """The number of games that the worker plays concurrently; further leased games wait in the worker."""
 
 
 class Acknowledged(NamedTuple):
@@ -88,28 +88,28 @@ class StopRequest(NamedTuple):
 
 
 class GroupsAnswered(NamedTuple):
-    """Some worker has got answers from these model groups."""
+    """At least one worker has received answers from these model groups."""
 
     groups: frozenset[str]
 
 
 class Drain(NamedTuple):
-    """All games are over: report what remains, and end."""
+    """All games have ended: report everything that remains, and exit."""
 
 
 # From a worker
 
 
 class WorkerReady(NamedTuple):
-    """The worker takes games."""
+    """The worker is ready for games."""
 
 
 class Alive(NamedTuple):
-    """The worker's loop is running, however long its servers take."""
+    """The worker's event loop is running, even if its servers are slow."""
 
 
 class CannotStart(NamedTuple):
-    """The worker cannot connect, and no other worker could."""
+    """The worker cannot connect, which would be the same for any other worker."""
 
     failure: RemoteError
 
@@ -118,9 +118,9 @@ class Append(NamedTuple):
     """Records for the journal."""
 
     number: int | None
-    """The number to acknowledge; None: nobody waits for these records."""
+    """The number to acknowledge; None if no call waits for these records."""
     groups: Sequence[Sequence[Unnumbered]]
-    """Records that are written together or not at all, group by group."""
+    """Groups of records; the records of a group are written atomically."""
     samples: Sequence[tuple[Any, ...]]
     """The sample of each record, over all groups."""
     failures: Sequence[str] = ()
@@ -133,14 +133,14 @@ class Ask(NamedTuple):
     number: int
     group: str
     server: str | None
-    """One of the group's servers; None: its only one."""
+    """One of the group's servers; None if it has only one."""
     sample: SampleKey
     most: UsageTotals
-    """The most that the call can cost."""
+    """The maximum usage and cost of the call."""
 
 
 class Ended(NamedTuple):
-    """A granted call has ended: with an answer that costs so much, or with a failure."""
+    """A granted call has ended with an answer and its cost (`charge`), or with a failure."""
 
     number: int
     charge: UsageTotals | None
@@ -148,7 +148,7 @@ class Ended(NamedTuple):
 
 
 class GaveUp(NamedTuple):
-    """Nobody waits any more for a call that was requested or granted."""
+    """The worker no longer waits for a call that was requested or granted."""
 
     number: int
 
@@ -160,7 +160,7 @@ class CallRefused(NamedTuple):
 
 
 class GameFinished(NamedTuple):
-    """A game is over: its rows and numbers."""
+    """A game has ended; the message has its outputs."""
 
     place: int
     """The index of the game's job."""
@@ -168,7 +168,7 @@ class GameFinished(NamedTuple):
 
 
 class GamePlayed(NamedTuple):
-    """A game is over: its rollouts."""
+    """A game has ended; the message has its rollouts."""
 
     place: int
     """The index of the game's job."""
@@ -176,7 +176,7 @@ class GamePlayed(NamedTuple):
 
 
 class Unfinished(NamedTuple):
-    """A game was not played to its end."""
+    """A game was not finished."""
 
     place: int
     """The index of the game's job."""
@@ -184,32 +184,32 @@ class Unfinished(NamedTuple):
 
 
 class TemplateRendered(NamedTuple):
-    """The text of a template, which the writer then need not render again for fine-tune files."""
+    """The text of a rendered template, so that the writer does not render it again for fine-tune files."""
 
     key: tuple[Any, ...]
     text: str
 
 
 class AnswersCounted(NamedTuple):
-    """Counts of the answers that games got from one model group."""
+    """The counts of the answers that games received from one model group."""
 
     group: str
     from_cache: bool
     answers: UsageTotals
     repeats: int
     new_answers: AnswerCounts
-    """Counts of new answers from all groups."""
+    """The counts of new answers from all groups."""
 
 
 class ServerDown(NamedTuple):
-    """A server does not answer, as the message says; None: it answers again."""
+    """A server does not answer, for the reason in the message; the message None means that it answers again."""
 
     server: str
     message: str | None
 
 
 class Unlike(NamedTuple):
-    """A server refuses calls that the other servers of its group have accepted `calls` times since."""
+    """A server has refused `calls` more calls that the other servers of its group accepted."""
 
     group: str
     server: str
@@ -218,7 +218,7 @@ class Unlike(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A note for the run. Only the first note about each subject counts."""
+    """A note for the run; only the first note about each subject is used."""
 
     subject: str
     line: str
@@ -233,7 +233,7 @@ class Logged(NamedTuple):
 
 
 class RatesLearned(NamedTuple):
-    """What the headers of an answer say about the server's rate limits."""
+    """The rate limits that a server stated in the headers of an answer."""
 
     group: str
     server: str | None
@@ -241,6 +241,6 @@ class RatesLearned(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """Nothing remains, except for a failure that only shows when all games are over."""
+    """The worker has reported everything; `failure` is an error that is only known after all games have ended."""
 
     failure: RemoteError | None

@@ -1,4 +1,4 @@
-"""The writer's journal: appends the records of all workers, and finds those of a game for the worker that plays it."""
+"""The writer's view of the journal: appends the records of all workers, and finds the records of a leased game."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OpenGames:
         """Write records to disk, then call `settle` with the sample of each.
 
         Raises:
-            JournalError: The records cannot be written.
+            JournalError: the records cannot be written.
         """
         self._remember(appends, await self._journal.append_all(_groups(appends)))
         for append in appends:
@@ -53,19 +53,19 @@ class OpenGames:
         self._remember(appends, self._journal.append_all_now(_groups(appends)))
 
     def _remember(self, appends: Sequence[Append], offsets: Sequence[Sequence[int]]) -> None:
-        """Remember where the records are, and count the failures among them."""
-        places = (offset for group in offsets for offset in group)
+        """Store the offsets of the records, and count the failures among them."""
+        positions = (offset for group in offsets for offset in group)
         for append in appends:
             for sample in append.samples:
                 game = game_of_sample(self._plan, sample[0], sample[1])
-                self._offsets.setdefault(game, []).append(next(places))
+                self._offsets.setdefault(game, []).append(next(positions))
             for error in append.failures:
                 self._accounting.failed(TransientError(error))
 
     def records_for(self, leased: Leased, known: set[str]) -> list[Record]:
         """Return the records of a game or, if games share calls, of all games of its datapoint.
 
-        `known` are the datapoints whose records the worker has already: for those, return nothing.
+        `known` are the datapoints whose records the worker has already; for those, return an empty list.
         """
         if self._plan.shares_between_games:
             if leased.job.datapoint.id in known:
@@ -75,7 +75,7 @@ class OpenGames:
         return [self._journal.record(offset) for offset in offsets]
 
     def close(self, leased: Leased) -> None:
-        """Forget a game that is over."""
+        """Forget a game that has ended."""
         if not self._plan.shares_between_games:
             self._offsets.pop(game_of_job(self._plan, leased.job), None)
 

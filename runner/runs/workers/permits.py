@@ -1,4 +1,4 @@
-"""Permits for the calls of all workers: the layers of budget and limits around calls that workers make."""
+"""Permits for the calls of all workers: applies the layers of budget and limits to calls that workers make."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from runner.runs.workers.remote_errors import RemoteError
 
 
 class _GivenUpError(Exception):
-    """Nobody waits for the call any more; it may be billed."""
+    """Raised if the worker no longer waits for a call, which may be billed."""
 
 
 @dataclass(eq=False)
 class WorkerCalls:
-    """The calls of one worker: those that have a permit or wait for one, and the worst case of each in flight."""
+    """The calls of one worker that have a permit or wait for one, and the maximum cost of each call in flight."""
 
     send: Callable[[Any], None]
     calls: dict[int, _Call] = field(default_factory=dict)
@@ -36,18 +36,18 @@ class WorkerCalls:
 
 @dataclass(eq=False)
 class _Call:
-    """A call that a worker wants to make, or makes."""
+    """A call that a worker has requested or is making."""
 
     ended: asyncio.Future[Completion]
     task: asyncio.Task[None] | None = None
     is_granted: bool = False
     charge: UsageTotals = field(default_factory=UsageTotals)
-    """What the budget counts for an answer."""
+    """The cost that the budget counts for the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PermitRequest(Request):
-    """A call as the layers see it: its worst case, without its prompt."""
+    """A call as passed to the layers: with its maximum cost and without its prompt."""
 
     most: UsageTotals
     number: int
@@ -55,7 +55,7 @@ class _PermitRequest(Request):
 
 
 class _ReportedCosts(CallCosts):
-    """The costs of calls as workers report them."""
+    """The costs of calls as reported by workers."""
 
     def worst_case(self, request: Request) -> UsageTotals:
         assert isinstance(request, _PermitRequest)
@@ -68,7 +68,7 @@ class _ReportedCosts(CallCosts):
 
 
 class Permits:
-    """Holds the budget, the limits and the slots of calls in flight."""
+    """Applies the budget and the limits, and records the calls in flight."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Permits:
         self._complete = {server: self._admission.around(self._grant, server) for server in self._admission.servers}
 
     def learn(self, group: str, server: str | None, headers: Mapping[str, str]) -> None:
-        """Take the rates that a server says it allows."""
+        """Apply the rate limits that a server states in its headers."""
         learn = self._admission.learns(group, server)
         if learn is not None:
             learn(headers)
@@ -106,14 +106,14 @@ class Permits:
             await self._complete[server](request)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - the worker caused it, or must hear of it
+        except Exception as error:  # noqa: BLE001 - the worker caused it, or must be told
             if not call.is_granted:
                 request.calls.send(Denied(request.number, RemoteError.of(error)))
         finally:
             request.calls.calls.pop(request.number, None)
 
     async def _grant(self, request: Request) -> Completion:
-        """Grant the call, which to the layers is the call itself, and wait until the worker reports its end."""
+        """Grant the call and wait until the worker reports its end; for the layers, this is the call itself."""
         assert isinstance(request, _PermitRequest)
         self._stop.check()
         calls = request.calls
@@ -138,13 +138,13 @@ class Permits:
             call.ended.set_exception(message.failure.error())
 
     def give_up(self, calls: WorkerCalls, number: int) -> None:
-        """Forget a call that nobody waits for; if it was granted, it counts as billed."""
+        """Forget a call that the worker no longer waits for; if it was granted, it counts as billed."""
         call = calls.calls.get(number)
         if call is not None:
             _end(call, _GivenUpError())
 
     def release(self, calls: WorkerCalls, reason: str) -> None:
-        """End the calls of a worker that is gone: those in flight may be billed."""
+        """End the calls of a worker that is gone; calls in flight may be billed."""
         for call in tuple(calls.calls.values()):
             _end(call, TransientError(f"the worker that made the call {reason}"))
 
@@ -153,23 +153,23 @@ class Permits:
         await asyncio.gather(*(call.task for call in calls.calls.values() if call.task), return_exceptions=True)
 
     def settle(self, calls: WorkerCalls, sample: SampleKey) -> None:
-        """Free the slot of a call whose record is on disk."""
+        """Remove a call whose record is on disk from the calls in flight."""
         if calls.in_flight.pop(sample, None) is not None:
             self._in_flight.settled(sample)
 
     def refuse(self, calls: WorkerCalls, sample: SampleKey) -> None:
-        """Free the slot of a call that the provider has refused, and that has no record."""
+        """Remove a call that the provider refused, and that has no record, from the calls in flight."""
         if calls.in_flight.pop(sample, None) is not None:
             self._in_flight.refused(sample)
 
     def clear(self, calls: WorkerCalls) -> None:
-        """Free the slots of a worker whose calls in flight the journal counts at their worst case."""
+        """Remove all calls of a worker after the journal has counted them at their maximum cost."""
         for sample in tuple(calls.in_flight):
             self.refuse(calls, sample)
 
 
 def _end(call: _Call, error: Exception) -> None:
-    """Cancel a call that waits for its permit; end a granted one with this error."""
+    """Cancel a call that waits for its permit, or end a granted call with this error."""
     if not call.is_granted and call.task is not None:
         call.task.cancel()
     elif not call.ended.done():

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from runner.runs.workers.channel import Receive
 
 END_SECONDS = 5.0
-"""How long a worker may take to end once its writer has closed the channel."""
+"""The time that a worker has to end after its writer has closed the channel."""
 
 
 class WorkerHandle(Protocol):
-    """A worker, as the writer sees it."""
+    """The writer's handle of a worker."""
 
     def send(self, message: Any) -> None: ...
 
@@ -21,7 +21,7 @@ class WorkerHandle(Protocol):
         ...
 
     async def end(self, *, at_once: bool) -> None:
-        """Close the channel and wait until the worker is gone. With `at_once` it is killed."""
+        """Close the channel and wait until the worker has ended; with `at_once`, kill it."""
         ...
 
 
@@ -32,6 +32,6 @@ class WorkerPool(Protocol):
         """Start a worker. `on_exit` is called once, with the reason, if it ends before `end` is called.
 
         Raises:
-            RunError: No worker can be started.
+            RunError: no worker can be started.
         """
         ...

@@ -13,7 +13,7 @@ from runner.runs.workers.worker import Worker
 
 
 def main(descriptor: int) -> None:
-    """Play what the writer leases over this socket, until either side closes it."""
+    """Play the games that the writer leases over this socket, until either side closes it."""
     gc.freeze()  # imported modules are not garbage: collections skip them
     with relaxed_gc():
         asyncio.run(_play(socket.socket(fileno=descriptor)))
@@ -29,5 +29,5 @@ async def _play(end: socket.socket) -> None:
 
 
 def _exit() -> None:
-    """End at once: the writer is gone, or has everything."""
+    """End at once, because the writer is gone or has received everything."""
     os._exit(0)

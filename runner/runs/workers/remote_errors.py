@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from runner.base.errors import NipRunError
 
 _BUILTIN = (MemoryError, OSError)
-"""Errors that keep their type, besides our own."""
+"""Errors that keep their type, in addition to those of this package."""
 
 
 class RemoteError(NamedTuple):
-    """An exception: its type, its arguments, and its attributes."""
+    """An exception as its type, arguments and attributes."""
 
     kind: type[BaseException]
     args: tuple[Any, ...]
@@ -22,7 +22,7 @@ class RemoteError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> RemoteError:
-        """Convert an exception. One of an unknown type becomes a `RuntimeError` with its message and traceback."""
+        """Convert an exception; an unknown type becomes a `RuntimeError` with its message and traceback."""
         if isinstance(error, (NipRunError, *_BUILTIN)):
             return cls(type(error), error.args, {name: _encode(value) for name, value in vars(error).items()})
         message = f"{type(error).__name__}: {error}"
@@ -37,7 +37,7 @@ class RemoteError(NamedTuple):
 
 
 class _Mapping(NamedTuple):
-    """Stands for a read-only mapping, which cannot be pickled."""
+    """Replaces a read-only mapping, which cannot be pickled."""
 
     items: dict[Any, Any]
 

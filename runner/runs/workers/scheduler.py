@@ -27,18 +27,20 @@ from runner.runs.workers.worker_state import WorkerSlot, WriterState
 DRAIN_SECONDS = 10.0
 
 START_SECONDS = 15.0
-"""How long a share of the games is reserved for a worker that starts. Without room in a cluster it takes longer."""
+"""The time that a share of the games is reserved for a starting worker, which takes longer in a full cluster."""
 
 DRAWN_AT_ONCE = 16
-"""The most games that a worker plays at once if no call waits for a server, because more of them leave the processor's
-cache. They end together, so that as many others wait in the worker.
+"""The maximum number of concurrent games of a worker if no call waits for a server.
+
+More games would not fit into the processor's cache. They end at about the same time, so the same number of further
+games waits in the worker.
 """
 
 log = logging.getLogger("nip_run.workers")
 
 
 class GameScheduler:
-    """Has workers play jobs, as `Engine.play_all` plays them."""
+    """Plays jobs with workers; `play_all` is like `Engine.play_all`."""
 
     def __init__(self, state: WriterState, pool: WorkerPool, workers: int) -> None:
         self._state, self._pool = state, pool
@@ -67,8 +69,8 @@ class GameScheduler:
         """Play every job, `concurrency` at once, and put its rollouts into `results`.
 
         Raises:
-            NipRunError, MemoryError: See `Engine.play_all`.
-            RunError: Workers die again and again, or each worker that plays one game.
+            NipRunError, MemoryError: see `Engine.play_all`.
+            RunError: workers die repeatedly, or every worker that plays a certain game dies.
         """
         state, slots = self._state, self._slots
         self._results = results
@@ -81,7 +83,7 @@ class GameScheduler:
             start = Pickled(state.start)
             for slot in slots:
                 self._create_task(self._start(slot, start))
-            del start  # which may be large
+            del start  # it may be large
             await self._lease_until_over()
             await self._drain()
             is_complete = True
@@ -97,10 +99,10 @@ class GameScheduler:
     # Leasing
 
     async def _lease_until_over(self) -> None:
-        """Lease until all games are played, or until no game may start and none is being played.
+        """Lease games until all are played, or until no more may start and none is in progress.
 
         Raises:
-            Stopped, BudgetExhausted: Not all games were played.
+            Stopped, BudgetExhausted: not all games were played.
         """
         while True:
             self._moved.clear()
@@ -137,7 +139,7 @@ class GameScheduler:
             at_once = ahead = min(at_once, DRAWN_AT_ONCE)
         leased = True
         while leased and not self._is_stopping:
-            # One game each in every round, the least busy first, so that all have the same number of games.
+            # Each worker gets one game per round, the least busy first, to balance the number of games.
             ready = sorted((slot for slot in self._slots if slot.is_ready), key=lambda slot: len(slot.leases))
             leased = sum(self._lease_to(slot, at_once, ahead) for slot in ready) > 0
 
@@ -146,7 +148,7 @@ class GameScheduler:
             return False
         if self._book.has_suspects(slot.number):
             if slot.leases:
-                return False  # it takes a suspect once it has nothing else
+                return False  # a suspect must be the worker's only game
             leased = self._book.suspect_for(slot.number)
             slot.plays_alone = True
         else:
@@ -158,14 +160,14 @@ class GameScheduler:
         return True
 
     async def _wait_for_calls(self, error: NipRunError) -> None:
-        """Wait for the calls in flight, which may be answered and billed, and send no new ones."""
+        """Send no new calls, and wait for those in flight, which may be answered and billed."""
         self._state.stop.stop_all()
         self._events.send_stop()
         seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
         await self._wait_until(lambda: not self._has_leases(), seconds)
 
     async def _wait_until(self, is_done: Callable[[], bool], seconds: float) -> None:
-        """Wait until `is_done`, or for this time."""
+        """Wait until `is_done()` is true, at most for this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not is_done():
@@ -217,7 +219,7 @@ class GameScheduler:
         slot.plays_alone = False
         error = message.failure.error()
         if isinstance(error, BudgetExhausted):
-            # Games in progress may still fit into what is reserved for others now; new ones may not.
+            # Games in progress may still fit into the budget that is reserved for others now; new games may not.
             self._exhausted = error
         elif isinstance(error, Stopped):
             self._was_stopped = True
@@ -225,7 +227,7 @@ class GameScheduler:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Stop the run with this error, unless an earlier one stops it already."""
+        """Stop the run with this error, unless an earlier error already does."""
         if self._failure is None:
             self._failure = error
         self._moved.set()
@@ -258,7 +260,7 @@ class GameScheduler:
         self._moved.set()
 
     async def _replace(self, slot: WorkerSlot, reason: str) -> None:
-        """Count what a dead worker left in flight, give its games to others, and start a new worker."""
+        """Count the calls that a dead worker left in flight, return its games, and start a new worker."""
         was_ready, slot.is_ready, slot.worker = slot.is_ready, False, None
         log.warning("a worker process %s, with %d games", reason, len(slot.leases))
         state = self._state
@@ -283,10 +285,10 @@ class GameScheduler:
             await self._start(slot, Pickled(state.start))
 
     async def _drain(self) -> None:
-        """Wait until all workers have reported what remains.
+        """Wait until all workers have reported everything.
 
         Raises:
-            ProviderRefusal: A model group refused every call of every worker.
+            ProviderRefusal: a model group refused every call of every worker.
         """
         for slot in self._slots:
             if slot.is_ready:
@@ -303,7 +305,7 @@ class GameScheduler:
             self._fail(message.failure.error())
 
     async def _end(self, slot: WorkerSlot, *, at_once: bool) -> None:
-        """End a worker. Its calls in flight keep their slots, so that the next process counts them."""
+        """End a worker; its calls stay recorded as in flight, so that the next process counts them."""
         self._state.permits.release(slot.calls, "was ended")
         await self._state.permits.wait(slot.calls)
         worker, slot.worker, slot.is_ready = slot.worker, None, False

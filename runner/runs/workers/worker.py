@@ -1,4 +1,4 @@
-"""A worker: plays the games that it is leased, with its own agents, providers and connections."""
+"""A worker: plays leased games with its own agents, providers and connections."""
 
 from __future__ import annotations
 
@@ -169,14 +169,14 @@ class _Player:
         report: Any
         try:
             rollouts = await self._engine.play(job)
-            made = None if self._builder is None else self._builder.build(rollouts)
-        except Exception as error:  # noqa: BLE001 - the writer knows what each means for the run
+            outputs = None if self._builder is None else self._builder.build(rollouts)
+        except Exception as error:  # noqa: BLE001 - the writer decides what each error means for the run
             report = messages.Unfinished(job.index, RemoteError.of(error))
         else:
             report = (
                 messages.GamePlayed(job.index, rollouts)
-                if made is None
-                else messages.GameFinished(job.index, WorkerGame(made))
+                if outputs is None
+                else messages.GameFinished(job.index, WorkerGame(outputs))
             )
         finally:
             self._records.drop(game_of_job(self._plan, job))
@@ -185,7 +185,7 @@ class _Player:
 
     def _drain(self, _: messages.Drain) -> None:
         task = asyncio.create_task(self._end())
-        self._tasks.add(task)  # which keeps it alive
+        self._tasks.add(task)  # a reference keeps the task alive
 
     async def _end(self) -> None:
         failure = None
@@ -198,7 +198,7 @@ class _Player:
         self._alive.cancel()
         self._channel.send(messages.Drained(failure))
         await cancel_all(self._tasks - {asyncio.current_task()})
-        with suppress(Exception):  # everything is reported; errors of closing connections matter to nobody
+        with suppress(Exception):  # everything is reported, so errors while closing connections do not matter
             await self._connection.close()
             await self._servers.close()
         if self._cache is not None:

@@ -1,4 +1,4 @@
-"""Deaths of workers: the calls in flight are counted, and too many deaths end the run."""
+"""Deaths of workers: counts their calls in flight, and ends the run after too many deaths."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from runner.runs.workers.leases import ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 AT_ONCE_IN_A_ROW = 3
-"""The run ends if so many workers, or as many as there are, die in a row before they take a game."""
+"""The run ends if this many workers (at least the number of workers) die in a row before they get a game."""
 
 IN_A_ROW = 12
-"""The run ends if so many workers, or three times as many as there are, die in a row and no game is finished."""
+"""The run ends if this many workers (at least 3 times the number of workers) die in a row without a finished game."""
 
 
 async def count_lost(state: WriterState, slot: WorkerSlot, reason: str) -> None:
-    """Record the worst case of the calls that a worker left in flight in the journal."""
+    """Record the calls that a worker left in flight in the journal, at their maximum cost."""
     most = sum(slot.calls.in_flight.values(), UsageTotals())
     if not most.completions:
         return
-    # If this process is killed between these two lines, the next one counts the calls twice, which is safe.
+    # If this process is killed between these two lines, the next one counts the calls twice, which is harmless.
     await state.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", most).to_json())
     state.permits.clear(slot.calls)
-    upto = f"${most.usd:.4f} is" if state.priced else f"{most.tokens} tokens are"
+    amount = f"${most.usd:.4f} is" if state.priced else f"{most.tokens} tokens are"
     calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
     state.notes.note(
-        f"a worker process {reason}: {calls} in flight there; up to {upto} counted for what they cost, and they are "
-        "asked again"
+        f"a worker process {reason}: {calls} in flight there; up to {amount} counted as their cost, and the calls "
+        "are repeated"
     )
 
 
@@ -37,7 +37,7 @@ class WorkerDeaths:
     """Counts the deaths of workers in a row."""
 
     def __init__(self, workers: int) -> None:
-        # The workers of a machine die together with it, so that in a cluster many may die in a row.
+        # In a cluster, all workers of a machine die together with it, so many may die in a row.
         self._most_early, self._most = max(AT_ONCE_IN_A_ROW, workers), max(IN_A_ROW, 3 * workers)
         self._all = self._early = 0
 
@@ -49,7 +49,7 @@ class WorkerDeaths:
         """Count the death of a worker, also against each of its games.
 
         Raises:
-            RunError: Workers die again and again, or each worker that plays one game.
+            RunError: workers die repeatedly, or every worker that plays a certain game dies.
         """
         self._all += 1
         self._early += not was_ready
@@ -60,17 +60,17 @@ class WorkerDeaths:
                 job = leased.job
                 raise RunError(
                     f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "
-                    f"({job.datapoint.id}, repeat {job.repeat}), {ALONE} of them nothing else; the last {reason}. What "
-                    "was paid for is kept; look at that datapoint, or run the same command again "
-                    "without `execution` (~execution) to see what it does in one process"
+                    f"({job.datapoint.id}, repeat {job.repeat}), {ALONE} of them only that one; the last {reason}. All "
+                    "paid answers are saved. Check that datapoint, or run the same command again without `execution` "
+                    "(~execution) to see what happens in one process"
                 )
-        for count, most, when in (
+        for count, limit, when in (
             (self._early, self._most_early, "before they took a game"),
             (self._all, self._most, "and no game was finished"),
         ):
-            if count >= most:
+            if count >= limit:
                 raise RunError(
-                    f"{count} worker processes died in a row, {when}; the last {reason}. What was paid for is kept; if "
-                    "memory is short, lower the number of workers or rollouts.concurrency, and run the same command "
-                    "again"
+                    f"{count} worker processes died in a row, {when}; the last {reason}. All paid answers are saved. "
+                    "If memory is short, lower the number of workers or rollouts.concurrency, and run the same "
+                    "command again"
                 )

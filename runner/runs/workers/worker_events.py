@@ -1,4 +1,4 @@
-"""Messages of workers that are not about games: permits, servers that are down, notes, counts."""
+"""Handlers for the messages of workers that are not about games: permits, server failures, notes and counts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 
 class WorkerEvents:
-    """Passes messages of workers to the part of the writer, or to the other workers, that they concern."""
+    """Dispatches messages of workers to the parts of the writer, or to the other workers."""
 
     def __init__(self, state: WriterState, slots: Sequence[WorkerSlot]) -> None:
         self._state, self._slots = state, slots
         self._answered = set(state.start.answered)
         self._down: dict[str, set[int]] = {}
-        """The slots whose workers see a server down, by its address."""
+        """The slots whose workers cannot reach a server, by its address."""
         self._is_stopping = False
         permits = state.permits
         self.actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
@@ -38,14 +38,14 @@ class WorkerEvents:
         """The handler of each type of message."""
 
     def greet(self, slot: WorkerSlot) -> None:
-        """Send a worker that is ready what the others know."""
+        """Send a worker that is ready the state that the other workers have."""
         if self._answered:
             slot.send(messages.GroupsAnswered(frozenset(self._answered)))
         if self._is_stopping:
             slot.send(messages.StopRequest())
 
     def send_stop(self) -> None:
-        """Tell all workers, once, if the run is to stop."""
+        """Send a stop request to all workers, once, if the run is stopping."""
         if self._state.stop.stopping and not self._is_stopping:
             self._is_stopping = True
             for slot in self._slots:
@@ -53,7 +53,7 @@ class WorkerEvents:
                     slot.send(messages.StopRequest())
 
     def remove(self, slot: WorkerSlot) -> None:
-        """Forget which servers a worker that is gone has seen down."""
+        """Forget which servers a worker that is gone could not reach."""
         for server in self._down:
             self._server_down(slot, messages.ServerDown(server, None))
 
@@ -72,12 +72,12 @@ class WorkerEvents:
                     slot.send(messages.GroupsAnswered(frozenset((message.group,))))
 
     def _server_down(self, slot: WorkerSlot, message: messages.ServerDown) -> None:
-        """Warn while at least one worker sees the server down."""
-        seen = self._down.setdefault(message.server, set())
-        before = bool(seen)
+        """Keep a warning while at least one worker cannot reach the server."""
+        reporting_slots = self._down.setdefault(message.server, set())
+        had_warning = bool(reporting_slots)
         if message.message is None:
-            seen.discard(slot.number)
+            reporting_slots.discard(slot.number)
         else:
-            seen.add(slot.number)
-        if bool(seen) != before:
+            reporting_slots.add(slot.number)
+        if bool(reporting_slots) != had_warning:
             self._state.accounting.warn(message.server, message.message)

@@ -27,9 +27,9 @@ class WorkerSlot:
     worker: WorkerHandle | None = None
     is_ready: bool = False
     waited_until: float = 0.0
-    """Until when a worker that is starting counts as one that plays, by the loop's clock."""
+    """The time on the loop's clock until which a starting worker counts as playing."""
     silent: int = 0
-    """How many checks in a row have found no new message of the worker."""
+    """The number of checks in a row without a new message of the worker."""
     is_drained: bool = False
     leases: dict[int, Leased] = field(default_factory=dict)
     plays_alone: bool = False
@@ -46,7 +46,7 @@ class WorkerSlot:
 
 @dataclass(frozen=True)
 class WriterState:
-    """What only the writer of a run holds."""
+    """The shared state of a run's writer."""
 
     plan: Plan
     start: messages.Start

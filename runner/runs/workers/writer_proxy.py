@@ -48,17 +48,17 @@ from runner.runs.workers.record_keys import game_of_sample
 from runner.runs.workers.remote_errors import RemoteError
 
 UNSENT = 64
-"""The most records without a waiting call that are sent together."""
+"""The maximum number of records without a waiting call that are sent together."""
 
 _RATES = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
-"""The headers that state a rate."""
+"""The headers that state a rate limit."""
 
 
 class RemoteJournal:
-    """The journal of the run, as a worker sees it: an appended record is on disk once the writer says so.
+    """A worker's proxy of the journal: an appended record is on disk when the writer has acknowledged it.
 
-    If answers cost nothing, nobody waits for that, and records travel with their game: a worker that is killed loses
-    only records that the next worker makes again.
+    If answers cost nothing, calls do not wait for this, and records are sent with their game. A worker that is killed
+    then only loses records that the next worker creates again.
     """
 
     def __init__(self, channel: WorkerChannel, *, is_bound: bool, is_durable: bool) -> None:
@@ -73,8 +73,8 @@ class RemoteJournal:
         self._failures: list[str] = []
 
     async def append(self, *records: Record) -> None:
-        """Append records, all of them or none. If they cost something, they are on disk when this returns."""
-        self._groups.append(unnumbered(records))  # now, while they are in the processor's cache
+        """Append records atomically. If answers cost something, the records are on disk when this returns."""
+        self._groups.append(unnumbered(records))  # encoded now, while the data is in the processor's cache
         for record in records:
             self._samples.append(tuple(record["sample"]))
             if record["kind"] == FailureRecord.KIND:
@@ -89,7 +89,7 @@ class RemoteJournal:
         await written
 
     def flush(self) -> None:
-        """Send the records that nobody waits for: the writer needs them before it hears that their game is over."""
+        """Send the records without a waiting call; the writer needs them before the report of their game."""
         if self._groups:
             self._send(None)
 
@@ -106,7 +106,7 @@ class RemoteJournal:
 
 
 class LeasedRecords:
-    """The journal's records of the games that a worker is leased, game by game."""
+    """The journal's records of a worker's leased games, by game."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -124,12 +124,12 @@ class LeasedRecords:
             index.add(IndexedRecord(len(stored) - 1, len(stored) - 1, parse_record(record)))
 
     def drop(self, game: object) -> None:
-        """Forget a game that is over."""
+        """Forget a game that has ended."""
         if not self._plan.shares_between_games:
             self._games.pop(game, None)
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
-        """Return the record of a sample's completion, or of what ended its game instead."""
+        """Return the record of a sample's completion, or of the error that ended its game instead."""
         game = self._games.get(game_of_sample(self._plan, sample.datapoint, sample.repeat)) if self._games else None
         return None if game is None else game[1].get(sample)
 
@@ -140,7 +140,7 @@ class LeasedRecords:
 
 
 class RemotePermits:
-    """Asks the writer for a permit for each call that counts, and reports how the call ended."""
+    """Requests a permit from the writer for each call that counts, and reports how the call ended."""
 
     def __init__(self, channel: WorkerChannel, costs: CallCosts, *, is_budgeted: bool) -> None:
         self._channel, self._costs, self._is_budgeted = channel, costs, is_budgeted
@@ -149,7 +149,7 @@ class RemotePermits:
         self._learned: dict[tuple[str, str | None], Mapping[str, str]] = {}
 
     def around(self, complete: Complete, server: str | None) -> Complete:
-        """Wrap one attempt of one call: the writer must permit it."""
+        """Wrap one attempt of a call, which needs a permit of the writer."""
 
         async def permitted(request: Request) -> Completion:
             if not (self._is_budgeted or self._costs.groups[request.group].called_live):
@@ -175,19 +175,19 @@ class RemotePermits:
         return permitted
 
     def grant(self, message: Granted) -> None:
-        """Let a call go."""
+        """Start a call that has its permit."""
         granted = self._waiting.pop(message.number, None)
         if granted is not None and not granted.done():
             granted.set_result(None)
 
     def deny(self, message: Denied) -> None:
-        """End a call that has no permit."""
+        """End a call whose permit was denied."""
         granted = self._waiting.pop(message.number, None)
         if granted is not None and not granted.done():
             granted.set_exception(message.failure.error())
 
     def learns(self, group: str, server: str | None) -> Learn | None:
-        """Return what passes on the rates that a server states, when they are new."""
+        """Return a function that sends new rate limits of a server to the writer; None for offline groups."""
         if not self._costs.groups[group].called_live:
             return None
 
@@ -201,7 +201,7 @@ class RemotePermits:
 
 
 class RemoteNotes(ServerNotes):
-    """Notes that the writer shows, each once for all workers."""
+    """Sends notes to the writer, which reports each once for all workers."""
 
     def __init__(self, costs: CallCosts, channel: WorkerChannel) -> None:
         super().__init__(costs.groups, [])
@@ -213,7 +213,7 @@ class RemoteNotes(ServerNotes):
 
 @dataclass
 class RemoteEvents(CallEvents):
-    """The events of a worker's calls, as far as the writer does not see them itself."""
+    """Handles the events of a worker's calls that the writer does not see itself."""
 
     channel: WorkerChannel
     costs: CallCosts
@@ -249,7 +249,7 @@ class RemoteEvents(CallEvents):
             return
         try:
             self.cache.keep(request, self.costs.groups[request.group], completion)
-        except RunError as error:  # a note, not a failure: the answer is in the journal
+        except RunError as error:  # only a note, because the answer is in the journal
             self.notes.note(str(error))
 
     def refused(self, sample: SampleKey) -> None:
@@ -268,7 +268,7 @@ class RemoteEvents(CallEvents):
         self._counted[key] = answers, repeats + (request.sample.attempt > 0)
 
     def send_counts(self) -> None:
-        """Send the counts since the last time."""
+        """Send the counts since the last message."""
         counted, self._counted = self._counted, {}
         for (group, from_cache), (answers, repeats) in counted.items():
             new_answers, self._new_answers = self._new_answers, AnswerCounts()
@@ -276,7 +276,7 @@ class RemoteEvents(CallEvents):
 
 
 class RemoteLog(logging.Handler):
-    """Sends log lines of a worker to the log of the run, without the keys that only the worker knows."""
+    """Sends the log lines of a worker to the log of the run, redacting the API keys that only the worker knows."""
 
     def __init__(self, channel: WorkerChannel) -> None:
         super().__init__(logging.INFO)

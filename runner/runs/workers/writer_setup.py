@@ -1,4 +1,4 @@
-"""Builds the writer of a run that workers play: what `runs.execution.wiring` is to a run by one process."""
+"""Builds the writer of a run that workers play, like `runs.execution.wiring` for a run in one process."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ async def scheduler_of(
 ) -> AsyncIterator[tuple[GameScheduler, Journal]]:
     """Open the writer's journal and limits, and yield the scheduler of this many workers.
 
-    With `makes_outputs`, workers turn games into what the run's files get.
+    With `makes_outputs`, workers build the outputs of games.
 
     Raises:
-        RunDirectoryError, JournalError: The journal is in use, damaged, or of another run.
-        RunError: A file cannot be opened.
+        RunDirectoryError, JournalError: the journal is in use, damaged, or belongs to another run.
+        RunError: a file cannot be opened.
     """
     plan, costs, accounting = wiring.plan, wiring.costs, wiring.accounting
     async with AsyncExitStack() as closing:
@@ -77,6 +77,6 @@ async def _pool(wiring: Wiring, closing: AsyncExitStack) -> WorkerPool:
     execution = wiring.plan.spec.experiment.execution
     if execution.engine == "processes":
         return LocalPool()
-    from runner.runs.workers.cluster.pool import ray_pool  # most runs have no cluster
+    from runner.runs.workers.cluster.pool import ray_pool  # imported here because most runs do not use a cluster
 
     return await closing.enter_async_context(ray_pool(execution))

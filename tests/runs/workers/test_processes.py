@@ -89,7 +89,7 @@ def test_ctrl_c_lets_calls_in_flight_come_in_and_the_run_goes_on_by_one_process(
         process.send_signal(signal.SIGINT)
         code, _, err = ended(process)
         assert code == 130, err
-        assert "what was paid for is kept" in err
+        assert "all paid answers are saved" in err
         assert not any(map(is_running, workers))
         run = only_run(tmp_path / "results")
         calls = [record for record in journal_records(run) if record["kind"] == "call"]
@@ -296,5 +296,7 @@ def test_a_worker_without_memory_is_told_and_loses_nothing(tmp_path: Path) -> No
         said = str(error)
         result = played(path, tmp_path / "two", TWO)
     assert short
-    assert not said or re.search("(out of memory|worker process).*what was paid for is kept", said, re.IGNORECASE), said
+    assert not said or re.search("(out of memory|worker process).*all paid answers are saved", said, re.IGNORECASE), (
+        said
+    )
     assert derived_files(result.path) == derived_files(played(path, tmp_path / "one").path)

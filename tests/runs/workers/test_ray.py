@@ -79,7 +79,7 @@ def test_ctrl_c_lets_calls_in_flight_come_in_and_leaves_nothing(tmp_path: Path) 
         os.killpg(process.pid, signal.SIGINT)
         code, _, err = ended(process)
         assert code == 130, err
-        assert "what was paid for is kept" in err
+        assert "all paid answers are saved" in err
         run = only_run(tmp_path / "results")
         assert len([one for one in journal_records(run) if one["kind"] == "call"]) == server.requests
         assert not (run / "in_flight").exists()
@@ -152,7 +152,7 @@ def test_ctrl_c_between_two_points_leaves_nothing_of_their_ray(tmp_path: Path, s
         os.killpg(process.pid, signal.SIGINT)
         code, _, err = ended(process)
     assert code == 130, err
-    assert "what was paid for is kept" in err
+    assert "all paid answers are saved" in err
     assert len(list(short.glob("ray/session_2*"))) == 1
     until(nothing_left)
 
@@ -204,8 +204,8 @@ def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(shor
         asyncio.run(wait(nodes.address))
     *notes, failed = heard
     assert notes
-    assert all("each takes 1 CPU, and it has 1 node with 0 CPUs, of which 0 are free" in one.line for one in notes)
-    assert "Add nodes or free some CPUs" in str(failed.failure.error())
+    assert all("each needs 1 CPU, and it has 1 node with 0 CPUs (0 free)" in one.line for one in notes)
+    assert "Add nodes, free some CPUs" in str(failed.failure.error())
 
 
 def test_what_raylets_report_is_kept_from_the_output_by_a_switch_that_ray_still_has(

@@ -87,7 +87,7 @@ def test_a_job_is_the_run_of_one_process_with_its_exit_code_and_its_key_is_seen_
     assert KEY not in jobs
     assert refused.returncode == 1
     assert "failed with exit code 2" in refused.stdout
-    assert "--results DIR names a folder that stays" in refused.stdout
+    assert "use --results DIR with a permanent folder" in refused.stdout
     assert [job["driver_exit_code"] for job in sorted(json.loads(jobs), key=lambda job: job["start_time"])] == [0, 2]
 
 
@@ -106,7 +106,7 @@ def test_a_job_that_is_stopped_lets_calls_come_in_and_the_next_one_goes_on(tmp_p
             assert len([one for one in journal_records(run) if one["kind"] == "call"]) == server.requests
             assert not (run / "in_flight").exists()
             said = ray(nodes, "logs", "first").stdout
-            assert "what was paid for is kept" in said
+            assert "all paid answers are saved" in said
             assert "SIGTERM received" not in said
             again = submit(nodes, tmp_path / "work", *RUN, "--results", kept)
             assert again.returncode == 0, again.stdout + again.stderr

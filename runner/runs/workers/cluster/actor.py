@@ -1,4 +1,4 @@
-"""The class of the actors. Ray sends it to nodes by value, so that it also runs on a node without nip-run."""
+"""The class of the actors. Ray sends it to nodes by value, so it also runs on a node without nip-run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def worker_class() -> type[Any]:
-    """Return the class. It is local to this function so that Ray does not import it from a module of the node."""
+    """Return the class, which is local to this function so that Ray does not import it from a module on the node."""
 
     class NipRunWorker:
         def __init__(self) -> None:
             self._channel: Any = None
 
         async def describe(self) -> dict[str, Any]:
-            """Return the node, the process and its version of nip-run; None, with the error, if it is missing."""
+            """Return the node, the process and its version of nip-run; None and the error if nip-run is missing."""
             import os
 
             import ray

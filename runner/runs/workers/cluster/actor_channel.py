@@ -1,7 +1,7 @@
-"""A worker's end of the channel, in a Ray actor: its messages wait until the writer calls.
+"""A worker's end of the channel, in a Ray actor: the writer's calls fetch its messages.
 
-The writer is not an actor, so nobody can call it. Instead it always has a call open at the actor, which returns as soon
-as the worker has messages, or when the next call arrives, so that calls that bring messages never wait.
+The writer is not an actor, so a worker cannot call it. Instead, the writer always has an open call to the actor. The
+call returns as soon as the worker has messages or when the next call arrives, so calls with messages never wait.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from runner.runs.workers.frames import FrameReader, Outbox
 from runner.runs.workers.worker import Worker
 
 PIECE_BYTES = 80 * 1024
-"""Ray sends arguments and results below 100 KiB along with a call (`max_direct_call_object_size`). Larger ones go
-to the shared memory or the disk of a node, where nothing of a run should be.
+"""The maximum size of a piece of data, below the 100 KiB that Ray sends along with a call
+(`max_direct_call_object_size`).
+
+Larger data would go to the shared memory or the disk of a node, where no data of a run must be.
 """
 
 ABANDONED_SECONDS = 120.0
-"""A worker ends if its writer has not called for so long: the writer is dead, or takes this worker for dead."""
+"""The time without a call of the writer after which a worker ends, because the writer is dead or has given it up."""
 
 
 class ActorChannel:
@@ -33,7 +35,7 @@ class ActorChannel:
         self._next = 0
         self._early: dict[int, asyncio.Future[None]] = {}
         self._open: asyncio.Future[bytes] | None = None
-        """The result of the writer's last call, until that returns."""
+        """The result of the writer's open call."""
         self._is_scheduled = False
         self._abandoned: asyncio.TimerHandle | None = None
 
@@ -55,7 +57,7 @@ class ActorChannel:
             self._abandoned = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, os._exit, 1)
 
     async def exchange(self, number: int, pieces: Sequence[bytes]) -> bytes:
-        """Take bytes of the writer, and return the worker's next bytes; none if the next call arrives first.
+        """Receive bytes from the writer, and return the worker's next bytes; empty if the next call arrives first.
 
         Calls are numbered from 0, because Ray may deliver them in another order.
         """

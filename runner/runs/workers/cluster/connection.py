@@ -1,4 +1,4 @@
-"""This process' connection to a Ray cluster: an existing one, or one that starts and ends with the command."""
+"""This process's connection to a Ray cluster, which already exists or starts and ends with the command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.spec.experiment import Execution
 LOOPBACK = "127.0.0.1"
 
 STORE_BYTES = 100 * 2**20
-"""The object store of a cluster of our own, which stays empty: near the minimum that Ray accepts."""
+"""The size of the object store of a cluster that we start; it stays empty, so this is near Ray's minimum."""
 
 REACH_SECONDS = 10.0
 
@@ -30,11 +30,11 @@ def ray_package() -> ModuleType:
     """Import Ray.
 
     Raises:
-        UsageError: It is not installed.
+        UsageError: it is not installed.
     """
-    # Ray reads it on import. It does not affect a cluster that somebody else started.
+    # Ray reads this on import. It does not affect an existing cluster.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Without it Ray prints a stack at SIGTERM, which ends a run in order.
+    # Otherwise Ray prints a stack trace at SIGTERM, which is a normal way to end a run.
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
     try:
         import ray
@@ -47,7 +47,7 @@ def ray_package() -> ModuleType:
 
 
 class _Connection:
-    """This process' connection to a cluster, which successive runs can share."""
+    """This process's connection to a cluster, which successive runs can share."""
 
     def __init__(self) -> None:
         self._closing = ExitStack()
@@ -56,13 +56,13 @@ class _Connection:
         self._is_open = False
 
     async def open(self, ray: Any, execution: Execution) -> None:
-        """Connect as an execution wants it, unless this process is connected so already."""
+        """Connect as `execution` requires, unless this process already has such a connection."""
         address = _address_of(execution)
         if self._is_open and (address != self._address or (address is None and execution.count > self._cpus)):
             await asyncio.to_thread(self.close)
         if ray.is_initialized():
             return
-        # The system ends what Ray starts together with the thread that started it, so that thread must last.
+        # The system ends Ray's processes together with the thread that started them, so this thread must live on.
         thread = self._closing.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
         self._closing.enter_context(_silent(ray))
         self._closing.callback(lambda: thread.submit(ray.shutdown).result())
@@ -79,9 +79,9 @@ _SHARED: ContextVar[_Connection | None] = ContextVar("nip_run_ray", default=None
 
 @contextmanager
 def shared_connection() -> Iterator[None]:
-    """Let the runs in this block share the connection that the first of them opens.
+    """Share one connection among the runs in this block, opened by the first of them.
 
-    A Ray of our own takes some eight seconds to start and two to end, which a sweep or a training run then pays once.
+    Starting a local Ray takes about 8 s and ending it 2 s, so a sweep or a training run saves that time.
     """
     if _SHARED.get() is not None:
         yield
@@ -97,10 +97,10 @@ def shared_connection() -> Iterator[None]:
 
 @asynccontextmanager
 async def connected(execution: Execution) -> AsyncIterator[None]:
-    """Connect this process to the cluster as a driver; keep a connection that was open before.
+    """Connect this process to the cluster as a driver, or use a connection that is already open.
 
     Raises:
-        RunError: The cluster cannot be reached, or none can be started.
+        RunError: the cluster cannot be reached or started.
     """
     ray, shared = ray_package(), _SHARED.get()
     connection = shared or _Connection()
@@ -113,7 +113,7 @@ async def connected(execution: Execution) -> AsyncIterator[None]:
 
 
 async def _connect_in(thread: Executor, ray: Any, execution: Execution) -> None:
-    """Connect in a thread. If this is cancelled, wait until the thread is done, so that the caller can disconnect."""
+    """Connect in a thread; if this is canceled, wait for the thread first, so that the caller can disconnect."""
     connecting = asyncio.get_running_loop().run_in_executor(thread, _connect, ray, execution)
     try:
         await asyncio.shield(connecting)
@@ -127,7 +127,7 @@ def _address_of(execution: Execution) -> str | None:
 
 
 def _connect(ray: Any, execution: Execution) -> None:
-    """Connect. This takes seconds, and outside of the main thread Ray leaves signals to the loop."""
+    """Connect to or start the cluster, which takes seconds. Outside of the main thread, Ray does not handle signals."""
     address = _address_of(execution)
     try:
         if address is not None:
@@ -148,20 +148,20 @@ def _connect(ray: Any, execution: Execution) -> None:
     except Exception as error:  # Ray documents none
         reason = one_line(error)
         if address is None:
-            raise RunError(f"cannot start Ray on this machine: {reason}; nothing was asked") from error
+            raise RunError(f"cannot start Ray on this machine: {reason}; no model was called") from error
         where = "execution.address" if execution.address else "RAY_ADDRESS"
         raise RunError(
             f"cannot connect to the Ray cluster at {address} ({where}): {reason}. This command must run on a node of "
-            "the cluster (`ray status` there shows it), with the same versions of Python and Ray, and its token if it "
-            "has one (RAY_AUTH_MODE=token); nothing was asked"
+            "the cluster (`ray status` shows it there), with the same versions of Python and Ray, and its token if it "
+            "has one (RAY_AUTH_MODE=token); no model was called"
         ) from error
 
 
 def _check_reached(address: str) -> None:
-    """Check that something listens at an address, because Ray itself tries for minutes.
+    """Check that a server listens at an address, because Ray itself would try for minutes.
 
     Raises:
-        OSError: Nothing listens there.
+        OSError: no server listens there.
     """
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
@@ -170,14 +170,14 @@ def _check_reached(address: str) -> None:
 
 
 def _own_token() -> None:
-    """Restrict a cluster of our own to its own processes, by a token that Ray does not write to the home folder."""
+    """Restrict a cluster that we start to its own processes, by a token that Ray does not write to the home folder."""
     if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 @contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Keep Ray from writing into the output of this command."""
+    """Prevent Ray from writing to the output of this command."""
     logger, worker = logging.getLogger("ray"), ray._private.worker  # noqa: SLF001 - there is no public switch
     level, printing = logger.level, getattr(worker, "_worker_logs_enabled", None)
     logger.setLevel(logging.CRITICAL)
@@ -191,10 +191,10 @@ def _silent(ray: Any) -> Iterator[None]:
 
 
 def describe_room(ray: Any) -> str:
-    """Describe the CPUs of the cluster, and how many are free."""
+    """Describe the CPUs of the cluster and how many are free."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     total, free = _cpus(ray.cluster_resources()), _cpus(ray.available_resources())
-    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {total:g} CPUs, of which {free:g} are free"
+    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {total:g} CPUs ({free:g} free)"
 
 
 def _cpus(resources: Mapping[str, float]) -> float:

@@ -1,4 +1,4 @@
-"""Messages about actors and nodes, in one line each."""
+"""One-line messages about actors and nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.version import __version__
 _LONGEST = 300
 
 _WHY = re.compile(r"The actor (?:is dead|died) because (.+)", re.DOTALL)
-"""The line of Ray's message that says why an actor is gone."""
+"""The part of Ray's message with the reason why an actor is gone."""
 
 _ENDS = re.compile(r" Some common causes include| Last \d+ lines|\. Node Id: ")
 
@@ -29,25 +29,25 @@ class NodeError(Exception):
 
 
 def describe_death(error: Exception, where: str) -> str:
-    """Describe why an actor is gone, to follow `a worker process`."""
+    """Return why an actor is gone, as words that follow "a worker process"."""
     text = str(error).strip()
     if (match := _WHY.search(text)) is not None:
         text = match.group(1)
     elif type(error).__name__ == "ActorUnavailableError":
         text = "cannot be reached: " + text.partition("RpcError: ")[2]
-    else:  # the traceback of what the actor raised, which ends with the error
+    else:  # a traceback from the actor, whose last line is the error
         text = text.rpartition("\n")[2]
     return f"{where} is gone: {one_line(_ENDS.split(text)[0].strip().rstrip('.'))}"
 
 
 def one_line(message: object) -> str:
-    """Return a message of Ray as one short line."""
+    """Convert a message of Ray to one short line."""
     line = redacted(escape_controls(" ".join(str(message).split())))
     return shortened(line, _LONGEST) or type(message).__name__
 
 
 def find_node_problem(info: Mapping[str, Any]) -> str | None:
-    """Return why the worker that this describes cannot play; None if it can."""
+    """Return why the described worker cannot play; None if it can."""
     node, version = info["node"], info["version"]
     if version is None:
         return (
@@ -56,17 +56,17 @@ def find_node_problem(info: Mapping[str, Any]) -> str | None:
         )
     if version != __version__:
         return (
-            f"node {node} of the Ray cluster has nip-run {version}, and this command is {__version__}: install the "
+            f"node {node} of the Ray cluster has nip-run {version}, but this command is {__version__}: install the "
             "same version on every node"
         )
     return None
 
 
 def with_node(failure: RemoteError, where: str) -> RemoteError:
-    """Add to a failure where the worker is, because its environment is that of its node."""
+    """Add the node of the worker to a failure, because the worker's environment is that of its node."""
     error = failure.error()
     if not isinstance(error, NipRunError):
         return failure
-    where = f"{where} of the Ray cluster: what a worker needs is in the environment of its node, before `ray start`"
+    where = f"{where} of the Ray cluster: set the environment of a worker on its node, before `ray start`"
     error.args = (f"{error} ({where})", *error.args[1:])
     return RemoteError.of(error)

@@ -1,4 +1,4 @@
-"""Workers on the nodes of a Ray cluster, each an actor that is placed where there is room."""
+"""Workers on the nodes of a Ray cluster; each is an actor that Ray places on a node with a free CPU."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from runner.runs.workers.remote_errors import RemoteError
 from runner.spec.experiment import Execution
 
 PIECES_PER_CALL = 64
-"""Together they stay below the 10 MiB that Ray sends along with a call (`task_rpc_inlined_bytes_limit`)."""
+"""The maximum number of pieces in a call, below the 10 MiB that Ray sends along (`task_rpc_inlined_bytes_limit`)."""
 
 OPEN_CALLS = 2
-"""Calls at an actor at once: one that waits for messages, and one that brings some."""
+"""The number of concurrent calls to an actor: one that waits for messages, and one that sends some."""
 
 NOTICE_SECONDS = 20.0
-"""The interval of notes that workers wait for room."""
+"""The interval of notes on workers that wait for a free CPU."""
 
 PATIENCE_SECONDS = 600.0
-"""The run ends if no worker finds room for so long."""
+"""The time without any free CPU after which the run ends."""
 
 RETRY_SECONDS = 2.0
-"""The time until another actor is requested if a node was gone before it started: Ray may take so long to notice."""
+"""The wait before another actor is requested if a node was gone; Ray may need this time to notice."""
 
 OTHER_NODE_SECONDS = 60.0
-"""The same if the node cannot play, while others do."""
+"""The same wait if the node cannot play but others can."""
 
 
 @asynccontextmanager
@@ -45,7 +45,7 @@ async def ray_pool(execution: Execution) -> AsyncIterator[RayPool]:
 
     Raises:
         UsageError: Ray is not installed here.
-        RunError: The cluster cannot be reached.
+        RunError: the cluster cannot be reached.
     """
     async with connected(execution):
         yield RayPool(execution.count)
@@ -59,33 +59,33 @@ class RayPool:
         self.workers, self.notice, self.patience = workers, notice, patience
         self.placed: set[RayWorker] = set()
         self.has_played = False
-        """Whether a worker has taken games, so that the cluster can play this run."""
-        # The scheduler replaces a worker that dies, after it has counted the calls in flight.
+        """Whether a worker has been ready, which shows that the cluster can play this run."""
+        # Ray must not restart actors: the scheduler replaces dead workers after it has counted their calls in flight.
         self._class = self.ray.remote(worker_class()).options(
             num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0, max_concurrency=1000
         )
 
     async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> RayWorker:
-        """Start a worker, which is ready once the cluster has room for it."""
+        """Start a worker, which is ready once the cluster has a free CPU for it."""
         return RayWorker(self, receive, on_exit)
 
     def create_actor(self) -> Any:
-        """Return a handle of a new actor, which is placed when there is room."""
+        """Return a handle of a new actor, which Ray places when a CPU is free."""
         return self._class.remote()
 
     def describe_waiting(self) -> str:
-        """Describe how many workers wait for room."""
+        """Describe how many workers wait for a free CPU."""
         room = describe_room(self.ray)
         if not self.placed:
-            return f"no worker has a place in the Ray cluster yet: each takes 1 CPU, and it has {room}"
+            return f"no worker has a CPU in the Ray cluster yet: each needs 1 CPU, and it has {room}"
         return (
-            f"{self.workers - len(self.placed)} of {self.workers} workers wait for a place in the Ray cluster, which "
+            f"{self.workers - len(self.placed)} of {self.workers} workers wait for a CPU in the Ray cluster, which "
             f"has {room}; the others play"
         )
 
 
 class RayWorker:
-    """An actor, and the writer's end of the channel to it."""
+    """An actor and the writer's end of the channel to it."""
 
     def __init__(self, pool: RayPool, receive: Receive, on_exit: Callable[[str], None]) -> None:
         self._pool, self._receive = pool, receive
@@ -99,7 +99,7 @@ class RayWorker:
         self._living = asyncio.create_task(self._live())
 
     def _reset(self) -> None:
-        """Begin the channel to a new actor."""
+        """Reset the channel for a new actor."""
         self._reader, self._outbox = FrameReader(), Outbox()
         self._calls: deque[Any] = deque()
         self._number = 0
@@ -119,7 +119,7 @@ class RayWorker:
             self._call()
 
     def _call(self) -> None:
-        """Keep a call open at the actor, and make another one if there are messages."""
+        """Keep one call open at the actor, and make another one if there are messages to send."""
         while len(self._calls) < (OPEN_CALLS if self._outbox else 1):
             pieces: list[bytes] = []
             while self._outbox and len(pieces) < PIECES_PER_CALL:
@@ -147,7 +147,7 @@ class RayWorker:
             self._receive([messages.CannotStart(error.failure)])
         except ray_error as error:
             self._exit(describe_death(error, self._where))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run must end with it
+        except Exception as error:  # noqa: BLE001 - any error must end the run
             self._receive([messages.CannotStart(RemoteError.of(error))])
         finally:
             self._pool.placed.discard(self)
@@ -156,8 +156,8 @@ class RayWorker:
         """Create an actor and wait until it runs somewhere.
 
         Raises:
-            NodeError: It cannot play there.
-            RunError: No worker has found room for too long.
+            NodeError: it cannot play there.
+            RunError: no worker has got a CPU for too long.
         """
         self._actor = self._pool.create_actor()
         describing = asyncio.ensure_future(_result(self._actor.describe.remote()))
@@ -178,7 +178,7 @@ class RayWorker:
         line = self._pool.describe_waiting()
         if not self._pool.placed and seconds >= self._pool.patience:
             raise RunError(
-                f"{line}, after {seconds:.0f} s; what was paid for is kept. Add nodes or free some CPUs, or lower "
+                f"{line}, after {seconds:.0f} s; all paid answers are saved. Add nodes, free some CPUs, or lower "
                 "execution.workers, and run the same command again"
             )
         self._note(line)
@@ -187,7 +187,7 @@ class RayWorker:
         self._receive([messages.Noted(line.partition(":")[0], line)])
 
     async def _retry(self, seconds: float) -> None:
-        """Drop the actor; after this time, another one is created."""
+        """Kill the actor and wait this time, after which another one is created."""
         self._kill_actor()
         self._pool.placed.discard(self)
         self._reset()
@@ -198,7 +198,7 @@ class RayWorker:
         """Receive the messages of the actor until it is gone.
 
         Raises:
-            NodeError: It cannot start.
+            NodeError: it cannot start.
         """
         while True:
             self._call()
@@ -216,7 +216,7 @@ class RayWorker:
                 self._pool.has_played = True
 
     def _exit(self, reason: str) -> None:
-        """Report the exit of an actor. One that cannot be reached is killed, because nobody would hear it."""
+        """Report the exit of an actor, and kill it in case it is only unreachable."""
         self._kill_actor()
         self._is_placed = False
         on_exit, self._on_exit = self._on_exit, None
