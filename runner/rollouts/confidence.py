@@ -29,7 +29,7 @@ class Confidence(NamedTuple):
 
 
 def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call], decision: int) -> Confidence:
-    """Return the confidence of a game's last verdict; for several votes, the mean P(accept) of those that decided.
+    """Return the confidence of a game's last verdict; for several votes, the mean P(accept) of the deciding votes.
 
     The votes of the minority count too. The majority's alone would overstate the confidence of all votes, because they
     are selected by their verdict. A vote with unknown P(accept) is left out, and the note says so.

@@ -66,16 +66,16 @@ class Engine:
     script: Callable[[GameParts, Sequence[Round]], GameScript] = play_game
     """Starts or continues a game after the given rounds."""
     siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
-    """Returns the numbers of the other jobs in which an agent gets the same first prompt; see `Plan.siblings`."""
+    """Returns the numbers of the other jobs where an agent gets the same first prompt; see `Plan.siblings`."""
     sharing: frozenset[str] = frozenset()
     """The model groups that request the answers for sibling samples in one call."""
     stop: StopSwitch = field(default_factory=StopSwitch)
     slots: Slots | None = None
     """The slots for games that this run shares with others; None if the run is not limited by others."""
     order: int = 0
-    """The position of this run among those that share the slots."""
+    """The position of this run among the runs that share the slots."""
     check_budget: Callable[[], None] = lambda: None
-    """Raises `BudgetExhausted` if a run with the same budget was refused a call, so that no new game starts."""
+    """Raises `BudgetExhausted` if a run with the same budget was refused a call, to prevent new games."""
     exhausted: BudgetExhausted | None = None
     _refused_at: float | None = None
     _progress: asyncio.Event = field(default_factory=asyncio.Event)

@@ -89,9 +89,9 @@ def _cost(price: Pricing, counts: _Counts) -> float:
 
 def _answer_tokens(agent: Agent, *, most: bool) -> int:
     """Return an answer's length in tokens: by the agent's word limit or, with `most`, by the model's output limit."""
-    words = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
+    tokens = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
     limit = answer_limit(agent.model_settings)
-    return words if limit is None else limit if most else min(words, limit)
+    return tokens if limit is None else limit if most else min(tokens, limit)
 
 
 BYTES_PER_TOKEN = 4
@@ -102,20 +102,22 @@ def answer_bytes(plan: Plan) -> int:
     if plan.debates is not None:
         return _judging_bytes(plan)
     shortest, _ = _played_rounds(plan.spec.protocol)
-    words_total = 0
+    total_words = 0
     for swapped in plan.casts:
         agents = plan.agents(swapped=swapped)
         for round_ in range(shortest):
             games_by_agent = _games_by_speaker(plan, round_, swapped=swapped)
-            words = sum(games * agents[name].agent_params.max_response_words for name, games in games_by_agent.items())
-            words_total += words * (1 if plan.shape is None else plan.shape.responses ** (round_ + 1))
-    return int(words_total * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
+            words_per_answer = sum(
+                games * agents[name].agent_params.max_response_words for name, games in games_by_agent.items()
+            )
+            total_words += words_per_answer * (1 if plan.shape is None else plan.shape.responses ** (round_ + 1))
+    return int(total_words * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
 
 
 def _judging_bytes(plan: Plan) -> int:
-    words = plan.spec.experiment.agents[plan.spec.protocol.verifier_name].max_response_words
+    words_per_answer = plan.spec.experiment.agents[plan.spec.protocol.verifier_name].max_response_words
     calls = sum(len(judged_rounds(plan, job)) for job in plan.jobs()) * plan.spec.experiment.votes
-    return int(calls * words * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
+    return int(calls * words_per_answer * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
 
 
 def total_cost(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:

@@ -24,7 +24,7 @@ A failure of transport instead ends the game, so that the next process requests 
 
 
 def judged_rounds(plan: Plan, job: Job) -> list[int]:
-    """Return the rounds in which a job's judge gives a verdict, in order."""
+    """Return the rounds where a job's judge gives a verdict, in order."""
     debate, rejudge = plan.debate(job), plan.spec.experiment.rejudge
     end = len(debate.rounds)
     if rejudge is None or rejudge.verdict == "last":

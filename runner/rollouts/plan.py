@@ -156,7 +156,7 @@ class Plan:
 
     @cached_property
     def variants(self) -> tuple[tuple[int | None, bool | None], ...]:
-        """The (stance, swapped) pair of each game in a block; each is None if the spec does not vary it."""
+        """The (stance, swapped) pair of each game in a block; None stands for a value that the spec does not vary."""
         stances = (None,) if self.spec.experiment.stances is None else (0, 1)
         return tuple(product(stances, self.casts))
 
@@ -236,9 +236,9 @@ class Plan:
         return replace(job, rollout_id=tagged_hash("rollout", content)[:16])
 
     def siblings(self, job: Job, agent: str) -> list[int]:
-        """Return the numbers of the other jobs in which this agent gets the same first prompt.
+        """Return the numbers of the other jobs where this agent gets the same first prompt.
 
-        They have the same datapoint, stance and seats, and are the other repeats in which the agent speaks first too.
+        They have the same datapoint, stance and seats, and are the other repeats where the agent speaks first too.
         """
         if self.debates is not None:
             return []

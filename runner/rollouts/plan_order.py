@@ -49,7 +49,7 @@ class InOrder:
         self._held_characters = 0
         self._file = _RolloutFile(folder)
         self.ended = False
-        """Whether `end` was called, so that nothing more is passed on."""
+        """Whether `end` was called, which stops passing on rollouts."""
 
     def has_room(self, index: int) -> bool:
         """Whether the job with this index may start, because it is not too far ahead of the slowest one."""
@@ -108,7 +108,7 @@ class _Piece(NamedTuple):
     offset: int
     size: int
     jobs: Sequence[Job] | None
-    """None if the file has the outputs built from them instead."""
+    """The jobs of the rollouts, or None if the file has the outputs built from them instead."""
 
 
 _STORED_FIELDS = [field.name for field in fields(Rollout) if field.name != "job"]

@@ -41,7 +41,7 @@ class Debate:
         """Return the debate of a finished game, or the reason why it cannot be judged.
 
         The debate ends where the first judge decided. If the game was undecided or cut off, the debate ends at the
-        last turn in which its judge could have decided.
+        last turn where its judge could have decided.
         """
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
             return "lost in transport"
@@ -76,7 +76,7 @@ def key_of(job: Job) -> tuple[str, int]:
 
 
 def verdict_rounds(protocol: Protocol, seed: int, last: int) -> list[int]:
-    """Return the rounds up to `last` in which a verdict of the verifier counts, in a game with this seed."""
+    """Return the rounds up to `last` where a verdict of the verifier counts, for a game with this seed."""
     rounds = range(min(last, protocol.last_speaking_round) + 1)
     return [i for i in rounds if protocol.can_ever_decide(i) and protocol.may_decide(i, seed)]
 
@@ -111,20 +111,20 @@ def _round(data: Mapping[str, Any]) -> Round:
 
 @dataclass(frozen=True)
 class Debates:
-    """All debates of a run, by datapoint and repeat."""
+    """The debates of a run, by datapoint and repeat."""
 
     run_id: str
     identity: str
     journal_sha256: str
     context: Mapping[str, Any]
-    """What the debates depend on other than datapoints, by spec key; see `context_of`."""
+    """The values that the debates depend on other than datapoints, by spec key; see `context_of`."""
     repeats: int
     """The number of repeats of each datapoint in the run."""
     left_out: Mapping[str, int]
     """The number of the run's games that have no debate to judge, by reason."""
     by_job: Mapping[tuple[str, int], Debate]
     stopped: str | None = None
-    """For a run that stopped once it was decided: a note that its judge's verdicts selected its games."""
+    """A note that the run stopped once it was decided, so that its judge's verdicts selected its games."""
 
     @cached_property
     def hashes(self) -> Mapping[tuple[str, int], str]:
@@ -159,7 +159,7 @@ class Debates:
         header_line, *rest = lines
         header = orjson.loads(header_line)
         if sha256(b"".join(rest)).hexdigest() != header["debates_sha256"]:
-            raise ValueError("the debates differ from those that were saved")
+            raise ValueError("the debates differ from the saved ones")
         debates = {(row["datapoint"], row["repeat"]): Debate.from_json(row) for row in map(orjson.loads, rest)}
         header_fields = {
             name: header[name] for name in ("run_id", "identity", "journal_sha256", "context", "repeats", "left_out")

@@ -133,7 +133,7 @@ class Rollout:
     votes: Sequence[int] | None = None
     """The decision of each vote, if the verdict is decided by a majority."""
     verdicts: Sequence[RoundVerdict] | None = None
-    """All verdicts including the last, if the debate is judged after each round."""
+    """The verdicts including the last one, if the debate is judged after each round."""
 
     @property
     def correct(self) -> bool | None:

@@ -63,7 +63,7 @@ class Shares:
             experiment,
             budget=replace(experiment.budget, **budget),
             rollouts=replace(experiment.rollouts, concurrency=concurrency),
-            models={group: _limited(group, one, shares) for group, one in experiment.models.items()},
+            models={group: _limited(group, settings, shares) for group, settings in experiment.models.items()},
         )
 
 

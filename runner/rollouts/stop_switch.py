@@ -70,5 +70,5 @@ class StopSwitch:
         raise Stopped
 
     def wakes(self, event: asyncio.Event) -> None:
-        """Also set this event when the run is stopped, so that tasks that wait for it check again."""
+        """Set this event too when the run is stopped, so that tasks that wait for it check again."""
         self._events.append(event)

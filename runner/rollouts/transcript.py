@@ -24,10 +24,10 @@ class Variant(Protocol):
 
 def variant_words(game: Variant) -> list[str]:
     """Return the words that describe a game's variant within its block; empty if a block is one game."""
-    words = [] if game.stance is None else [f"stance {stance_word(game.stance)}"]
+    parts = [] if game.stance is None else [f"stance {stance_word(game.stance)}"]
     if game.stances_exchanged is not None:
-        words = ["stances exchanged" if game.stances_exchanged else "stances as written"]
-    return words if game.swapped is None else [*words, "seats swapped" if game.swapped else "seats as written"]
+        parts = ["stances exchanged" if game.stances_exchanged else "stances as written"]
+    return parts if game.swapped is None else [*parts, "seats swapped" if game.swapped else "seats as written"]
 
 
 class Delivered(NamedTuple):

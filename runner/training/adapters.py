@@ -1,4 +1,4 @@
-"""The LoRA adapters that a run has trained: loads them at their groups' servers for as long as they are in use.
+"""The LoRA adapters that a run has trained: loads them at their groups' servers while they are in use.
 
 The stage log records an adapter before a server loads it. After a kill, the next process knows from the log what is
 still loaded, and unloads what is no longer in use.

@@ -52,7 +52,7 @@ class _RebuiltGames:
     run_id: str
     reconstructor: Reconstructor
     chat_format: ChatFormat | None
-    """The chat format of the datasets; None for the format in which the games were played."""
+    """The chat format of the datasets; None for the format of the games."""
 
     @cached_property
     def agents(self) -> Mapping[str, Agent]:

@@ -87,7 +87,7 @@ def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[l
     """Split runs into groups of neighbors that can run in parallel: no training run, and none that needs another."""
     group: list[PlannedRun] = []
     for run in runs:
-        if group and not all(_may_join(run, other, results) for other in group):
+        if group and not all(_may_join(run, member, results) for member in group):
             yield group
             group = []
         group.append(run)
@@ -95,11 +95,11 @@ def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[l
         yield group
 
 
-def _may_join(run: PlannedRun, other: PlannedRun, results: Results) -> bool:
-    if isinstance(run.plan, TrainingPlan) or isinstance(other.plan, TrainingPlan) or run.run_id == other.run_id:
+def _may_join(run: PlannedRun, neighbor: PlannedRun, results: Results) -> bool:
+    if isinstance(run.plan, TrainingPlan) or isinstance(neighbor.plan, TrainingPlan) or run.run_id == neighbor.run_id:
         return False
-    concurrencies = [plan.spec.experiment.rollouts.concurrency for plan in (run.plan, other.plan)]
-    return concurrencies[0] == concurrencies[1] and not _needs(run.plan.spec, other.run_id, results)
+    concurrencies = [plan.spec.experiment.rollouts.concurrency for plan in (run.plan, neighbor.plan)]
+    return concurrencies[0] == concurrencies[1] and not _needs(run.plan.spec, neighbor.run_id, results)
 
 
 def _needs(spec: Spec, run_id: str, results: Results) -> bool:

@@ -1,4 +1,4 @@
-"""The games of a training run: those that an iteration trains on, and the tests."""
+"""The games of a training run: the games that an iteration trains on, and the tests."""
 
 from __future__ import annotations
 

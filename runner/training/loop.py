@@ -97,7 +97,7 @@ class Loop:
 
     def _outcome(self, report: DatasetReport, trained: TrainingEnded | None) -> GroupOutcome:
         """Return the outcome for a group, and why examples were left out."""
-        left_out = {"left_out": report.left_out} if report.left_out else {}
+        omitted = {"left_out": report.left_out} if report.left_out else {}
         notes = {"notes": report.notes} if report.notes else {}
         if trained is None:
             result = {"outcome": Became.TOO_FEW, "min_examples": self.plan.training.min_examples}
@@ -109,7 +109,7 @@ class Loop:
                 "job": trained.provider_job,
                 **trained.facts,
             }
-        return {"examples": report.examples, **left_out, **notes, **result}
+        return {"examples": report.examples, **omitted, **notes, **result}
 
     def _model_after(self, group: str, trained: TrainingEnded | None) -> ModelSettings:
         settings = self.models[group]

@@ -85,7 +85,7 @@ class TrainingPlan:
 
     @property
     def chat_format(self) -> ChatFormat | None:
-        """The chat format of the datasets; None for the format in which the games were played."""
+        """The chat format of the datasets; None for the format of the games."""
         fine_tune = self.spec.experiment.fine_tune
         return None if fine_tune is None else fine_tune.chat_format
 
@@ -186,7 +186,7 @@ class TrainingPlan:
         return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None, begun_as=None)
 
     def all_games(self) -> list[Plan]:
-        """Return the plans of all iterations and tests, with the untrained models in place of the trained ones."""
+        """Return the plans of all iterations and tests, with untrained models instead of the unknown trained ones."""
         models = self.spec.experiment.models
         iterations = range(self.training.iterations)
         if self.training.rerun_tests is not None:

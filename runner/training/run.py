@@ -154,8 +154,8 @@ class _Work:
     def notes(self) -> tuple[str, ...]:
         """The notes on the run and its parts, shortened to `MAX_NOTES`."""
         omitted = len(self._notes) - MAX_NOTES
-        shown = tuple(self._notes[:MAX_NOTES])
-        return shown if omitted <= 0 else (*shown, f"and {omitted} more notes of its parts")
+        first_notes = tuple(self._notes[:MAX_NOTES])
+        return first_notes if omitted <= 0 else (*first_notes, f"and {omitted} more notes of its parts")
 
     def note(self, lines: Iterable[str]) -> None:
         self._notes.extend(lines)

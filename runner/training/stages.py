@@ -156,7 +156,7 @@ class TestPlayed(RunRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetsBuilt(StageRecord):
-    """Each group's dataset was built or rebuilt; this record replaces earlier ones of the iteration."""
+    """The datasets of all groups were built or rebuilt; this record replaces earlier ones of the iteration."""
 
     kind = StageKind.DATASETS
     groups: Mapping[str, DatasetReport]

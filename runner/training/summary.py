@@ -56,7 +56,7 @@ def became_words(outcome: Mapping[str, Any], model: str) -> str:
 
 def left_out_words(outcome: Mapping[str, Any]) -> str:
     """Describe why examples were left out, with the other notes on the dataset."""
-    counts = [f"{count} {why}" for why, count in outcome.get("left_out", {}).items()]
+    counts = [f"{count} {reason}" for reason, count in outcome.get("left_out", {}).items()]
     return "; ".join([*counts, *outcome.get("notes", ())])
 
 
@@ -88,7 +88,7 @@ def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
 
 
 def _totals(parts: Iterable[RunFolder]) -> dict[str, Any]:
-    """Return the totals of all games and tests; the cost is None if that of a part is unknown."""
+    """Return the totals of all games and tests; the cost is missing if that of a part is unknown."""
     manifests = [part.manifest() for part in parts]
     costs = [
         manifest.cost_usd for manifest in manifests if manifest.rollouts is not None

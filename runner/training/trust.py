@@ -32,7 +32,7 @@ def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ..
 
 
 def is_whole_replay(replay: ReplayOf | None) -> bool:
-    """Return whether another run provides all answers, so that no server is called."""
+    """Return whether another run provides all answers, without calls to servers."""
     return replay is not None and replay.until_round is None
 
 

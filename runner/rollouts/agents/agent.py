@@ -35,7 +35,7 @@ from runner.spec.experiment import AgentSettings, Experiment
 
 @dataclass(frozen=True)
 class AgentRuntime:
-    """What an agent needs in addition to the spec: the prompts, and the function that calls models.
+    """The parts of an agent that are not in the spec: the prompts, and the function that calls models.
 
     If `complete` is None, the agent connects to its model on first use.
     """

@@ -191,7 +191,7 @@ class DirectAgent(Agent):
         prover_stance: int,
         columns: Mapping[str, Any],
     ) -> Observation:
-        """Build the observation of a round from a game's histories and columns; columns that are None are left out."""
+        """Build the observation of a round from a game's histories and columns, leaving out columns with the value None."""
         from runner.rollouts.agents.arrays import rounds_from_arrays
         from runner.rollouts.agents.observations import check_round, scalar
 
@@ -228,6 +228,6 @@ class DirectAgent(Agent):
         format_ = self.hyper_params.decision_format
         accept, reject = (format_.accept, format_.reject) if self.is_verifier else (None, None)
         marker = format_.confidence if self.states_confidence else None
-        wanted = ResponseHint(tuple(self.agent_spec.headers.values()), accept, reject, confidence=marker)
+        hint = ResponseHint(tuple(self.agent_spec.headers.values()), accept, reject, confidence=marker)
         seed = derived_seed("chat", tagged_hash("chat", list(chat)))
-        return Request(self.model_group, chat, SampleKey("chat", 0, 0, self.agent_name, 0), seed, wanted)
+        return Request(self.model_group, chat, SampleKey("chat", 0, 0, self.agent_name, 0), seed, hint)

@@ -62,7 +62,7 @@ class _PlayedRound(NamedTuple):
 
 
 class Environment:
-    """The games of one protocol. `seed` is the spec's seed, from which the games' seeds are derived as in a run.
+    """The games of one protocol. `seed` is the spec's seed; the games' seeds are derived from it as in a run.
 
     Raises:
         TypeError: `protocol_handler` is not a `Protocol`.

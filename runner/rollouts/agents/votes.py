@@ -51,7 +51,7 @@ async def voted(
 
 
 def is_final(first: Reply, votes: int, *, must_decide: bool) -> bool:
-    """Return whether the first of several votes is already the reply, so that no other vote is needed."""
+    """Return whether the first of several votes is already the reply, without other votes."""
     return votes == 1 or (first.decision == Decision.NONE and not must_decide)
 
 

@@ -124,7 +124,7 @@ class OpenAiWholeAgent(DirectAgent):
         `round` and later are ignored.
         Out: `message` (... channel), `raw_message` and `decision` (...), `prompt` (... message field) with the
         fields role, name and content, `retry_count` and `token_limit` (... channel), the same in every channel. If the
-        agent does not speak, or `padding` (...) is true because the game is over, the messages are None and the
+        agent does not speak, or `padding` (...) is true because the game is over, each message is None and the
         decision is 2. With an `environment`, prompts are padded to the number of messages that its games can need,
         else to the longest prompt.
 

@@ -42,7 +42,7 @@ class Progress:
     """Whether the price of every call so far is known."""
     right: int = 0
     judged: int = 0
-    """The number of rollouts with a right or wrong verdict: all except those that failed in transport."""
+    """The number of rollouts with a right or wrong verdict, which are all except transport failures."""
     repeats: int = 0
     """The number of answers that were requested because the previous one was unusable."""
     last_error: str = ""

@@ -22,7 +22,7 @@ SAME_SHORT = 5
 """The number of equal pairs of short answers that is suspicious; two bare verdicts are often equal by chance."""
 
 LONG = 200
-"""The length in characters from which two equal answers are not a coincidence."""
+"""The minimum length in characters of two equal answers that are not a coincidence."""
 
 _ALTERED = {
     "choices": "the server of {group} returns more answers to a call than requested; the extra ones are ignored",
@@ -94,7 +94,7 @@ class ServerNotes:
         """Report that a call for several answers got fewer."""
         self.note(
             f"the server of {group} ignores `n`: it returns fewer answers to a call than requested; the missing ones "
-            "are requested in separate calls, each of which pays for the prompt again"
+            "are requested in separate calls, and each of these calls pays for the prompt again"
         )
 
     def answered(self, request: Request, completion: Completion) -> None:

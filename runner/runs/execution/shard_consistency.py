@@ -148,7 +148,7 @@ def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
 
 
 def begun_in_words(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
-    """Return words for the number of shards of a run and those that have started."""
+    """Return words for the number of shards of a run and for the started shards."""
     started = ", ".join(str(shard) for shard, _ in parts[:8])
     return f"{parts[0][0].of} shards (started: {started}{', ...' if len(parts) > 8 else ''})"
 

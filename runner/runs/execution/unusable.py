@@ -11,7 +11,7 @@ from runner.models.interface import Choice, Completion, Request
 from runner.rollouts.plan import Plan
 
 MIN_ANSWERS: Final = 20
-"""The number of answers from which the share is judged."""
+"""The minimum number of answers to judge the share."""
 WARNING_SHARE: Final = 0.5
 """The warning appears if the share is above this with 99.5 % confidence: 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576

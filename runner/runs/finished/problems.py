@@ -24,10 +24,10 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Outcome, Rollout
 
 CALLS_SHARE = 0.05
-"""The share of calls or messages from which repeats, cut answers and empty messages are reported."""
+"""The minimum share of calls or messages to report repeats, cut answers and empty messages."""
 
 UNDECIDED_SHARE = 0.2
-"""The share of rollouts from which undecided rollouts are reported."""
+"""The minimum share of rollouts to report undecided ones."""
 
 EXAMPLE_LENGTH = 120
 

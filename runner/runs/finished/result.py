@@ -85,11 +85,11 @@ class FinishedRun:
     metrics: dict[str, Any]
     """The content of `metrics.json`; empty if the run is not finished."""
     was_finished: bool = False
-    """Whether the run was already finished, so that nothing was played now."""
+    """Whether the run was already finished and was not played again."""
     notes: tuple[str, ...] = ()
     """Notes from playing the run."""
     lost: str | None = None
-    """For an incomplete run, how many rollouts were lost in transport, with an example."""
+    """The number of rollouts that an incomplete run lost in transport, with an example."""
 
     @classmethod
     def opened(cls, folder: RunFolder) -> FinishedRun:
@@ -160,8 +160,9 @@ class FinishedRun:
         and the smallest of `accuracy`, `balanced_accuracy` and `completeness`. For one run, the interval is the run's.
 
         Raises:
-            UsageError: the metric has no worst, there is no run, a run lacks the metric or stopped once it was decided,
-                or the runs have different tasks or (for `always_failed`) different numbers of games for a datapoint.
+            UsageError: the metric has no worst, there is no run, or a run lacks the metric or stopped once it was
+                decided. Or the runs have different tasks or (for `always_failed`) different numbers of games for a
+                datapoint.
             RunError: the inputs of a run are damaged.
         """
         if metric not in METRICS or not METRICS[metric].has_worst:

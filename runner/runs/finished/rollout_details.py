@@ -17,7 +17,7 @@ from runner.rollouts.rollout import Call, Rollout
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """One answer of a model; `why_unusable` is None if it was used."""
+    """One answer of a model; `why_unusable` has the reason if it was not used."""
 
     attempt: int
     text: str | None

@@ -88,7 +88,7 @@ class Duration:
     tokens_per_second: float
     bottleneck: str
     bounds: tuple[Bound, ...]
-    """All limits with the calls per second that each allows, the lowest first."""
+    """The limits with the calls per second that each allows, lowest first."""
     servers_known: bool
     """Whether the servers' latency is known; if not, the forecast is a lower bound."""
     cost_usd: Pair | None

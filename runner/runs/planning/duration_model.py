@@ -111,7 +111,7 @@ class Prediction:
     around: float
     """The seconds before and after the games, with the merge of shards."""
     bounds: Sequence[Bound]
-    """All limits, lowest first."""
+    """The limits, lowest first."""
 
     @property
     def seconds(self) -> float:

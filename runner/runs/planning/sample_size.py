@@ -98,7 +98,7 @@ class SampleSize:
 
     @property
     def cheapest(self) -> Needed | None:
-        """The row with the fewest games among those that the dataset is large enough for."""
+        """The row with the fewest games among the rows that the dataset is large enough for."""
         return min((row for row in self.rows if row.fits), key=lambda row: row.games, default=None)
 
 

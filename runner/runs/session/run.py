@@ -56,7 +56,7 @@ class RunOptions:
     on_rollout: Callable[[RolloutTranscript], None] | None = None
     """Called with each finished rollout, in the order of the plan."""
     manual_models: Mapping[str, str] = field(default_factory=dict)
-    """For a training run, the models that the user trained, by model group."""
+    """The models that the user trained for a training run, by model group."""
     allowed_keys: frozenset[KeyUse] = frozenset()
     """The API keys that the user allows a fetched spec to send, with their servers, and the programs it may run."""
     reproduces: Mapping[str, Any] | None = None

@@ -17,7 +17,7 @@ from runner.results.spec_changes import changed_keys
 from runner.runs.shards.parts import ShardPart
 from runner.spec.datasets.shards import Shard
 
-_NAMED = 12
+_MAX_LISTED = 12
 """The maximum number of missing shards that a message lists."""
 
 
@@ -37,9 +37,9 @@ def checked(run_id: str, parts: Sequence[ShardPart], earlier_problems: Sequence[
     members = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, of)]
     problems.extend(_foreign(part, members[0]) for part in parts if part not in members)
     problems.extend(
-        f"{part} belongs to {whole}, another run of the same spec"
+        f"{part} belongs to {other_run_id}, another run of the same spec"
         for part in members
-        if (whole := split_part(part.manifest.run_id)[0]) != run_id
+        if (other_run_id := split_part(part.manifest.run_id)[0]) != run_id
     )
     problems.extend(_numbers(members, of, parts))
     problems.extend(_unfinished(members))
@@ -76,8 +76,8 @@ def _numbers(members: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) 
             yield f"shard {number}/{of} exists {len(same_number)} times: {places}; leave out all except one"
     missing = [number for number in range(1, of + 1) if number not in by_number]
     if missing:
-        listed = ", ".join(f"{number}/{of}" for number in missing[:_NAMED])
-        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        listed = ", ".join(f"{number}/{of}" for number in missing[:_MAX_LISTED])
+        more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
         yield f"missing: {listed}{more}; play the missing shards, or add their folders to the command"
     for part in parts:
         named_by = Shard.of_folder(part.folder.path.name)

@@ -25,7 +25,7 @@ WHERE_AND_HOW_FAST = (
     "models.*.timeout", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.batch_wait",
     "models.*.batch_poll",
 )  # fmt: skip
-"""Keys in which shards may differ: addresses and limits, which do not change what is played or written."""
+"""Keys that may differ between shards: addresses and limits, which do not change what is played or written."""
 
 BEGUN_WITH = ("written", "environment.lock")
 """Files in `inputs/` that describe the start of a run and differ between machines; they are not inputs."""
@@ -82,7 +82,7 @@ class ShardPart:
 
     @cached_property
     def spec_leaves(self) -> dict[str, Any]:
-        """The values of its spec by dotted key, without the keys in which shards may differ."""
+        """The values of its spec by dotted key, without the keys that may differ between shards."""
         return spec_leaves(resolved_spec(self.plan), self.plan.spec.replayed, WHERE_AND_HOW_FAST)
 
 

@@ -33,7 +33,7 @@ class Leased:
 
 
 class LeaseBook:
-    """Leases games: first those that were given back, then the others in the order of the plan.
+    """Leases games: first the games that were given back, then the others in the order of the plan.
 
     With `by_datapoint`, all games of a datapoint go to the slot that got the first of them, while its worker lives.
     """

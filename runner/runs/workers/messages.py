@@ -26,7 +26,7 @@ Record = dict[str, Any]
 """A record of the journal as JSON."""
 
 ALIVE_SECONDS = 5.0
-"""The interval in seconds at which a worker reports that it is alive."""
+"""The seconds between a worker's reports that it is alive."""
 
 
 # From the writer
@@ -65,7 +65,7 @@ class Lease(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """These records are on disk."""
+    """The records with these numbers are on disk."""
 
     numbers: Sequence[int]
 
@@ -94,7 +94,7 @@ class GroupsAnswered(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """All games have ended: report everything that remains, and exit."""
+    """The games have all ended: report everything that remains, and exit."""
 
 
 # From a worker

@@ -155,7 +155,7 @@ class _Player:
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Start games while there is room for them, in the order in which they were leased."""
+        """Start games while there is room for them, in the order of their leases."""
         while self._waiting and len(self._tasks) < self._at_once:
             task = asyncio.create_task(self._play(self._waiting.popleft()))
             self._tasks.add(task)

@@ -1,7 +1,7 @@
 """Fine-tuning jobs of OpenAI, or of a server with the same API.
 
-A job costs money, so it is created once. The backend notes the id of the uploaded file before it creates the job.
-After any attempt that may have worked (a lost answer, a 5xx, a killed process), it lists the account's jobs before
+A job costs money and must be created only once. The backend notes the id of the uploaded file before it creates the
+job. After any attempt that may have worked (a lost answer, a 5xx, a killed process), it lists the account's jobs before
 every further attempt, and creates a job only if complete listings lack it. A job is recognized by the key in its
 metadata, or by its file if the server drops metadata. Uploads cost nothing: one whose answer was lost is repeated.
 """

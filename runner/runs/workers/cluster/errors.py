@@ -14,7 +14,7 @@ from runner.version import __version__
 
 _LONGEST = 300
 
-_WHY = re.compile(r"The actor (?:is dead|died) because (.+)", re.DOTALL)
+_DEATH_REASON = re.compile(r"The actor (?:is dead|died) because (.+)", re.DOTALL)
 """The part of Ray's message with the reason why an actor is gone."""
 
 _ENDS = re.compile(r" Some common causes include| Last \d+ lines|\. Node Id: ")
@@ -31,7 +31,7 @@ class NodeError(Exception):
 def describe_death(error: Exception, where: str) -> str:
     """Return why an actor is gone, as words that follow "a worker process"."""
     text = str(error).strip()
-    if (match := _WHY.search(text)) is not None:
+    if (match := _DEATH_REASON.search(text)) is not None:
         text = match.group(1)
     elif type(error).__name__ == "ActorUnavailableError":
         text = "cannot be reached: " + text.partition("RpcError: ")[2]
