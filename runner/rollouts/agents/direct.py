@@ -191,7 +191,7 @@ class DirectAgent(Agent):
         prover_stance: int,
         columns: Mapping[str, Any],
     ) -> Observation:
-        """Build the observation of a round from a game's histories and columns, leaving out columns with the value None."""
+        """Build the observation of a round from a game's histories and columns, without columns whose value is None."""
         from runner.rollouts.agents.arrays import rounds_from_arrays
         from runner.rollouts.agents.observations import check_round, scalar
 
