@@ -14,7 +14,7 @@ from runner.documents.plain_values import KeyPath, plain
 from runner.game.protocols import loader as protocols
 from runner.game.protocols.protocol import Protocol
 from runner.registry.components.lookup import finder_of
-from runner.rollouts.estimate import CostEstimate, estimates, total_cost
+from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
 from runner.runs.planning.sample_size import SampleSize, sample_size_of
 from runner.spec import loader as specs
 from runner.spec.loader import Overrides, Spec, SpecSource
@@ -142,7 +142,7 @@ def estimate(spec: Spec | SpecSource) -> list[CostEstimate]:
     Raises:
         SpecError: with everything that is wrong, as `problems`.
     """
-    return total_cost(row for games in plan_of(loaded(spec)).all_games() for row in estimates(games))
+    return sum_by_group(row for games in plan_of(loaded(spec)).all_games() for row in estimate_costs(games))
 
 
 def sample_size(

@@ -24,16 +24,16 @@ from runner.rollouts.game_slots import Slots
 from runner.rollouts.job import Job
 from runner.rollouts.judging import judge_debates
 from runner.rollouts.plan import Plan
-from runner.rollouts.plan_order import InOrder
+from runner.rollouts.plan_order import PlanOrderBuffer
 from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop_switch import Stopped, StopSwitch
 
 T = TypeVar("T")
 
-AHEAD = 4
+LEAD_FACTOR = 4
 """How far in the plan a game may be ahead of the slowest unfinished one, as a multiple of the concurrency."""
 
-MIN_AHEAD = 1024
+MIN_LEAD = 1024
 """The lower bound of that distance, in games."""
 
 REFUSED_SECONDS = 0.5
@@ -93,7 +93,7 @@ class Engine:
     def __post_init__(self) -> None:
         self.stop.wakes(self._progress)
 
-    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
+    async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
         """Play every job, at most `concurrency` at once, and put its rollouts into `results`.
 
         Raises:

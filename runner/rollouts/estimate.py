@@ -33,7 +33,7 @@ class CostEstimate:
     cost_usd: tuple[float, float] | None
 
 
-def estimates(plan: Plan) -> list[CostEstimate]:
+def estimate_costs(plan: Plan) -> list[CostEstimate]:
     """Estimate the calls, tokens and cost of a plan by model group, without retries.
 
     Prompt tokens are approximate: four bytes each. Answers range from the word limit to the model's output limit.
@@ -120,7 +120,7 @@ def _judging_bytes(plan: Plan) -> int:
     return int(calls * words_per_answer * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
 
 
-def total_cost(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
+def sum_by_group(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
     """Return the sum of the estimates of each model group."""
     rows: dict[str, CostEstimate] = {}
     for new in estimates:

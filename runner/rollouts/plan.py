@@ -31,7 +31,7 @@ from runner.rollouts.identity import (
     verdict_content,
 )
 from runner.rollouts.job import Job
-from runner.rollouts.recorded_debates import Debate, Debates, key_of
+from runner.rollouts.recorded_debates import Debate, Debates, job_key
 from runner.rollouts.shard_budget import Shares
 from runner.spec.datasets.datapoint import Datapoint, grouped
 from runner.spec.datasets.shards import Shard
@@ -137,7 +137,7 @@ class Plan:
         experiment, shard = self.spec.experiment, self.shard
         if shard is None:
             return experiment
-        return Shares(experiment, shard, shard.sizes(self.spec.dataset.datapoints)).applied()
+        return Shares(experiment, shard, shard.sizes(self.spec.dataset.datapoints)).limited_experiment()
 
     @property
     def benchmark(self) -> str:
@@ -185,7 +185,7 @@ class Plan:
         """Yield every game or tree in the order of play, block by block; if debates are judged, only those with one."""
         if self.debates is None:
             return self._every_job()
-        debated = (job for job in self._every_job() if key_of(job) in self.debates.by_job)
+        debated = (job for job in self._every_job() if job_key(job) in self.debates.by_job)
         return (replace(job, index=index) for index, job in enumerate(debated))
 
     def _every_job(self) -> Iterator[Job]:
@@ -223,7 +223,7 @@ class Plan:
     def debate(self, job: Job) -> Debate:
         """Return the debate that a job judges."""
         assert self.debates is not None
-        return self.debates.by_job[key_of(job)]
+        return self.debates.by_job[job_key(job)]
 
     def branch(self, job: Job, repeat: int) -> Job:
         """Return one branch of a tree as a job of its own, with the seed of the tree."""
@@ -231,7 +231,7 @@ class Plan:
 
     def _with_id(self, job: Job) -> Job:
         content = [self.game_hash, job.datapoint.content_hash, job.number, self.spec.experiment.seed]
-        if self.debates is not None and (debate := self.debates.hashes.get(key_of(job))) is not None:
+        if self.debates is not None and (debate := self.debates.hashes.get(job_key(job))) is not None:
             content.append(debate)
         return replace(job, rollout_id=tagged_hash("rollout", content)[:16])
 

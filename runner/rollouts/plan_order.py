@@ -20,7 +20,7 @@ A character takes up to four bytes, and the messages of a game repeat the text o
 """
 
 
-class Compact(Protocol):
+class CompactOutputs(Protocol):
     """The outputs built from a job's rollouts, which replace the rollouts and can be pickled."""
 
     @property
@@ -29,22 +29,22 @@ class Compact(Protocol):
         ...
 
 
-Finished = Sequence[Rollout] | Compact
+FinishedJob = Sequence[Rollout] | CompactOutputs
 """A job's rollouts, or the outputs built from them."""
 
 
-class InOrder:
+class PlanOrderBuffer:
     """Passes the rollouts of each job to `sink` in the order of the plan; at most `window` jobs wait for their turn.
 
     They wait in memory up to `HELD_CHARACTERS`, and then in an unnamed temporary file in `folder`.
     """
 
-    def __init__(self, sink: Callable[[Finished], None], window: int, folder: Path) -> None:
+    def __init__(self, sink: Callable[[FinishedJob], None], window: int, folder: Path) -> None:
         self._sink = sink
         self.window = window
         """The caller may change it at any time."""
         self._next = 0
-        self._early: dict[int, tuple[Finished, int]] = {}
+        self._early: dict[int, tuple[FinishedJob, int]] = {}
         """The jobs that wait in memory, each with its size in characters."""
         self._held_characters = 0
         self._file = _RolloutFile(folder)
@@ -55,7 +55,7 @@ class InOrder:
         """Whether the job with this index may start, because it is not too far ahead of the slowest one."""
         return index < self._next + self.window
 
-    def put(self, index: int, rollouts: Finished) -> None:
+    def put(self, index: int, rollouts: FinishedJob) -> None:
         """Accept a job's rollouts, and pass on all jobs whose turn has come.
 
         Raises:
@@ -64,7 +64,7 @@ class InOrder:
         if index != self._next:
             self._store(index, rollouts)
             return
-        ready: Finished | None = rollouts
+        ready: FinishedJob | None = rollouts
         while ready is not None and not self.ended:
             self._sink(ready)
             self._next += 1
@@ -74,7 +74,7 @@ class InOrder:
         """Pass nothing more on."""
         self.ended = True
 
-    def _store(self, index: int, rollouts: Finished) -> None:
+    def _store(self, index: int, rollouts: FinishedJob) -> None:
         size = sum(map(_text_length, rollouts)) if isinstance(rollouts, Sequence) else rollouts.size
         if self._held_characters + size > HELD_CHARACTERS:
             self._file.put(index, rollouts)
@@ -82,7 +82,7 @@ class InOrder:
             self._held_characters += size
             self._early[index] = (rollouts, size)
 
-    def _take(self, index: int) -> Finished | None:
+    def _take(self, index: int) -> FinishedJob | None:
         if index not in self._early:
             return self._file.take(index)
         rollouts, size = self._early.pop(index)
@@ -123,7 +123,7 @@ class _RolloutFile:
         self._pieces: dict[int, _Piece] = {}
         self._end = 0
 
-    def put(self, index: int, rollouts: Finished) -> None:
+    def put(self, index: int, rollouts: FinishedJob) -> None:
         jobs: Sequence[Job] | None = None
         content: Any = rollouts
         if isinstance(rollouts, Sequence):
@@ -141,7 +141,7 @@ class _RolloutFile:
         self._pieces[index] = _Piece(self._end, len(data), jobs)
         self._end += len(data)
 
-    def take(self, index: int) -> Finished | None:
+    def take(self, index: int) -> FinishedJob | None:
         """Remove and return a job's rollouts; None if they are not stored here."""
         piece = self._pieces.pop(index, None)
         if piece is None or self._file is None:
@@ -156,7 +156,7 @@ class _RolloutFile:
             raise self._write_error(error) from error
         content: Any = pickle.loads(data)  # noqa: S301 - this process wrote the data, and the file has no name
         if piece.jobs is None:
-            outputs: Compact = content
+            outputs: CompactOutputs = content
             return outputs
         return [
             Rollout(job, **dict(zip(_STORED_FIELDS, values, strict=True)))

@@ -70,7 +70,7 @@ class Debate:
         return cls(data["content"], rounds, replies)
 
 
-def key_of(job: Job) -> tuple[str, int]:
+def job_key(job: Job) -> tuple[str, int]:
     """Return the key of a job within its run: the datapoint and the job's number among the datapoint's games."""
     return job.datapoint.id, job.number
 
@@ -117,7 +117,7 @@ class Debates:
     identity: str
     journal_sha256: str
     context: Mapping[str, Any]
-    """The values that the debates depend on other than datapoints, by spec key; see `context_of`."""
+    """The values that the debates depend on other than datapoints, by spec key; see `debate_context`."""
     repeats: int
     """The number of repeats of each datapoint in the run."""
     left_out: Mapping[str, int]
@@ -190,7 +190,7 @@ class Debates:
                 f"rollouts.per_datapoint: {self.run_id} has only {counted(self.repeats, 'repeat')}; remove the key, or "
                 "first play more repeats of that run"
             )
-        recorded, current = self.context, orjson.loads(orjson.dumps(context_of(spec)))
+        recorded, current = self.context, orjson.loads(orjson.dumps(debate_context(spec)))
         differing = [key for key in {**recorded, **current} if recorded.get(key) != current.get(key)]
         contents = {point: debate.content for (point, _), debate in self.by_job.items()}
         points = spec.dataset.datapoints
@@ -216,7 +216,7 @@ class Debates:
             )
 
 
-def context_of(spec: Spec) -> dict[str, Any]:
+def debate_context(spec: Spec) -> dict[str, Any]:
     """Return what the debates of a spec depend on, other than datapoints and judge, by spec key."""
     experiment, protocol = spec.experiment, spec.protocol
     rules = protocol_content(protocol)

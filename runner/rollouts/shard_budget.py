@@ -52,7 +52,7 @@ class Shares:
         share = self.shard.share(parts if parts / USD_PARTS <= usd else parts - 1, self.sizes)
         return None if share is None else share / USD_PARTS
 
-    def applied(self) -> Experiment:
+    def limited_experiment(self) -> Experiment:
         """Return the experiment with each limit replaced by the shard's share."""
         experiment, shares = self.experiment, {key: share for key, _, share in self.rows() if share is not None}
         budget: dict[str, Any] = {
@@ -72,7 +72,7 @@ def _limited(group: str, settings: ModelSettings, shares: Mapping[str, float]) -
     return replace(settings, **rates) if rates else settings
 
 
-def wrong_shard(experiment: Experiment, points: Sequence[Datapoint], shard: Shard) -> list[str]:
+def find_shard_problems(experiment: Experiment, points: Sequence[Datapoint], shard: Shard) -> list[str]:
     """Return all reasons why a run cannot be played in this many shards."""
     problems = list(_unsupported_settings(experiment))
     groups = len(grouped(points))

@@ -22,7 +22,7 @@ class Variant(Protocol):
     def stances_exchanged(self) -> bool | None: ...
 
 
-def variant_words(game: Variant) -> list[str]:
+def describe_variant(game: Variant) -> list[str]:
     """Return the words that describe a game's variant within its block; empty if a block is one game."""
     parts = [] if game.stance is None else [f"stance {stance_word(game.stance)}"]
     if game.stances_exchanged is not None:
@@ -30,7 +30,7 @@ def variant_words(game: Variant) -> list[str]:
     return parts if game.swapped is None else [*parts, "seats swapped" if game.swapped else "seats as written"]
 
 
-class Delivered(NamedTuple):
+class DeliveredMessage(NamedTuple):
     """One message of a game and the channel that it was delivered in."""
 
     round: int
@@ -47,7 +47,7 @@ class ModelAnswer(NamedTuple):
     text: str
 
 
-def confidence_words(stated: float | None, logprob: float | None, note: str | None) -> str:
+def describe_confidence(stated: float | None, logprob: float | None, note: str | None) -> str:
     """Return the verifier's confidence as one line; empty if the spec does not request it."""
     named_values = ((stated, "stated"), (logprob, "by log-probabilities"))
     values = [f"{value:.3g} {method}" for value, method in named_values if value is not None]
@@ -66,7 +66,7 @@ class RolloutTranscript:
     """0 (reject is right) or 1 (accept is right); None if the dataset has no label here."""
     columns: Mapping[str, Any]
     """The columns of the datapoint."""
-    messages: tuple[Delivered, ...]
+    messages: tuple[DeliveredMessage, ...]
     """The messages in the order of the game, without empty ones."""
     answers: tuple[ModelAnswer, ...]
     """The models' answers in the order of the game."""
@@ -97,7 +97,7 @@ class RolloutTranscript:
     def of(cls, rollout: Rollout, run_id: str) -> Self:
         job, point = rollout.job, rollout.job.datapoint
         messages = (
-            Delivered(index, message.agent, message.channel, message.text)
+            DeliveredMessage(index, message.agent, message.channel, message.text)
             for index, played in enumerate(rollout.rounds)
             for message in played.messages
             if message.text
@@ -122,7 +122,7 @@ class RolloutTranscript:
     __str__ = __repr__
 
     def _lines(self) -> Iterator[str]:
-        game = ", ".join([f"repeat {self.repeat}", *variant_words(self)])
+        game = ", ".join([f"repeat {self.repeat}", *describe_variant(self)])
         yield f"rollout {self.rollout_id} of run {self.run_id}: datapoint {self.datapoint_id}, {game}"
         delivered = [
             (message.round, f"{message.agent} in {message.channel}", message.text) for message in self.messages
@@ -138,7 +138,7 @@ class RolloutTranscript:
             yield "\n".join("  " + line for line in text.split("\n"))
         verdict = "none" if self.decision is None else stance_word(Decision(self.decision))
         yield f"\noutcome: {self.outcome}, verdict: {verdict}, label: {label_word(self.label)}"
-        confidence = confidence_words(self.confidence_stated, self.confidence_logprob, self.confidence_note)
+        confidence = describe_confidence(self.confidence_stated, self.confidence_logprob, self.confidence_note)
         if confidence:
             yield confidence
         yield "rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in self.rewards.items())

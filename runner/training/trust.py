@@ -16,7 +16,7 @@ from runner.documents.fetched_files import from_elsewhere
 from runner.models.api_keys import KeyUse, check_allowed
 from runner.models.prices import describe_price, list_version, listed_price
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.rollouts.estimate import CostEstimate, estimates, total_cost
+from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
 from runner.runs.execution.spending import used_models
 from runner.runs.finished.selection import ReplayOf
 from runner.training.key_usage import key_uses_of, to_allow
@@ -84,8 +84,8 @@ def _check_addresses(plan: AnyPlan, override: str) -> None:
 
 
 def asked_for(plan: AnyPlan) -> list[CostEstimate]:
-    """Return the calls, tokens and cost of all games of a run, without retries; see `estimates`."""
-    return total_cost(estimate for games in plan.all_games() for estimate in estimates(games))
+    """Return the calls, tokens and cost of all games of a run, without retries; see `estimate_costs`."""
+    return sum_by_group(estimate for games in plan.all_games() for estimate in estimate_costs(games))
 
 
 def stranger_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, str]]:

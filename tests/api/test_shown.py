@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from runner import RunResult, Transcript, UsageError, load_spec, open_run, run
-from runner.rollouts.transcript import Delivered
+from runner.rollouts.transcript import DeliveredMessage
 from tests.support.paths import ROOT
 
 HOSTILE = (
@@ -67,7 +67,7 @@ def test_a_transcript_is_shown_whole(result: RunResult) -> None:
 def test_what_a_stranger_wrote_is_inert_in_a_notebook(result: RunResult) -> None:
     true = game(result)
     hostile = dataclasses.replace(
-        true, messages=(Delivered(0, HOSTILE, HOSTILE, HOSTILE),), columns={HOSTILE: HOSTILE}, error=HOSTILE,
+        true, messages=(DeliveredMessage(0, HOSTILE, HOSTILE, HOSTILE),), columns={HOSTILE: HOSTILE}, error=HOSTILE,
         datapoint_id=HOSTILE, rewards={HOSTILE: 1.0},
     )  # fmt: skip
     manifest = dataclasses.replace(result.manifest, run_id=HOSTILE, protocol=HOSTILE, why_stopped=HOSTILE)

@@ -12,7 +12,7 @@ import pytest
 from runner.base.errors import RunError
 from runner.game.protocols.rounds import Message, Round
 from runner.rollouts.job import Job
-from runner.rollouts.plan_order import Finished, InOrder
+from runner.rollouts.plan_order import FinishedJob, PlanOrderBuffer
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 
@@ -33,14 +33,14 @@ def rollouts(index: int, length: int, size: int = 1) -> list[Rollout]:
     return found
 
 
-def in_order(folder: Path, window: int = 100) -> tuple[InOrder, list[Rollout]]:
+def in_order(folder: Path, window: int = 100) -> tuple[PlanOrderBuffer, list[Rollout]]:
     passed: list[Rollout] = []
 
-    def sink(found: Finished) -> None:
+    def sink(found: FinishedJob) -> None:
         assert isinstance(found, Sequence)
         passed.extend(found)
 
-    return InOrder(sink, window, folder), passed
+    return PlanOrderBuffer(sink, window, folder), passed
 
 
 @pytest.mark.sample(1)
@@ -60,11 +60,11 @@ def test_jobs_come_in_the_order_of_the_plan_and_as_they_were(tmp_path: Path, len
 def test_jobs_that_wait_for_a_slow_one_do_not_fill_the_memory(tmp_path: Path) -> None:
     seen: list[int] = []
 
-    def sink(found: Finished) -> None:
+    def sink(found: FinishedJob) -> None:
         assert isinstance(found, Sequence)
         seen.append(found[0].job.index)
 
-    ordered = InOrder(sink, 1000, tmp_path)
+    ordered = PlanOrderBuffer(sink, 1000, tmp_path)
     tracemalloc.start()
     try:
         for index in range(1, 301):

@@ -13,7 +13,7 @@ import pytest
 from runner.base.errors import SpecError
 from runner.cli.main import main
 from runner.game.protocols.rounds import Round
-from runner.rollouts.estimate import estimates
+from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import spending
 from runner.runs.finished.reconstruction import saved_plan
@@ -166,7 +166,7 @@ def test_each_answer_is_paid_for_and_trained_on_by_who_gave_it(tmp_path: Path) -
         assert answers
         assert answers <= said[model]
     low, high = {}, {}
-    for one in estimates(plan):
+    for one in estimate_costs(plan):
         low[one.group], high[one.group] = one.calls
     asked = Counter(row["model"] for row in calls)
     assert all(low[group] <= asked[f"{group}-1"] <= high[group] for group in ("dear", "cheap"))

@@ -12,8 +12,8 @@ import pytest
 
 from runner.base.errors import GenerationError, RunDirectoryError
 from runner.game.protocols.rounds import Message, Reply, Round
-from runner.rollouts.agents.votes import voted
-from runner.rollouts.estimate import estimates
+from runner.rollouts.agents.votes import reply_by_vote
+from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debate, Debates
 from runner.rollouts.rollout import Outcome, Rollout
@@ -52,11 +52,11 @@ def test_other_votes_are_asked_at_once_and_the_first_failure_by_vote_counts() ->
         return Reply(f"vote {vote}", None, vote % 2)
 
     failing: tuple[int, ...] = ()
-    reply = asyncio.run(voted(ask, 4, must_decide=False))
+    reply = asyncio.run(reply_by_vote(ask, 4, must_decide=False))
     assert (reply.raw, reply.votes, at_once) == ("vote 0", (0, 1, 0, 1), [1, 1, 2, 3])
     failing = (2, 3)
     with pytest.raises(GenerationError, match="vote 2"):
-        asyncio.run(voted(ask, 4, must_decide=False))
+        asyncio.run(reply_by_vote(ask, 4, must_decide=False))
 
 
 def test_the_default_is_the_run_that_it_was_and_votes_another(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_default_is_the_run_that_it_was_and_votes_another(tmp_path: Path) ->
 
 def test_an_estimate_counts_the_votes_of_each_verdict(tmp_path: Path) -> None:
     path = spec_file(tmp_path)
-    (one,), (five,) = (estimates(Plan(load_spec(path, [f"votes={votes}"]))) for votes in (1, 5))
+    (one,), (five,) = (estimate_costs(Plan(load_spec(path, [f"votes={votes}"]))) for votes in (1, 5))
     assert [b - a for a, b in zip(one.calls, five.calls, strict=True)] == [4 * 12, 4 * 12]
 
 
@@ -119,7 +119,9 @@ def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert Debates.from_lines(lines) == written
     longer = replace(written, by_job={**written.by_job, ("p1", 0): debate})
     longer.check_same(written, "run judged")
-    with pytest.raises(RunDirectoryError, match=r"judged 1 debate of run that have changed since, such as that of datapoint p0"):
+    with pytest.raises(
+        RunDirectoryError, match=r"judged 1 debate of run that have changed since, such as that of datapoint p0"
+    ):
         replace(written, by_job={("p0", 0): replace(debate, beside={})}).check_same(written, "run judged")
     with pytest.raises(ValueError, match="the debates differ"):
         Debates.from_lines([lines[0], lines[1].replace(b"said 1", b"said 2")])
@@ -128,7 +130,7 @@ def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_an_estimate_is_no_longer_than_the_limit_of_answers_at_either_end(tmp_path: Path) -> None:
     model = {"price": {"input": 1.0, "output": 4.0}, "max_completion_tokens": 16}
     path = spec_file(tmp_path, models={"tiny": {"provider": "openai", "model": "m", **model}})
-    (row,) = estimates(Plan(load_spec(path)))
+    (row,) = estimate_costs(Plan(load_spec(path)))
     assert row.completion_tokens[0] <= row.completion_tokens[1]
     assert row.cost_usd is not None
     assert row.cost_usd[0] <= row.cost_usd[1]

@@ -168,9 +168,9 @@ def _what(plan: AnyPlan, first: Plan) -> str:
 
 
 def _estimates(games: Sequence[Plan]) -> list[CostEstimate]:
-    from runner.rollouts.estimate import estimates, total_cost
+    from runner.rollouts.estimate import estimate_costs, sum_by_group
 
-    return total_cost(estimate for plan in games for estimate in estimates(plan))
+    return sum_by_group(estimate for plan in games for estimate in estimate_costs(plan))
 
 
 def _row(estimate: CostEstimate) -> tuple[str, ...]:

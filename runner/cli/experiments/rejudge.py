@@ -101,11 +101,11 @@ def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespac
 
 def _what(point: SpecPoint) -> str:
     """What judging a run again will ask, before it does."""
-    from runner.rollouts.estimate import estimates
+    from runner.rollouts.estimate import estimate_costs
 
     plan = point.plan.games
     assert plan.debates is not None
-    (asked,) = estimates(plan)
+    (asked,) = estimate_costs(plan)
     judge = plan.spec.protocol.verifier_name
     votes = f", {plan.spec.experiment.votes} votes a verdict" if plan.spec.experiment.votes > 1 else ""
     return (

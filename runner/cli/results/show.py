@@ -332,10 +332,12 @@ def _find_rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace
 
 def _others(jobs: Sequence[Job], shown: Job) -> str:
     """The first few other games that a name can mean, by id and by what tells them apart."""
-    from runner.rollouts.transcript import variant_words
+    from runner.rollouts.transcript import describe_variant
 
     others = [job for job in jobs if job.rollout_id != shown.rollout_id]
-    named = (f"{job.rollout_id} ({', '.join([*variant_words(job), f'repeat {job.repeat}'])})" for job in others[:NAMED])
+    named = (
+        f"{job.rollout_id} ({', '.join([*describe_variant(job), f'repeat {job.repeat}'])})" for job in others[:NAMED]
+    )
     return f"others: {comma_join(named)}" + (", ..." if len(others) > NAMED else "")
 
 

@@ -11,7 +11,7 @@ from runner.game.protocols.protocol import Decision, label_word
 from runner.game.protocols.rounds import Round
 from runner.models.journal_records import FailureRecord
 from runner.rollouts.rollout import RoundVerdict
-from runner.rollouts.transcript import confidence_words, variant_words
+from runner.rollouts.transcript import describe_confidence, describe_variant
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails, correct_word, verdict_word
 
 COLOURS = ("36", "33", "35", "32", "34", "31")
@@ -28,7 +28,7 @@ SHORT = 80
 def _said(verdict: RoundVerdict) -> str:
     """A verdict on the way, with how many votes were for it, and how sure it was."""
     share = f"{verdict.votes.count(verdict.decision)} of {len(verdict.votes)}" if verdict.votes else ""
-    sure = confidence_words(verdict.confidence_stated, verdict.confidence_logprob, verdict.confidence_note)
+    sure = describe_confidence(verdict.confidence_stated, verdict.confidence_logprob, verdict.confidence_note)
     more = "; ".join(words for words in (share, sure) if words)
     return f"round {verdict.round} {verdict_word(verdict.decision)}{f' ({more})' if more else ''}"
 
@@ -49,7 +49,7 @@ class _Printer:
 
     def print(self, only: int | None) -> None:
         rollout, job = self.told.rollout, self.told.rollout.job
-        which = "  ".join([f"repeat {job.repeat}", *variant_words(job)])
+        which = "  ".join([f"repeat {job.repeat}", *describe_variant(job)])
         say(f"rollout {job.rollout_id}  datapoint {in_one_line(job.datapoint.id)}  {which}")
         for name, value in job.datapoint.columns.items() if only is None else ():
             self._column(in_one_line(name), value if isinstance(value, str) else json.dumps(value, default=str))
@@ -61,7 +61,7 @@ class _Printer:
         judged = correct_word(rollout.correct, rollout.decision)
         said = verdict if judged == "-" else f"{verdict} ({judged})"
         say(f"\noutcome: {rollout.outcome}, verdict: {said}, label: {label}")
-        sure = confidence_words(rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
+        sure = describe_confidence(rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
         if sure:
             self._lines(sure)
         if rollout.votes:
@@ -86,16 +86,16 @@ class _Printer:
         for place, answer in enumerate(answers, 1):
             while failures and failures[0].sample.attempt <= answer.attempt:
                 self._failed(failures.pop(0), number, agent)
-            if answer.why_unusable is not None:
+            if answer.unusable_reason is not None:
                 self._head(number, agent, f"answer {place} of {len(answers)} could not be used", colour)
-                self._lines(f"why: {answer.why_unusable}", "  ", f"2;{colour}")
+                self._lines(f"why: {answer.unusable_reason}", "  ", f"2;{colour}")
                 self._reasoning(answer, colour)
                 if answer.text:
                     self._lines(answer.text, "  | ", f"2;{colour}")
                 self._cut(answer, colour)
         for failure in failures:
             self._failed(failure, number, agent)
-        usable = answers[-1] if answers and answers[-1].why_unusable is None else None
+        usable = answers[-1] if answers and answers[-1].unusable_reason is None else None
         if played is not None and agent in played.raw:
             self._delivered(number, played, agent, usable)
         elif usable is not None:

@@ -276,7 +276,7 @@ class _Packer:
         for call in self.game.rollout.calls:
             if (call.round, call.agent) == (number, agent) and call.is_answer and call.vote not in ended:
                 yield call
-                if self.game.told.answer(call).why_unusable is None:
+                if self.game.told.answer(call).unusable_reason is None:
                     ended.add(call.vote)
 
     def _answer(self, call: Call) -> dict[str, Any]:
@@ -287,7 +287,7 @@ class _Packer:
             "text": None if answer.text is None else self._text(answer.text),
             "reasoning": None if answer.reasoning is None else self._text(answer.reasoning),
             "finish": answer.finish_reason,
-            "unusable": answer.why_unusable,
+            "unusable": answer.unusable_reason,
             "error": call.error,
             "tokens": [call.prompt_tokens, call.completion_tokens, call.cached_tokens],
             "latency_ms": call.latency_ms,

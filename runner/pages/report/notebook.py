@@ -17,7 +17,7 @@ from runner.pages.charts.labels import counted, money, told_between
 from runner.pages.html import rendered
 from runner.results.manifest import Manifest
 from runner.results.metric_table import Show, metrics_shown
-from runner.rollouts.transcript import RolloutTranscript, confidence_words, variant_words
+from runner.rollouts.transcript import RolloutTranscript, describe_confidence, describe_variant
 
 _RESULTS = {True: "✓ right", False: "✗ wrong", None: "decided"}
 
@@ -62,10 +62,10 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
 
 def transcript_html(game: RolloutTranscript) -> Markup:
     """Render a game as a conversation: rounds, who said what in which channel, and how it ended."""
-    facts = [game.run_id, game.rollout_id, f"right: {label_word(game.label)}", *variant_words(game)]
+    facts = [game.run_id, game.rollout_id, f"right: {label_word(game.label)}", *describe_variant(game)]
     verdict = "no verdict" if game.decision is None else f"verdict: {stance_word(game.decision)}"
     result = game.outcome if game.decision is None else _RESULTS[game.correct]
-    confidence = confidence_words(game.confidence_stated, game.confidence_logprob, game.confidence_note)
+    confidence = describe_confidence(game.confidence_stated, game.confidence_logprob, game.confidence_note)
     rewards = (f"{name} {value:g}" for name, value in game.rewards.items())
     ending = [verdict, result, *([confidence] if confidence else []), *rewards]
     return rendered("notebook/game.html", GameTranscript(game, facts, ending))

@@ -29,7 +29,7 @@ from runner.models.interface import Choice, Complete, Completion, Request, Respo
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.rollouts.agents.arguments import check_name, protocol_of_spec
-from runner.rollouts.agents.votes import Together, voted
+from runner.rollouts.agents.votes import WaitForReplies, reply_by_vote
 from runner.spec.experiment import AgentSettings, Experiment
 
 
@@ -224,7 +224,7 @@ class Agent:
         observation: Observation,
         complete: Complete,
         messages: Sequence[ChatMessage] | None = None,
-        together: Together = asyncio.wait,
+        together: WaitForReplies = asyncio.wait,
     ) -> Reply:
         """Call the model until an answer is usable, by the spec's retry policy; for a verdict, once for each vote.
 
@@ -235,7 +235,7 @@ class Agent:
             CallError, ProviderRefusal: the model did not answer; see `runner.models`.
         """
         chat = self.prompt(observation) if messages is None else messages
-        return await voted(
+        return await reply_by_vote(
             lambda vote: self._respond(observation, complete, chat, vote),
             self.votes_in(observation.round),
             must_decide=self.only_judges,
@@ -290,7 +290,7 @@ class Agent:
         decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_)
         return self.hyper_params.votes if decides else 1
 
-    def why_unusable(self, choice: Choice, round_: int) -> str | None:
+    def unusable_reason(self, choice: Choice, round_: int) -> str | None:
         """Return why an answer is unusable and must be requested again; None if it is usable."""
         try:
             self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
@@ -298,7 +298,7 @@ class Agent:
             return f"the model refused: {error}" if choice.refusal else str(error)
         return None
 
-    def why_undecided(self, choice: Choice, round_: int) -> str | None:
+    def undecided_reason(self, choice: Choice, round_: int) -> str | None:
         """Return why a usable answer leaves the game without a verdict; None if it has one, or a later round may."""
         protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
         if not self.is_verifier or protocol.questions_left(round_ + 1) > 0:

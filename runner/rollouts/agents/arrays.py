@@ -151,12 +151,12 @@ def timesteps(
     steps = np.arange(length)
     decided = bool(rounds) and rounds[-1].decision != Decision.NONE and round_count >= protocol.min_message_rounds
     before, after = (_states(histories, at, round_count, decided=decided) for at in (steps, steps + 1))
-    done = {"done": of_each_agent(protocol, after["done"]), "reward": agents["reward"]}
+    done = {"done": repeat_for_agents(protocol, after["done"]), "reward": agents["reward"]}
     return NestedArrayDict(
         {
             **constants,
             **before,
-            "agents": {**agents, "done": of_each_agent(protocol, before["done"])},
+            "agents": {**agents, "done": repeat_for_agents(protocol, before["done"])},
             "next": {**constants, **after, "agents": done},
         },
         (length,),
@@ -172,7 +172,7 @@ def _states(full_histories: Mapping[str, Array], at: Array, round_count: int, *,
     }  # fmt: skip
 
 
-def of_each_agent(protocol: Protocol, done: Array) -> Array:
+def repeat_for_agents(protocol: Protocol, done: Array) -> Array:
     """Repeat a value of each game, (game), for each of its agents, (game agent)."""
     return np.repeat(done[:, None], len(protocol.agent_names), axis=1)
 
@@ -181,12 +181,12 @@ def _constants(datapoint: Datapoint, seed: int, stance: int | None, length: int)
     """Return the arrays that are constant over the steps of a game; column values are not converted."""
     check_columns(datapoint.columns)
     values = {**datapoint.columns, "datapoint_id": datapoint.id}
-    constants = {name: objects([value] * length) for name, value in values.items()}
+    constants = {name: object_array([value] * length) for name, value in values.items()}
     numbers = {"y": -1 if datapoint.label is None else datapoint.label, "prover_stance": stance, "seed": seed}
     return constants | {name: np.full(length, number, dtype=np.int64) for name, number in numbers.items()}
 
 
-def objects(values: Sequence[Any]) -> Array:
+def object_array(values: Sequence[Any]) -> Array:
     """Return a one-dimensional object array of values; a list stays one value."""
     array = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):

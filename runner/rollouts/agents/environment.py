@@ -24,8 +24,8 @@ from runner.rollouts.agents.arrays import (
     check_columns,
     empty_histories,
     is_missing,
-    objects,
-    of_each_agent,
+    object_array,
+    repeat_for_agents,
     rounds_from_arrays,
     write_round,
 )
@@ -109,12 +109,12 @@ class Environment:
         numbers = {**numbers, **{name: value for name, value in arguments.items() if value is not None}}
         return NestedArrayDict(
             {
-                **{name: objects([point.columns[name] for point in points]) for name in columns},
+                **{name: object_array([point.columns[name] for point in points]) for name in columns},
                 **self._numbers(points, numbers, repeat),
-                "datapoint_id": objects([point.id for point in points]),
+                "datapoint_id": object_array([point.id for point in points]),
                 **empty_histories(self.protocol_handler, (size,)),
                 **{name: np.zeros(size, dtype=bool) for name in _END_FLAGS},
-                "agents": {"done": of_each_agent(self.protocol_handler, np.zeros(size, dtype=bool))},
+                "agents": {"done": repeat_for_agents(self.protocol_handler, np.zeros(size, dtype=bool))},
             },
             (size,),
         )
@@ -195,7 +195,7 @@ class Environment:
                 after["padding"][index] = True
                 after["done"][index], after["terminated"][index] = finished.decided, finished.terminated
         unchanged = {name: flat[name] for name in flat if name not in ("agents", "next", *after)}
-        done = of_each_agent(self.protocol_handler, after["done"])
+        done = repeat_for_agents(self.protocol_handler, after["done"])
         return NestedArrayDict({**unchanged, **after, "agents": {"done": done}}, flat.batch_size)
 
     def _decision_and_rewards(
@@ -303,7 +303,7 @@ def _integers(name: str, values: Any, size: int) -> Array:
         raise ValueError(f"{name} must be one integer, or one for each of the {size} datapoints") from None
 
 
-def width_of(environment: object) -> int | None:
+def prompt_width(environment: object) -> int | None:
     """Return the number of messages that prompts are padded to; None without an environment.
 
     Raises:

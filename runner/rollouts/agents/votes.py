@@ -11,7 +11,7 @@ from runner.base.async_runner import cancel_all
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Reply
 
-Together = Callable[[Sequence[asyncio.Task[Reply]]], Awaitable[object]]
+WaitForReplies = Callable[[Sequence[asyncio.Task[Reply]]], Awaitable[object]]
 """Waits until every task has replied or failed; raises an error that stops more than these replies."""
 
 
@@ -26,12 +26,12 @@ def majority(decisions: Sequence[int]) -> int:
     return max(dict.fromkeys(decided), key=decided.count)  # `max` returns the first of several maxima
 
 
-async def voted(
+async def reply_by_vote(
     ask: Callable[[int], Coroutine[Any, Any, Reply]],
     votes: int,
     *,
     must_decide: bool,
-    together: Together = asyncio.wait,
+    together: WaitForReplies = asyncio.wait,
 ) -> Reply:
     """Collect the votes, and return the reply of the first vote of the majority with the decision of every vote.
 

@@ -133,10 +133,10 @@ class OpenAiWholeAgent(DirectAgent):
             ValueError: a game has no such round.
             GenerationError, CallError, ProviderRefusal: the first error that a game of the batch raised.
         """
-        from runner.rollouts.agents.environment import width_of
+        from runner.rollouts.agents.environment import prompt_width
         from runner.rollouts.agents.observations import actions, turn_of
 
-        width = width_of(environment)
+        width = prompt_width(environment)
         shape = data.batch_size
         flat = data.reshape(math.prod(shape))
         turns = [turn_of(self.protocol_handler, flat, index) for index in range(flat.batch_size[0])]

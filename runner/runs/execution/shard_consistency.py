@@ -16,7 +16,7 @@ from runner.results.manifest import PLAYED
 from runner.results.spec_changes import is_unchanged
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import RunPlan
-from runner.rollouts.shard_budget import Shares, wrong_shard
+from runner.rollouts.shard_budget import Shares, find_shard_problems
 from runner.spec.datasets.shards import Shard
 
 P = TypeVar("P", bound=RunPlan)
@@ -59,7 +59,9 @@ def in_shard(plan: P, shard: Shard) -> P:
         UsageError: the run cannot be played in these shards; the notes have the other reasons.
     """
     spec = plan.spec
-    problems = [f"--shard {shard}: {reason}" for reason in wrong_shard(spec.experiment, spec.dataset.datapoints, shard)]
+    problems = [
+        f"--shard {shard}: {reason}" for reason in find_shard_problems(spec.experiment, spec.dataset.datapoints, shard)
+    ]
     if problems:
         raise UsageError(problems[0]).with_notes(problems[1:])
     return plan.with_spec(replace(spec, shard=shard))

@@ -61,7 +61,7 @@ class AnswerJudge:
         agent = self._agents[sample.agent]
         choices = completion.choices or (Choice(None, None),)
         for choice in choices:
-            unusable = agent.why_unusable(choice, sample.round) or agent.why_undecided(choice, sample.round)
+            unusable = agent.unusable_reason(choice, sample.round) or agent.undecided_reason(choice, sample.round)
             if unusable is None:
                 return AnswerCounts(1)
             problem = problem or unusable

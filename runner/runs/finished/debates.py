@@ -13,7 +13,7 @@ from runner.game.protocols.rewards import forced_decision
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.rollouts.plan import Plan
-from runner.rollouts.recorded_debates import Debate, Debates, context_of, key_of
+from runner.rollouts.recorded_debates import Debate, Debates, debate_context, job_key
 from runner.runs.finished.reconstruction import Reconstructor, played_plan, read_debates
 from runner.spec.loader import Spec
 from runner.spec.rejudged_run import DEBATES
@@ -87,7 +87,7 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
             if isinstance(debate, str):
                 omitted[debate] += 1
             else:
-                by_job[key_of(rollout.job)] = debate
+                by_job[job_key(rollout.job)] = debate
     finally:
         reconstructor.close()
     if finished < plan.size:
@@ -104,7 +104,7 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
         manifest.run_id,
         manifest.identity,
         journal_sha256,
-        context_of(plan.spec),
+        debate_context(plan.spec),
         plan.spec.experiment.rollouts.per_datapoint,
         dict(omitted),
         by_job,

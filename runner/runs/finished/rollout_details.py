@@ -23,7 +23,7 @@ class RecordedAnswer:
     text: str | None
     finish_reason: str | None
     reasoning: str | None
-    why_unusable: str | None
+    unusable_reason: str | None
 
     @property
     def is_cut(self) -> bool:
@@ -36,7 +36,7 @@ class RecordedAnswer:
             "raw": self.text,
             "finish_reason": self.finish_reason,
             "reasoning": self.reasoning,
-            "unusable": self.why_unusable,
+            "unusable": self.unusable_reason,
         }
 
 
@@ -73,14 +73,14 @@ class RolloutDetails:
         for call in self.rollout.calls:
             if call.round == number and call.agent == agent and call.is_answer:
                 answers.append(self.answer(call))
-                if answers[-1].why_unusable is None:
+                if answers[-1].unusable_reason is None:
                     break  # the game ignored further choices of the same call
         return answers
 
     def answer(self, call: Call) -> RecordedAnswer:
         """Return the recorded answer of a call."""
         choice = Choice(call.raw_message, call.finish_reason, call.error)
-        reason = self.agents[call.agent].why_unusable(choice, call.round)
+        reason = self.agents[call.agent].unusable_reason(choice, call.round)
         return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
 
     def failed(self, number: int, agent: str) -> list[FailureRecord]:

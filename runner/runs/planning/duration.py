@@ -13,7 +13,7 @@ from runner.base.text import counted
 from runner.models.interface import Usage
 from runner.models.prices import price_of
 from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.estimate import estimates, total_cost
+from runner.rollouts.estimate import estimate_costs, sum_by_group
 from runner.rollouts.plan import Plan
 from runner.runs.execution.process import cores_here
 from runner.runs.execution.spending import used_models
@@ -265,7 +265,7 @@ def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
             call = Usage(round(use.prompt_tokens / calls), round(use.completion_tokens / calls))
             total += price.cost_of(call) * calls
         return total * plan.size, total * plan.size
-    rows = total_cost(estimates(plan))
+    rows = sum_by_group(estimate_costs(plan))
     priced = [row.cost_usd for row in rows if row.cost_usd is not None]
     return None if len(priced) < len(rows) else (sum(low for low, _ in priced), sum(high for _, high in priced))
 

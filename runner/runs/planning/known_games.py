@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from runner.rollouts.estimate import estimates
+from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
 from runner.runs.planning.duration_model import GroupUse, MeanGames, Rate
@@ -20,7 +20,7 @@ def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, Mean
         return games, games
     protocol = plan.spec.protocol
     first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
-    priced, size = estimates(plan), plan.size
+    priced, size = estimate_costs(plan), plan.size
     shortest, longest = (
         MeanGames(
             size,

@@ -17,7 +17,7 @@ from runner.base.storage.parquet import read_tables
 from runner.base.text import decimal
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.estimate import estimates
+from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import finished_spec, scores_of_run
 from runner.spec.datasets.datapoint import grouped
@@ -146,7 +146,7 @@ def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int
     points_per_group = len(plan.spec.dataset.datapoints) / len(grouped(plan.spec.dataset.datapoints))
     points = round(needed * points_per_group)
     share = points / len(plan.spec.dataset.datapoints) * repeats
-    priced = estimates(single_repeat_plan)
+    priced = estimate_costs(single_repeat_plan)
     costs = [row.cost_usd for row in priced if row.cost_usd is not None]
     return Needed(
         repeats,

@@ -27,10 +27,10 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.stopping_rule import StoppingDecision
 from runner.results.tables import COLUMNS
-from runner.rollouts.engine import AHEAD, MIN_AHEAD, STOPS_ALL, Engine
+from runner.rollouts.engine import LEAD_FACTOR, MIN_LEAD, STOPS_ALL, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.plan_order import Finished, InOrder
+from runner.rollouts.plan_order import FinishedJob, PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
@@ -53,7 +53,7 @@ _BEYOND_THE_LAST = (Stopped, BudgetExhausted, *STOPS_ALL)
 class Player(Protocol):
     """Plays games: the engine of this process, or workers."""
 
-    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None: ...
+    async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None: ...
 
 
 class Session:
@@ -214,7 +214,7 @@ class Session:
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
 
-        def sink(rollouts: Finished) -> None:
+        def sink(rollouts: FinishedJob) -> None:
             if isinstance(rollouts, WorkerGame):
                 for worker_rollout in rollouts.rollouts:
                     sinks.put(worker_rollout.output)
@@ -237,9 +237,9 @@ class Session:
                 ordered.window = self._decision.ahead(concurrency)
 
         try:
-            window = max(MIN_AHEAD, AHEAD * concurrency)
+            window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
             window = window if self._decision is None else self._decision.ahead(concurrency)
-            ordered = InOrder(sink, window, sinks.unsealed)
+            ordered = PlanOrderBuffer(sink, window, sinks.unsealed)
             if self._is_batched and self._shared.slots is not None:
                 self._shared.slots.come(self._order)
             with closing(ordered):

@@ -12,7 +12,7 @@ from typing import Any
 from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal
 from runner.rollouts.engine import REFUSED_SECONDS, STOPS_ALL, UNREACHABLE_SECONDS
 from runner.rollouts.job import Job
-from runner.rollouts.plan_order import InOrder
+from runner.rollouts.plan_order import PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.runs.workers import messages
 from runner.runs.workers.frames import Pickled
@@ -65,7 +65,7 @@ class GameScheduler:
             **self._events.actions,
         }
 
-    async def play_all(self, jobs: Iterator[Job], results: InOrder, concurrency: int) -> None:
+    async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
         """Play every job, `concurrency` at once, and put its rollouts into `results`.
 
         Raises:

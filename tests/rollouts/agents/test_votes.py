@@ -9,7 +9,7 @@ import pytest
 from runner.base.async_runner import run_sync
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Reply
-from runner.rollouts.agents.votes import majority, voted
+from runner.rollouts.agents.votes import majority, reply_by_vote
 
 REJECT, ACCEPT, NONE = Decision.REJECT, Decision.ACCEPT, Decision.NONE
 
@@ -22,7 +22,7 @@ def verdict(decisions: Sequence[int], *, must_decide: bool) -> tuple[Reply, list
         asked.append(vote)
         return Reply(f"vote {vote}", None, decisions[vote], retry_count=vote, calls=vote + 1)
 
-    return run_sync(lambda: voted(ask, len(decisions), must_decide=must_decide)), asked
+    return run_sync(lambda: reply_by_vote(ask, len(decisions), must_decide=must_decide)), asked
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from runner.results.game_measurements import GameMeasurement
 from runner.results.tables import Rows
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.plan_order import HELD_CHARACTERS, InOrder
+from runner.rollouts.plan_order import HELD_CHARACTERS, PlanOrderBuffer
 from runner.runs.execution.accounting import CountedRollout
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages
@@ -167,7 +167,7 @@ def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp
 
     games = [made(number, HELD_CHARACTERS // 2 + 1) for number in range(4)]
     passed: list[object] = []
-    with closing(InOrder(passed.append, 10, tmp_path)) as ordered:
+    with closing(PlanOrderBuffer(passed.append, 10, tmp_path)) as ordered:
         for number in (3, 2, 1, 0):
             ordered.put(number, games[number])
     assert passed == games
