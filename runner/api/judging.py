@@ -13,7 +13,7 @@ from runner.results.default_folder import default_results, no_folder
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished import result as played
-from runner.runs.finished.debates import games_of
+from runner.runs.finished.debates import build_games_plan
 from runner.runs.planning.rejudging import WhichVerdicts, rejudge_specs
 from runner.spec.loader import Overrides
 
@@ -53,7 +53,7 @@ def rejudge(
     found = Results(Path(path))
     folder = run.folder if isinstance(run, played.FinishedRun) else found.find(str(run))
     specs = rejudge_specs(folder, overrides, verdict, found.path_of, finder())
-    problems = list(sweep_problems(str(folder.path), [games_of(spec) for spec in specs]))
+    problems = list(sweep_problems(str(folder.path), [build_games_plan(spec) for spec in specs]))
     if problems:
         raise SpecError(problems)
     return run_sweep(

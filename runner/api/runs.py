@@ -12,10 +12,10 @@ from runner.base.errors import UsageError, Waiting
 from runner.models.api_keys import all_allowed
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.accounting import Progress
-from runner.runs.execution.shard_consistency import in_shard, shard_of
+from runner.runs.execution.shard_consistency import in_shard, parse_shard
 from runner.runs.finished import result as played
 from runner.runs.finished.selection import ReplayOf, WhichRun
-from runner.runs.session.chat_format_lock import as_begun
+from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import Spec, SpecSource
 from runner.training.dispatch import PlannedRun, name_of, run_all, run_spec
@@ -84,7 +84,7 @@ def run(
     )
     meant = loaded(spec, folder)
     if shard is not None:
-        part = shard_of(shard, again=again, replay=source, set_model=set_model)
+        part = parse_shard(shard, again=again, replay=source, set_model=set_model)
         meant = in_shard(plan_of(meant), part).spec
     return RunResult.of(run_spec(meant, folder, options, WhichRun(run_id, again, source)))
 
@@ -212,7 +212,7 @@ def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_P
     own = {plan.run_id for plan in plans}
     names: list[str] = []
     points = []
-    begun = [as_begun(plan, results, which, other_run_ids=own - {plan.run_id}) for plan in plans]
+    begun = [with_original_formats(plan, results, which, other_run_ids=own - {plan.run_id}) for plan in plans]
     for spec, (plan, note) in zip(specs, begun, strict=True):
         names.append(name_of(plan, results, which, given=names))
         points.append(_Point(spec, plan, names[-1], [] if note is None else [note]))

@@ -16,8 +16,8 @@ from runner.registry.components.lookup import finder_of
 from runner.registry.fetched_release import is_got, opened
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
-from runner.runs.finished.selection import ITS_OWN, WhichRun
-from runner.runs.session.chat_format_lock import as_begun
+from runner.runs.finished.selection import OWN_RUN, WhichRun
+from runner.runs.session.chat_format_lock import with_original_formats
 from runner.spec.experiment import SAVED_SPEC
 from runner.spec.loader import Spec, load_all
 from runner.spec.model_sources import FindRun
@@ -107,12 +107,12 @@ def _check_rows(path: str, error: SpecError) -> None:
             raise UsageError(f"{path}: {what_is_needed(got)}") from error
 
 
-def points_as_begun(points: Sequence[SpecPoint], results: Results, which: WhichRun = ITS_OWN) -> list[SpecPoint]:
+def points_as_begun(points: Sequence[SpecPoint], results: Results, which: WhichRun = OWN_RUN) -> list[SpecPoint]:
     """The points of a command in the chat formats that their runs began in, with what there is to say of that."""
     own = {point.plan.run_id for point in points}
     found = []
     for point in points:
-        plan, begun = as_begun(point.plan, results, which, other_run_ids=own - {point.plan.run_id})
+        plan, begun = with_original_formats(point.plan, results, which, other_run_ids=own - {point.plan.run_id})
         found.append(replace(point, plan=plan, notes=() if begun is None else (begun,)))
     return found
 

@@ -16,9 +16,9 @@ from runner.rollouts.template_check import check_templates
 from runner.runs.execution.spending import spending
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import WhichRun
-from runner.runs.session.chat_format_lock import as_begun
-from runner.runs.session.execution_check import check_engine, check_stays, engine_kept
-from runner.runs.session.parallel_runs import GamesOf, run_together
+from runner.runs.session.chat_format_lock import with_original_formats
+from runner.runs.session.execution_check import check_engine, check_results_are_permanent, shared_engine
+from runner.runs.session.parallel_runs import GamesRun, run_together
 from runner.runs.session.run import RunOptions, run_games
 from runner.spec.loader import Spec
 from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
@@ -27,7 +27,7 @@ from runner.training.trust import check_trust
 
 def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> FinishedRun:
     """Run a spec under the id that `which` selects; `options.replay` equals `which.replay`. Raises as `run_plan`."""
-    plan, note = as_begun(plan_of(spec), results, which)
+    plan, note = with_original_formats(plan_of(spec), results, which)
     result = run_plan(plan, results, name_of(plan, results, which), options)
     return result if note is None else replace(result, notes=(note, *result.notes))
 
@@ -51,7 +51,7 @@ def run_all(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, 
         UsageError, NipRunError: as `run_plan`; a failure stops the other runs.
     """
     first = 0
-    with engine_kept(run.plan.spec.experiment.execution for run in runs):
+    with shared_engine(run.plan.spec.experiment.execution for run in runs):
         for group in _parallel_groups(runs, results):
             if len(group) > 1:
                 _run_benchmarks(group, results, partial(_report_from, first, ended))
@@ -67,7 +67,7 @@ def _report_from(
 
 
 def _run_benchmarks(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
-    run_together([GamesOf(_checked_plan(run, results), run.run_id, run.options) for run in runs], results, ended)
+    run_together([GamesRun(_checked_plan(run, results), run.run_id, run.options) for run in runs], results, ended)
 
 
 def _run_one(
@@ -128,7 +128,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
         return run_games(_checked_plan(PlannedRun(plan, run_id, options), results), results, run_id, options)
     check_trust(plan, options.replay, options.allowed_keys)
     check_engine(plan.spec.experiment.execution, asks=True)
-    check_stays(results)
+    check_results_are_permanent(results)
     _check_templates(plan, run_id, results)
     if options.replay is not None:
         raise UsageError(
@@ -137,7 +137,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
         )
     from runner.training.run import train
 
-    with engine_kept([plan.spec.experiment.execution]):
+    with shared_engine([plan.spec.experiment.execution]):
         return train(plan, results, run_id, options)
 
 
@@ -151,7 +151,7 @@ def _checked_plan(run: PlannedRun, results: Results) -> Plan:
     assert isinstance(run.plan, Plan)
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
     check_engine(run.plan.spec.experiment.execution, asks=run.options.replay is None)
-    check_stays(results)
+    check_results_are_permanent(results)
     _check_templates(run.plan, run.run_id, results)
     if run.options.manual_models:
         raise UsageError("--set-model (in Python: set_model) is only for training runs; this spec is a benchmark")

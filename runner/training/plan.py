@@ -14,7 +14,7 @@ from runner.documents.dataclass_schema import to_plain
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings
 from runner.rollouts.plan import Plan
-from runner.runs.finished.debates import games_of
+from runner.runs.finished.debates import build_games_plan
 from runner.spec.backend_traits import HYPERPARAMETERS
 from runner.spec.datasets.datapoint import Datapoint, grouped
 from runner.spec.experiment import LONGEST_RUN_ID
@@ -56,7 +56,7 @@ def check_run_id(run_id: str) -> None:
 
 def plan_of(spec: Spec) -> AnyPlan:
     """Return the plan of a spec's run, of games or of training."""
-    return TrainingPlan(spec) if spec.experiment.kind == "training" else games_of(spec)
+    return TrainingPlan(spec) if spec.experiment.kind == "training" else build_games_plan(spec)
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress, Watch
 from runner.runs.execution.process import interruptible, log_to, sigterm_as_keyboard_interrupt
 from runner.runs.execution.spending import spending
-from runner.runs.finished.problems import troubles_of
+from runner.runs.finished.problems import load_problems
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.run import RunOptions, cache_beside, mark_as_fetched, run_games
+from runner.runs.session.run import RunOptions, mark_as_fetched, relative_cache_path, run_games
 from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
 from runner.training.backends.interface import Backend
@@ -92,7 +92,9 @@ def train(
             budget.add_spent(spent_on_games(results, run_id))
             options = replace(options, budget=budget)
         manifest = updated_manifest(manifest, plan.games).recording("cache")
-        work = _Work(plan, results, folder, replace(manifest, cache=cache_beside(plan.spec, folder)), options, sleep)
+        work = _Work(
+            plan, results, folder, replace(manifest, cache=relative_cache_path(plan.spec, folder)), options, sleep
+        )
         work.note(notes)
         try:
             work.complete()
@@ -183,7 +185,9 @@ class _Work:
             raise interrupted.with_notes(error.lines()[1:]) from None
         if result.manifest.status != Status.DONE:
             # A part that lost more games than the spec allows is not used. The same command requests them again.
-            unanswered = [str(trouble) for trouble in troubles_of(result.folder) if trouble.kind == "transport_failed"]
+            unanswered = [
+                str(trouble) for trouble in load_problems(result.folder) if trouble.kind == "transport_failed"
+            ]
             reason = result.lost or comma_join(unanswered) or "no game got its answers"
             raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {result.manifest.status}: {reason}")
         self.note(f"{part_id}: {line}" for line in result.notes)

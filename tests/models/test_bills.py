@@ -33,7 +33,7 @@ from runner.models.prices import ListedPrice, list_version, price_of
 from runner.models.providers.answer_reader import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
-from runner.runs.finished.problems import troubles_of
+from runner.runs.finished.problems import load_problems
 from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here, python
 from tests.support.runs import journal_records, played, table
@@ -203,7 +203,7 @@ def test_a_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytes
     assert {key: row[key] for key in new if row[key] is not None} == bill.columns
     for key, count in bill.columns.items():
         assert key == "service_tier" or getattr(result.manifest, key) == count
-    assert troubles_of(result.folder) == []
+    assert load_problems(result.folder) == []
 
 
 IMPOSSIBLE: Mapping[str, Mapping[str, Any]] = {
@@ -239,7 +239,7 @@ def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
     assert result.manifest.cost_usd == pytest.approx((prompt * 4 + answer * 20) / 1e6)
     worst = (sum(len(text) + 16 for text in texts) * 5 + 1_000 * 20) / 1e6
     assert result.manifest.cost_usd_at_most == pytest.approx(worst)
-    (trouble,) = (one for one in troubles_of(result.folder) if one.kind == "estimated_usage")
+    (trouble,) = (one for one in load_problems(result.folder) if one.kind == "estimated_usage")
     assert (trouble.count, trouble.of) == (1, 1)
     (record,) = (one for one in journal_records(result.folder.path) if one["kind"] == "call")
     assert record["usage"][:4] == [prompt, answer, 0, True]

@@ -20,7 +20,7 @@ from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_rows import metric_rows
-from runner.runs.finished.problems import troubles_of
+from runner.runs.finished.problems import load_problems
 from tests.support.files import parquet_rows
 from tests.support.got import publish
 from tests.support.runs import only_run, played
@@ -97,7 +97,7 @@ def test_what_went_wrong_leads_to_games_that_the_page_has(served: Summary, resul
     games = {href.rpartition("/")[2] for href in served.links if "/game/" in href}
     assert games
     assert games <= rollouts
-    assert not [trouble for trouble in troubles_of(RunFolder(results / "runs" / SERVED)) if trouble.kind == "cut"]
+    assert not [trouble for trouble in load_problems(RunFolder(results / "runs" / SERVED)) if trouble.kind == "cut"]
 
 
 def test_the_rules_are_told_in_tables_too(results: Path) -> None:

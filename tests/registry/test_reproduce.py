@@ -28,7 +28,7 @@ from runner.registry.verification.training_chain import chain_of, different_mode
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.saved_spec import as_published
+from runner.runs.finished.saved_spec import with_published_identity
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from runner.training.stage_log import read_stages
@@ -353,11 +353,11 @@ def test_a_got_run_played_unedited_has_the_identity_of_the_published_one_and_edi
     folder = got_of(copy, tmp_path).folder
     manifest = RunFolder(copy).manifest()
     for spec in (folder / "spec.yaml", folder / "data" / "spec.yaml"):
-        assert as_published(plan_of(load_spec(spec))).identity == manifest.identity
+        assert with_published_identity(plan_of(load_spec(spec))).identity == manifest.identity
     for words in (["votes=3"], ["dataset.limit=2"], ["seed=9"]):
-        assert as_published(plan_of(load_spec(folder / "spec.yaml", words))).identity != manifest.identity
+        assert with_published_identity(plan_of(load_spec(folder / "spec.yaml", words))).identity != manifest.identity
     (folder / "data" / "manifest.json").unlink()
-    assert as_published(plan_of(load_spec(folder / "spec.yaml"))).identity != manifest.identity
+    assert with_published_identity(plan_of(load_spec(folder / "spec.yaml"))).identity != manifest.identity
 
 
 @pytest.mark.full

@@ -17,9 +17,9 @@ from runner.base.storage.locks import locked
 from runner.base.storage.log_lines import encode, read_journal, seed_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.shards.checks import checked
+from runner.runs.shards.checks import check_parts
 from runner.runs.shards.merge import merge
-from runner.runs.shards.parts import parts_at
+from runner.runs.shards.parts import read_parts
 from runner.spec.datasets.shards import Shard
 from tests.support.runs import only_run, played
 from tests.support.specs import spec_file
@@ -56,7 +56,7 @@ class Parts:
         """What keeps them from being merged; empty where nothing does."""
         parts = [part for _, part in RunFolder(self.run).begun_parts()]
         try:
-            checked(self.run.name, *parts_at([*parts, *map(RunFolder, others)]))
+            check_parts(self.run.name, *read_parts([*parts, *map(RunFolder, others)]))
         except MergeError as error:
             return "\n".join(error.problems)
         return ""

@@ -37,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import load_points, points_as_begun, show_warnings
     from runner.cli.terminal.schedule import show_schedule
     from runner.results.leaderboard.results_folder import Results
-    from runner.runs.execution.baseline_run import compared_with
+    from runner.runs.execution.baseline_run import load_baseline
     from runner.spec.warnings.catalog import check_warnings_of
     from runner.training.plan import TrainingPlan
 
@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     points = points_as_begun(points, results)
     check_shard(points, args.shard)
     for point in points:
-        compared_with(point.plan.games, results, point.plan.run_id)
+        load_baseline(point.plan.games, results, point.plan.run_id)
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE

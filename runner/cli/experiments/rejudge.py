@@ -87,12 +87,12 @@ def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespac
     from runner.registry.components.lookup import finder
     from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.run_plan import sweep_problems
-    from runner.runs.finished.debates import games_of
+    from runner.runs.finished.debates import build_games_plan
     from runner.runs.planning.rejudging import rejudge_specs
 
     specs = rejudge_specs(folder, overrides, args.verdict, Results(args.results).path_of, finder())
     note_renamed(specs, quiet=args.quiet)
-    plans = [games_of(spec) for spec in specs]
+    plans = [build_games_plan(spec) for spec in specs]
     problems: list[Problem] = list(sweep_problems(str(folder.path), plans))
     if problems:
         raise SpecError(problems)

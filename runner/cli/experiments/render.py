@@ -48,7 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.round_prompts import undecided_rounds
     from runner.rollouts.template_check import check_templates
-    from runner.runs.session.chat_format_lock import as_begun
+    from runner.runs.session.chat_format_lock import with_original_formats
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
 
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
             or f"; there are {comma_join(spec.protocol.agent_names)}"
         )
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
-    run, begun = as_begun(plan_of(spec), Results(args.results))  # what is sent, where that has begun
+    run, begun = with_original_formats(plan_of(spec), Results(args.results))  # what is sent, where that has begun
     if begun is not None and not args.quiet:
         note(f"note: {begun}")
     plan = run.games

@@ -265,21 +265,21 @@ def _watched(point: SpecPoint) -> WatchedRun:
 
 def _notes(point: SpecPoint) -> list[str]:
     from runner.cli.experiments.shards import shard_lines
-    from runner.runs.finished.debates import what_is_judged
+    from runner.runs.finished.debates import debate_notes
 
-    return [*point.notes, *shard_lines(point.plan.games), *what_is_judged(point.plan.games)]
+    return [*point.notes, *shard_lines(point.plan.games), *debate_notes(point.plan.games)]
 
 
 def check_usage(args: argparse.Namespace, size: int) -> None:
     from runner.base.errors import UsageError
-    from runner.runs.execution.shard_consistency import shard_of
+    from runner.runs.execution.shard_consistency import parse_shard
 
     if args.run_id and size > 1:
         raise UsageError(f"--run-id names one run; these specs make {size}")
     if args.set_model and size > 1:
         raise UsageError(f"--set-model is for one training run; these specs make {size}")
     if getattr(args, "shard", None) is not None:
-        shard_of(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
+        parse_shard(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
 
@@ -288,13 +288,13 @@ def _ended(args: argparse.Namespace, results: Sequence[FinishedRun], waiting_poi
     """Say what failed and what waits; the exit code."""
     from runner.cli.terminal.run_result import as_json
     from runner.results.manifest import Status
-    from runner.runs.finished.problems import troubles_of
+    from runner.runs.finished.problems import load_problems
 
     if args.json:
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
-        why = comma_join(f" ({t.message})" for t in troubles_of(result.folder) if t.kind == "transport_failed")
+        why = comma_join(f" ({t.message})" for t in load_problems(result.folder) if t.kind == "transport_failed")
         note(f"run {result.folder.run_id} failed: no game got its answers{why}. Resume with: {_same_command(args)}")
     incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
     for result in incomplete:

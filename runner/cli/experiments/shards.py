@@ -19,7 +19,7 @@ from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Status
 from runner.rollouts.plan import Plan
-from runner.runs.execution.shard_consistency import begun_in_words, in_shard, shard_of, shares_of
+from runner.runs.execution.shard_consistency import describe_shards, in_shard, parse_shard, shares_of
 from runner.runs.finished.result import FinishedRun
 from runner.spec.datasets.shards import Shard
 
@@ -38,7 +38,7 @@ def in_shards(points: Sequence[SpecPoint], word: str | None) -> list[SpecPoint]:
     """
     if word is None:
         return list(points)
-    shard = shard_of(word)
+    shard = parse_shard(word)
     found: list[SpecPoint] = []
     wrong: dict[str, None] = {}
     for point in points:
@@ -58,7 +58,7 @@ def with_parts(words: Sequence[str], results: Results, word: str | None) -> list
     Raises:
         UsageError: a word names a run that is played in shards, and no part of it that has begun; with all such words.
     """
-    shard = None if word is None else shard_of(word)
+    shard = None if word is None else parse_shard(word)
     wrong: dict[str, None] = {}
 
     def folder(name: str) -> str:
@@ -89,7 +89,7 @@ def _not_begun(run: RunFolder, shard: Shard | None) -> Iterator[str]:
     if not parts:
         return
     run_id = run.path.resolve().name
-    first, said = parts[0][0], f"run {run_id} is played in {begun_in_words(parts)}"
+    first, said = parts[0][0], f"run {run_id} is played in {describe_shards(parts)}"
     by_name = f"by its name a part goes on that has begun (nip-run {run_id} --shard {first})"
     if shard is None:
         yield (
@@ -180,11 +180,11 @@ class ShardMerges:
     def _merged(self, run_id: str, shard: Shard) -> FinishedRun | None:
         # Here and not above: a run that is no part needs none of it.
         from runner.cli.terminal.run_result import show_result
-        from runner.runs.shards.merge import all_done, merge
+        from runner.runs.shards.merge import count_finished_parts, merge
 
         whole = self._results.run(run_id)
         command = shlex.join(["nip-run", "merge", run_id, *results_option(self._args.results)])
-        is_last, count = all_done(whole, shard.of)
+        is_last, count = count_finished_parts(whole, shard.of)
         if not is_last and not whole.manifest_path.is_file():
             if not self._args.quiet:
                 done = f"{count} of {shard.of} shards of {run_id} are done"

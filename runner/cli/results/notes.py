@@ -92,10 +92,10 @@ def execute(args: argparse.Namespace) -> int:
 
 def _rollout_id(folder: RunFolder, notes: Notes, name: str) -> str:
     """The id of the rollout that is meant; one that has notes needs no look at the run's games."""
-    from runner.runs.finished.reconstruction import played_plan, rollout_named
+    from runner.runs.finished.reconstruction import find_rollout, played_plan
 
     noted = {one.rollout_id for one in notes.all()}
-    return name if name in noted else rollout_named(folder, played_plan(folder), name).job.rollout_id
+    return name if name in noted else find_rollout(folder, played_plan(folder), name).job.rollout_id
 
 
 def _of(folder: RunFolder, note: ReaderNote) -> str:

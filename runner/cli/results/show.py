@@ -55,14 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
-    from runner.runs.execution.shard_consistency import shard_of
+    from runner.runs.execution.shard_consistency import parse_shard
     from runner.runs.finished.rollout_rows import RowFilter
 
     wanted = RowFilter(wrong=args.wrong, undecided=args.undecided, repeat=args.repeat)
     if args.other:
         return _show_both(wanted, args)
     results = Results(args.results)
-    folder = results.find(args.run) if args.shard is None else results.find_part(args.run, shard_of(args.shard))
+    folder = results.find(args.run) if args.shard is None else results.find_part(args.run, parse_shard(args.shard))
     if args.rollout is not None:
         return _show_rollout(folder, wanted, args)
     for option, value in (("--prompt", args.prompt), ("--round", args.round)):
@@ -81,15 +81,15 @@ def _show_run(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) ->
     from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
     from runner.cli.terminal.rollout_table import print_rollouts
     from runner.results.manifest import Status
-    from runner.runs.finished.problems import troubles_of
-    from runner.runs.finished.resume_advice import how_it_goes_on
+    from runner.runs.finished.problems import load_problems
+    from runner.runs.finished.resume_advice import resume_advice
     from runner.runs.finished.rollout_rows import RolloutList, RowFilter
 
     manifest, metrics = folder.manifest(), _metrics(folder)
     found = RolloutList(folder, wanted, None if args.all else LIMIT if args.limit is None else args.limit)
     if args.json:
         rows = [row.to_json() for row in found.rows()]
-        troubles = [trouble.to_json() for trouble in troubles_of(folder)]
+        troubles = [trouble.to_json() for trouble in load_problems(folder)]
         shown = {"manifest": manifest.to_json(), "metrics": metrics, "troubles": troubles, "rollouts": rows}
         print_json({**shown, "more": found.more})
         return ExitCode.DONE
@@ -105,7 +105,7 @@ def _show_run(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) ->
             _print_metrics(metrics, whole=args.verbose > 0)
         _print_troubles(folder, (), args)
         if manifest.status != Status.DONE:
-            step = how_it_goes_on(folder, manifest, results_option(args.results))
+            step = resume_advice(folder, manifest, results_option(args.results))
             if metrics is None:
                 note(f"no results yet; {step}")
             else:
@@ -148,10 +148,10 @@ def _metrics(folder: RunFolder) -> dict[str, Any] | None:
 
 def _print_troubles(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:
     from runner.cli.terminal.run_problems import say_trouble
-    from runner.runs.finished.part_problems import found_in
+    from runner.runs.finished.part_problems import collect_problems
 
     shown = {one.run_id: one for one in (folder, *parts)}
-    for run_id, trouble in found_in(folder, parts):
+    for run_id, trouble in collect_problems(folder, parts):
         say_trouble(trouble, _command(shown[run_id], args, trouble.show))
 
 
@@ -361,7 +361,7 @@ def _rollout(folder: RunFolder, wanted: RowFilter, args: argparse.Namespace) -> 
         for job in jobs:
             for rollout in reconstructor.of_job(job):
                 finished = finished or meant(rollout.job)
-                if meant(rollout.job) and wanted.takes(rollout):
+                if meant(rollout.job) and wanted.accepts(rollout):
                     if not args.quiet and len(jobs) > 1 and plan.shape is None and wanted == RowFilter():
                         how = "--repeat N chooses another" if len(plan.variants) == 1 else _others(jobs, rollout.job)
                         note(f"1 of {len(jobs)} rollouts that {name!r} can mean; {how}")

@@ -55,11 +55,11 @@ def _runs(results: Results, args: argparse.Namespace) -> int:
     from runner.pages.live.live_runs import LiveRuns
     from runner.pages.live.server import PageServer
     from runner.results.leaderboard.results_folder import LAST
-    from runner.runs.execution.shard_consistency import shard_of
+    from runner.runs.execution.shard_consistency import parse_shard
 
     found: Callable[[str], RunFolder] = results.find
     if args.shard is not None:
-        found = partial(results.find_part, shard=shard_of(args.shard))
+        found = partial(results.find_part, shard=parse_shard(args.shard))
     folders = list({folder.run_id: folder for folder in map(found, args.runs or [LAST])}.values())
     live = LiveRuns(folders)
     server = PageServer(live, args.port)

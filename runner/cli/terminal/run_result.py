@@ -18,8 +18,8 @@ from runner.results.metric_rows import COLUMNS, extra_lines, judging_rows, metri
 from runner.results.metric_table import RANKING_METRIC
 from runner.results.metrics import NO_LABELS
 from runner.results.sweep_points import shown_point
-from runner.runs.finished.part_problems import found_in
-from runner.runs.finished.problems import troubles_of
+from runner.runs.finished.part_problems import collect_problems
+from runner.runs.finished.problems import load_problems
 from runner.runs.finished.result import FinishedRun
 from runner.spec.checks.fixed_verdicts import fixed_verdicts
 
@@ -37,7 +37,7 @@ def as_json(result: FinishedRun) -> dict[str, Any]:
         "status": result.manifest.status,
         **{name: counted.get(name) for name in ("rollouts", "completions", "cost_usd")},
         **{name: value for name, value in result.metrics.items() if name in _SHOWN},
-        "troubles": [trouble.to_json() for trouble in troubles_of(result.folder)],
+        "troubles": [trouble.to_json() for trouble in load_problems(result.folder)],
         "notes": list(result.notes),
     }
 
@@ -64,7 +64,7 @@ def show_result(
     if quiet:
         return
     parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
-    troubles = found_in(result.folder, parts)
+    troubles = collect_problems(result.folder, parts)
     if result.manifest.status != Status.DONE:  # what is said at the end of the command need not be said here
         troubles = [one for one in troubles if one.trouble.kind != "transport_failed"]
     for run_id, trouble in troubles:
@@ -75,7 +75,7 @@ def show_result(
             note(f"{path} was played already; --again plays it again")
         else:
             note(f"{source.run_id} was judged so already: {result.folder.run_id}; --again judges it again")
-    said = {*told, *(str(trouble) for folder in (result.folder, *parts) for trouble in troubles_of(folder))}
+    said = {*told, *(str(trouble) for folder in (result.folder, *parts) for trouble in load_problems(folder))}
     for line in result.notes:
         part, _, of_part = line.partition(": ")
         is_of_part = part.startswith(f"{result.folder.run_id}-")  # the games of a training run, which told it live

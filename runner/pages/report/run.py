@@ -36,7 +36,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.notes import Notes
 from runner.runs.finished.problems import FILE
-from runner.runs.finished.problems import troubles_of as problems_of_run
+from runner.runs.finished.problems import load_problems as problems_of_run
 from runner.runs.finished.reconstruction import saved_plan
 
 

@@ -22,7 +22,7 @@ from runner.results.manifest import Manifest, Status
 from runner.results.provenance.sources_snapshot import OVERRIDES, WRITTEN
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
-from runner.runs.finished.resume_advice import larger_budget
+from runner.runs.finished.resume_advice import budget_overrides
 from runner.spec.origin import DATA, MARKER
 
 HASHES = {
@@ -171,7 +171,7 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
         ]
     again = [("Played anew, with the spec and the data that its folder holds", _line(here, "--again"))]
     if manifest.status not in (Status.DONE, Status.RUNNING):
-        again = [("Goes on where it stopped", _line(here, *larger_budget(folder, manifest))), *again]
+        again = [("Goes on where it stopped", _line(here, *budget_overrides(folder, manifest))), *again]
     written = _as_written(folder, manifest)
     replay = [] if manifest.is_training_run else [
         ("Every answer again under another parser, payoff or metric; nobody is called", _line(here, "--replay", here))

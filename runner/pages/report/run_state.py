@@ -16,7 +16,7 @@ from runner.registry.fetched_release import WITHOUT_ROWS, is_got, opened
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.rollouts.plan import Plan
-from runner.runs.finished.resume_advice import how_it_goes_on
+from runner.runs.finished.resume_advice import resume_advice
 from runner.spec.datasets.loader import Dataset
 from runner.spec.origin import DATA
 
@@ -131,4 +131,4 @@ def why_stopped(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         return
     if manifest.why_stopped is not None:
         yield f"Why: {manifest.why_stopped}"
-    yield f"Next: {how_it_goes_on(folder, manifest)}"
+    yield f"Next: {resume_advice(folder, manifest)}"

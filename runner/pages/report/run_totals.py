@@ -136,7 +136,7 @@ class RunTally:
 
     def troubles(self) -> list[GameProblem]:
         """What went wrong in the games so far."""
-        return self._troubles.found()
+        return self._troubles.all_problems()
 
 
 def _paid(so_far: float | None, price: Pricing | None, call: Call) -> float | None:

@@ -24,7 +24,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
-from runner.runs.finished.part_problems import found_in
+from runner.runs.finished.part_problems import collect_problems
 from runner.runs.finished.reconstruction import saved_plan
 from runner.training.stage_log import read_stages
 from runner.training.stages import ModelState, Stages, Switched
@@ -80,7 +80,7 @@ def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has
         summary=summary(manifest),
         state=list(_state(folder, manifest, metrics)),
         headline=_headline(manifest, metrics),
-        problems=problem_views(found_in(folder, parts)),
+        problems=problem_views(collect_problems(folder, parts)),
         models=agent_models(plan),
         commands=commands(folder, manifest) if has_commands else [],
         origin=origin(manifest, here),

@@ -19,7 +19,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Watch
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import WhichRun
-from runner.runs.session.chat_format_lock import as_begun
+from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.statistics.differences import Difference
@@ -108,7 +108,7 @@ def played_anew(
     assert run is not None
     assert isinstance(plan, Plan)
     name = results.name_for(suffixed(run.run_id, "-fresh"), again=True)
-    plan, _ = as_begun(plan, results, WhichRun(run_id=name))
+    plan, _ = with_original_formats(plan, results, WhichRun(run_id=name))
     options = RunOptions(watch=watch, allowed_keys=allowed, reproduces=link_of(fetched))
     try:
         result = run_plan(plan, results, name, options)

@@ -29,7 +29,7 @@ from runner.runs.execution.accounting import Watch
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, WhichRun
-from runner.runs.session.chat_format_lock import as_begun
+from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.training.dispatch import run_plan
@@ -81,7 +81,7 @@ def replayed(fetched: FetchedRelease, results: Results, watch: Watch | None = No
     source = ReplayOf(run.path)
     name = results.name_for(suffixed(run.run_id, "-reproduced"), again=True)
     which = WhichRun(run_id=name, replay=source)
-    replay_plan, _ = as_begun(plan_of(load_spec(run.spec)), results, which)
+    replay_plan, _ = with_original_formats(plan_of(load_spec(run.spec)), results, which)
     options = RunOptions(replay=source, watch=watch, reproduces=link_of(fetched))
     is_earlier = is_from_0_1(run.manifest())
     try:

@@ -136,7 +136,7 @@ class Accounting:
         self.progress.repeats += request.sample.attempt > 0
         self._watch(self.progress)
 
-    def answered_elsewhere(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
+    def count_remote_answers(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
         """Count the answers that games in another process received."""
         is_priced = from_cache or self._costs.prices[group] is not None
         self.progress.priced = self.progress.priced and is_priced
@@ -228,13 +228,13 @@ class Accounting:
         for usd in rollout.usd:
             written.usd += usd
 
-    def smooth(self, rollout: Rollout) -> tuple[int, int] | None:
+    def problem_free_counts(self, rollout: Rollout) -> tuple[int, int] | None:
         """Return the numbers of answers and messages of a rollout without any problem; None if it has a problem."""
-        return self._troubles.smooth(rollout)
+        return self._troubles.problem_free_counts(rollout)
 
-    def count_smooth(self, answers: int, messages: int) -> None:
-        """Count a rollout without problems by the numbers from `smooth`."""
-        self._troubles.add_smooth(answers, messages)
+    def count_problem_free(self, answers: int, messages: int) -> None:
+        """Count a rollout without problems by its numbers from `problem_free_counts`."""
+        self._troubles.add_problem_free(answers, messages)
 
     def end_job(self) -> None:
         """Count a job whose rollouts are all finished."""
@@ -265,7 +265,7 @@ class Accounting:
 
     def troubles(self) -> list[GameProblem]:
         """Return the problems in the rollouts counted so far."""
-        return self._troubles.found()
+        return self._troubles.all_problems()
 
     def unfinished(self, spent: UsageTotals) -> Counts:
         """Return the counts of an unfinished run, given what its journal says was spent."""

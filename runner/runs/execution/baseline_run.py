@@ -20,7 +20,7 @@ from runner.spec.origin import DATA
 _SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollouts GROUP BY datapoint_id ORDER BY 1"
 
 
-def compared_with(plan: Plan, results: Results, run_id: str) -> BaselineScores | None:
+def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores | None:
     """Return the scores that a plan's run is compared with; None if the spec does not compare it.
 
     Raises:

@@ -47,7 +47,7 @@ class WorkerRollout(NamedTuple):
 
     output: RolloutOutput
     counted: CountedRollout
-    smooth: tuple[int, int]
+    problem_free_counts: tuple[int, int]
     """The numbers of answers and messages; a rollout with a problem is sent to the writer as a whole instead."""
 
 
@@ -125,7 +125,7 @@ class WorkerOutputBuilder:
         """Build the outputs of a game; None if a rollout has a problem, so that the writer needs the rollouts."""
         outputs = []
         for rollout in rollouts:
-            smooth = self._accounting.smooth(rollout)
+            smooth = self._accounting.problem_free_counts(rollout)
             if smooth is None:
                 return None
             output = self._builder.build(rollout)

@@ -138,7 +138,7 @@ def stopping_on_signals(stop: StopSwitch, tell: Callable[[float], None] = lambda
                 handle.cancel()
 
 
-async def signals_heard() -> None:
+async def wait_for_signals() -> None:
     """Wait until a signal that has arrived has reached its handler.
 
     The loop reads it after all ready tasks, this one included, and calls the handler one iteration later.

@@ -25,7 +25,7 @@ MERGED = "merged.json"
 """The file in a run's folder of parts that lists the parts that were merged."""
 
 
-def shard_of(text: str, *, again: bool = False, replay: object = None, set_model: object = None) -> Shard:
+def parse_shard(text: str, *, again: bool = False, replay: object = None, set_model: object = None) -> Shard:
     """Parse the `--shard` option, and check that no conflicting option is given.
 
     Raises:
@@ -89,7 +89,7 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
     if shard is None:
         if parts and not has_started:
             raise RunDirectoryError(
-                f"run {run.run_id} is played in {begun_in_words(parts)}; {_resume_advice(run, parts[0][0])}"
+                f"run {run.run_id} is played in {describe_shards(parts)}; {_resume_advice(run, parts[0][0])}"
             )
     elif has_started:
         merged = _merged_from(run)
@@ -106,7 +106,7 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
         )
     elif other_parts := [part for part in parts if part[0].of != shard.of]:
         raise RunDirectoryError(
-            f"run {run.run_id} is played in {begun_in_words(other_parts)}, not in {shard.of}; "
+            f"run {run.run_id} is played in {describe_shards(other_parts)}, not in {shard.of}; "
             f"{_resume_advice(run, other_parts[0][0])}"
         )
     _check_journal(results.run(run_id), shard)
@@ -149,7 +149,7 @@ def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
         )
 
 
-def begun_in_words(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
+def describe_shards(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
     """Return words for the number of shards of a run and for the started shards."""
     started = ", ".join(str(shard) for shard, _ in parts[:8])
     return f"{parts[0][0].of} shards (started: {started}{', ...' if len(parts) > 8 else ''})"

@@ -10,11 +10,11 @@ from runner.models.shared_servers import Servers, connections_of
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.process import connections_within_limits, relaxed_gc, signals_heard, stopping_on_signals
+from runner.runs.execution.process import connections_within_limits, relaxed_gc, stopping_on_signals, wait_for_signals
 from runner.runs.execution.spending import used_models
 
 
-class InPlay(Protocol):
+class RunInProgress(Protocol):
     """A run in progress, with the methods that stopping it needs."""
 
     def in_flight(self) -> int:
@@ -26,7 +26,7 @@ class InPlay(Protocol):
         ...
 
 
-class Shared:
+class SharedResources:
     """The shared resources of one run, or of several that are played side by side."""
 
     def __init__(self, plans: Sequence[Plan], at_once: int = 1) -> None:
@@ -44,7 +44,7 @@ class Shared:
         self.servers = Servers(calls, self.stop.sleep)
         self.slots = Slots(concurrency) if len(plans) > 1 else None
         """The slots for games; None for a single run, which is not limited by others."""
-        self.in_play: list[InPlay] = []
+        self.in_play: list[RunInProgress] = []
 
     def play(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine in a new event loop; the first signal stops all runs, the second cancels them.
@@ -59,7 +59,7 @@ class Shared:
                     await start()
                 finally:
                     await self.servers.close()
-                await signals_heard()
+                await wait_for_signals()
 
         with relaxed_gc():
             run_sync(run_with_signals)

@@ -66,7 +66,7 @@ def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) ->
     return is_paid_elsewhere or plan.group_of(SampleKey(*record["sample"])) not in metered
 
 
-async def count_lost(folder: RunFolder, journal: Journal) -> UsageTotals:
+async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
     """Write the calls that an earlier process left in flight to the journal, and return the most they may have cost."""
     abandoned = AbandonedCalls(folder.in_flight)
     if abandoned.most.completions:

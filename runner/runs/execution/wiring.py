@@ -42,14 +42,14 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
 from runner.runs.execution.server_notes import ServerNotes
-from runner.runs.execution.shared_resources import Shared
-from runner.runs.execution.spending import count_lost
+from runner.runs.execution.shared_resources import SharedResources
+from runner.runs.execution.spending import record_lost_calls
 from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.finished.selection import ReplayOf
 
 
 @dataclass(frozen=True)
-class Wired:
+class WiredLayers:
     """The functions that the games of a run call."""
 
     complete: Complete
@@ -72,7 +72,7 @@ class Wiring:
     folder: RunFolder
     costs: CallCosts
     accounting: Accounting
-    shared: Shared
+    shared: SharedResources
     stop: StopSwitch
     """The run's own switch, which also stops when the shared one does."""
     notes: list[str]
@@ -82,12 +82,12 @@ class Wiring:
     """Whether all answers must be in the journal: no model is called, and failures of transport are final."""
 
     @property
-    def asks(self) -> bool:
+    def calls_models(self) -> bool:
         """Whether models may be called."""
         return self.replay is None and not self.recorded_only
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Wired]:
+    async def opened(self) -> AsyncIterator[WiredLayers]:
         """Open the journal, count what an earlier process left in flight, and connect every layer.
 
         Raises:
@@ -124,7 +124,7 @@ class Wiring:
             complete = journaled(
                 self.plan, self.costs, connection, journal, recorded, events, asks_again=not self.recorded_only
             )
-            yield Wired(
+            yield WiredLayers(
                 complete, failed_calls.take, journal.check_there, connection.check_answered,
                 lambda: journal.records, lambda job: connection.ended((job.datapoint.id, job.number)),
             )  # fmt: skip
@@ -148,7 +148,7 @@ class Wiring:
             self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
         if not journal.is_bound:
             self.notes.append(f"the journal is {NOT_BOUND}")
-        self._note_lost(await count_lost(self.folder, journal))
+        self._note_lost(await record_lost_calls(self.folder, journal))
         return journal
 
     def _note_lost(self, most: UsageTotals) -> None:
@@ -189,7 +189,7 @@ class Wiring:
             providers=batches,
             events=events,
             answered=answered,
-            labels=labels_for_toys(self.plan, self.costs.groups),
+            labels=labels_for_dummy(self.plan, self.costs.groups),
             sleep=self.stop.sleep,
             servers=self.shared.servers,
         )
@@ -279,7 +279,7 @@ def parameters_hash(settings: ModelSettings) -> str:
     return tagged_hash("model", sent)
 
 
-def labels_for_toys(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
+def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
     """Return the datapoints' labels if the dummy of a trained model answers; no other provider gets them."""
     if not any(settings.traits.drawn and examples_behind(settings.model) for settings in groups.values()):
         return {}

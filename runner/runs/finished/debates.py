@@ -19,7 +19,7 @@ from runner.spec.loader import Spec
 from runner.spec.rejudged_run import DEBATES
 
 
-def games_of(spec: Spec) -> Plan:
+def build_games_plan(spec: Spec) -> Plan:
     """Return the plan of a benchmark, with the debates that it judges, if any.
 
     Raises:
@@ -45,7 +45,7 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
         plan.debates.check_same(read_debates(saved), f"run {folder.run_id}")
 
 
-def what_is_judged(plan: Plan) -> list[str]:
+def debate_notes(plan: Plan) -> list[str]:
     """Return notes on a plan's debates to show before any is judged."""
     debates = plan.debates
     if debates is None:

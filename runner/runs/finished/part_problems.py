@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from runner.base.text import counted
 from runner.results.folder import RunFolder
-from runner.runs.finished.problems import GameProblem, troubles_of
+from runner.runs.finished.problems import GameProblem, load_problems
 
 
 class PartProblems(NamedTuple):
@@ -18,16 +18,16 @@ class PartProblems(NamedTuple):
     trouble: GameProblem
 
 
-def found_in(folder: RunFolder, parts: Iterable[RunFolder]) -> list[PartProblems]:
+def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[PartProblems]:
     """Return the problems in a run, and each kind of problem in its parts once, with the first such part.
 
     Raises:
         RunError: a file is damaged.
     """
-    problems = [PartProblems(folder.run_id, trouble) for trouble in troubles_of(folder)]
+    problems = [PartProblems(folder.run_id, trouble) for trouble in load_problems(folder)]
     by_kind: dict[str, list[PartProblems]] = {}
     for part in parts:
-        for trouble in troubles_of(part):
+        for trouble in load_problems(part):
             by_kind.setdefault(trouble.kind, []).append(PartProblems(part.run_id, trouble))
     for (run_id, trouble), *more_parts in by_kind.values():
         more = f" (also in {counted(len(more_parts), 'part')} more)" if more_parts else ""

@@ -58,7 +58,7 @@ class GameProblem:
         return asdict(self)
 
 
-def troubles_of(folder: RunFolder) -> list[GameProblem]:
+def load_problems(folder: RunFolder) -> list[GameProblem]:
     """Read the problems of a finished run; empty for runs of earlier versions, which did not store them.
 
     Raises:
@@ -68,7 +68,7 @@ def troubles_of(folder: RunFolder) -> list[GameProblem]:
     return [GameProblem(**row) for row in read_json(file)["troubles"]] if file.is_file() else []
 
 
-def keep_troubles(folder: RunFolder, troubles: Sequence[GameProblem]) -> None:
+def store_problems(folder: RunFolder, troubles: Sequence[GameProblem]) -> None:
     """Write the problems to a separate file, so that `metrics.json` stays as in earlier versions; no file if empty."""
     file = folder.path / FILE
     if troubles:
@@ -149,7 +149,7 @@ class GameProblems:
                 if retry_count >= self._attempts and agent not in decided:
                     self._left_empty.add(rollout)
 
-    def smooth(self, rollout: Rollout) -> tuple[int, int] | None:
+    def problem_free_counts(self, rollout: Rollout) -> tuple[int, int] | None:
         """Return the numbers of answers and messages of a rollout without any problem; None if it has a problem."""
         if rollout.outcome != Outcome.DECIDED or rollout.confidence_note:
             return None
@@ -164,13 +164,13 @@ class GameProblems:
             return None
         return answers, sum([played.counts(agent) for played in rollout.rounds for agent in played.raw])
 
-    def add_smooth(self, answers: int, messages: int) -> None:
-        """Count a rollout without problems by the numbers from `smooth`."""
+    def add_problem_free(self, answers: int, messages: int) -> None:
+        """Count a rollout without problems by its numbers from `problem_free_counts`."""
         self._rollouts += 1
         self._answers += answers
         self._messages += messages
 
-    def found(self) -> list[GameProblem]:
+    def all_problems(self) -> list[GameProblem]:
         """Return all problems, the most serious first."""
         return [
             *self._lost(),

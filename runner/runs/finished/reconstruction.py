@@ -87,7 +87,7 @@ def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
     return islice(plan.jobs(), manifest.rollouts if stopped_early else None)
 
 
-def rollout_named(folder: RunFolder, plan: Plan, name: str) -> Rollout:
+def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
     """Return the first rollout, or branch of a tree, with this rollout id, id prefix or datapoint id.
 
     Raises:

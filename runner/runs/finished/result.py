@@ -21,7 +21,7 @@ from runner.results.tables import COLUMNS
 from runner.results.tasks import Task
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import RolloutTranscript
-from runner.runs.finished.reconstruction import Reconstructor, played_plan, rollout_named
+from runner.runs.finished.reconstruction import Reconstructor, find_rollout, played_plan
 from runner.statistics.worst_case import WorstCase, worst
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class FinishedRun:
             RunError: the rollout is not finished, or the journal is missing or damaged.
         """
         self._check_has_games()
-        return RolloutTranscript.of(rollout_named(self.folder, played_plan(self.folder), rollout), self.run_id)
+        return RolloutTranscript.of(find_rollout(self.folder, played_plan(self.folder), rollout), self.run_id)
 
     def timesteps(self, *, prompts: bool = False) -> NestedArrayDict:
         """Return the rollouts as arrays over (rollout, timestep), rebuilt from the journal in the order of the plan.

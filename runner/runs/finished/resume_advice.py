@@ -11,7 +11,7 @@ from runner.results.manifest import Manifest, Status
 from runner.runs.finished.reconstruction import saved_plan
 
 
-def how_it_goes_on(folder: RunFolder, manifest: Manifest, where: Sequence[str] = ()) -> str:
+def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = ()) -> str:
     """Return advice on how to resume an unfinished run; `where` has the options that name the results folder.
 
     Raises:
@@ -20,14 +20,14 @@ def how_it_goes_on(folder: RunFolder, manifest: Manifest, where: Sequence[str] =
     if manifest.status == Status.RUNNING or manifest.replay_of is not None:
         return "run the same command again to resume"
     resumed_run = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
-    budget = larger_budget(folder, manifest)
+    budget = budget_overrides(folder, manifest)
     prefix = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
     return (
         f"{prefix}resume{'' if prefix else ' with'}: {shlex.join(['nip-run', str(resumed_run.path), *budget, *where])}"
     )
 
 
-def larger_budget(folder: RunFolder, manifest: Manifest) -> list[str]:
+def budget_overrides(folder: RunFolder, manifest: Manifest) -> list[str]:
     """Return the overrides that a run needs after its budget stopped it; the user chooses `N`."""
     if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
         return []

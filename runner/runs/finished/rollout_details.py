@@ -17,7 +17,7 @@ from runner.rollouts.rollout import Call, Rollout
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """One answer of a model; `why_unusable` has the reason if it was not used."""
+    """One answer of a model; `unusable_reason` is None if it was used."""
 
     attempt: int
     text: str | None

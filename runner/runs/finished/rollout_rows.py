@@ -25,7 +25,7 @@ class RowFilter:
     """Select rollouts without a verdict for any reason."""
     repeat: int | None = None
 
-    def takes(self, rollout: Rollout) -> bool:
+    def accepts(self, rollout: Rollout) -> bool:
         if self.repeat is not None and rollout.job.repeat != self.repeat:
             return False
         undecided = rollout.decision == Decision.NONE
@@ -41,7 +41,7 @@ class RowFilter:
         conditions = [f"({' OR '.join(kinds)})"] if kinds else []
         return " AND ".join([*conditions, *(["repeat = $repeat"] if self.repeat is not None else [])]) or "true"
 
-    def question(self) -> tuple[str, dict[str, Any]]:
+    def sql_condition(self) -> tuple[str, dict[str, Any]]:
         """Return the SQL condition on the table `rollouts`, and its parameters."""
         sql = self._sql
         parameters = {"none": int(Decision.NONE), "repeat": self.repeat}
@@ -110,7 +110,7 @@ class RolloutList:
     """The rollouts of a run that a filter selects, in the order of its plan, at most `limit` of them."""
 
     folder: RunFolder
-    wanted: RowFilter
+    row_filter: RowFilter
     limit: int | None
     more: int | None = field(default=0, init=False)
     """The number of further rollouts, available once `rows` is exhausted; None if there are some but not counted."""
@@ -124,13 +124,13 @@ class RolloutList:
         if all(self.folder.table(name).is_file() for name in ("rollouts", "completions")):
             yield from self._from_tables()
         elif self.folder.journal.is_file():
-            with closing(_from_journal(self.folder, self.wanted)) as rows_left:
+            with closing(_from_journal(self.folder, self.row_filter)) as rows_left:
                 yield from islice(rows_left, self.limit)
                 self.more = 0 if next(rows_left, None) is None else None
 
     def _from_tables(self) -> Iterator[RolloutRow]:
         tables = {name: self.folder.intact_table(name) for name in ("rollouts", "completions")}
-        condition, parameters = self.wanted.question()
+        condition, parameters = self.row_filter.sql_condition()
         limit = "" if self.limit is None else f"LIMIT {self.limit:d}"
         count = 0
         for row in read_tables(_ROWS.format(condition=condition, limit=limit), tables, parameters):
@@ -146,7 +146,7 @@ def _from_journal(folder: RunFolder, row_filter: RowFilter) -> Generator[Rollout
     reconstructor = Reconstructor(folder, played_plan(folder))
     try:
         for rollout in reconstructor.rollouts():
-            if row_filter.takes(rollout):
+            if row_filter.accepts(rollout):
                 yield _row(rollout, len(reconstructor.failures(rollout.job)))
     finally:
         reconstructor.close()

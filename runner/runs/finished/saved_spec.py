@@ -32,7 +32,7 @@ from runner.spec.origin import DATA
 P = TypeVar("P", bound=RunPlan)
 
 
-def of_own_folder(
+def resolve_saved_spec(
     plan: P,
     results: Results,
     plan_of: Callable[[Spec], P],
@@ -155,7 +155,7 @@ def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callab
     return plan
 
 
-def as_published(plan: P) -> P:
+def with_published_identity(plan: P) -> P:
     """Return the plan of a fetched run with the identity of the published run, if it is unedited.
 
     If it was edited, it is another run and its plan is returned unchanged.
@@ -176,7 +176,7 @@ def _fetched_folder(spec: Spec) -> RunFolder | None:
     return RunFolder(data) if spec.path.parent.resolve() in (data.parent, data) else None
 
 
-def with_records(spec: Spec) -> Spec:
+def with_recorded_dataset(spec: Spec) -> Spec:
     """Return a spec saved in a run's folder with the manifest's facts on its dataset file.
 
     The copies of the protocol and the prompts have the original hashes, but the dataset's copy has only the selected

@@ -34,4 +34,4 @@ class WhichRun:
     """The run whose answers are replayed, if any."""
 
 
-ITS_OWN = WhichRun()
+OWN_RUN = WhichRun()

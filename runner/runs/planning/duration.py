@@ -28,7 +28,7 @@ from runner.runs.planning.duration_model import (
     games_within,
     predict,
 )
-from runner.runs.planning.earlier_runs import EarlierRun, earlier_like, of_run
+from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
 from runner.runs.planning.known_games import known_games, planned_words, rates_of
 from runner.runs.planning.server_overhead import ServerOverhead, server_overhead
 from runner.runs.session.execution_check import check_engine
@@ -109,7 +109,7 @@ class Duration:
 class _Measurements:
     first: MeasuredRun
     """A short run, to separate the time per call at the end of a run from the fixed time."""
-    one: MeasuredRun
+    one_process: MeasuredRun
     """A run in one process."""
     workers: MeasuredRun | None
     worker_count: int
@@ -119,15 +119,15 @@ class _Measurements:
 
     def costs(self, start: float, workers: int, cores: int) -> Costs:
         """Return the costs of a call; `start` is the time that loading the spec took."""
-        run = self.workers or self.one
+        run = self.workers or self.one_process
         server = 0.0 if self.server is None else self.server.seconds * self.live_share
-        end_call = max((self.one.end - self.first.end) / (self.one.calls - self.first.calls), 0.0)
+        end_call = max((self.one_process.end - self.first.end) / (self.one_process.calls - self.first.calls), 0.0)
         costs = Costs(
-            core=self.one.call + server,
+            core=self.one_process.call + server,
             begin=start + run.begin,
             end=max(run.end - end_call * run.calls, 0.0),
             end_call=end_call,
-            merge=self.one.call + end_call,  # a merge plays all games again, from the journal
+            merge=self.one_process.call + end_call,  # a merge plays all games again, from the journal
         )
         if self.workers is None:
             return costs
@@ -146,14 +146,14 @@ def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell =
     """
     _check(plan, options)
     live = [name for name, settings in used_models(plan).items() if settings.called_live]
-    earlier = earlier_like(plan, results, options.like) if live or options.like is not None else None
+    earlier = find_similar_run(plan, results, options.like) if live or options.like is not None else None
     mean_games = known_games(plan, earlier)
     try:
         with scratch(results) as folder:
             calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure)
             measured = _measure(calibration, options.workers, live, mean_games[1].groups, tell)
             if not live and earlier is None:  # the measured games are the same as those of the run
-                played = replace(of_run(measured.one.folder, plan).games, games=plan.size)
+                played = replace(read_statistics(measured.one_process.folder, plan).games, games=plan.size)
                 mean_games = (played, played)
     except Interrupted:
         raise Interrupted("interrupted during the measurement; nothing was saved") from None
@@ -163,11 +163,11 @@ def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell =
     )
     costs = measured.costs(options.start, options.workers, cores)
     low, high = (predict(games, costs, players) for games in mean_games)
-    journal = measured.one.journal_bytes if measured.server is None else measured.server.journal_bytes
+    journal = measured.one_process.journal_bytes if measured.server is None else measured.server.journal_bytes
     journal = journal if earlier is None else earlier.journal_bytes or journal
     usd, free, longest = _cost(plan, earlier), shutil.disk_usage(results.disk).free, mean_games[1]
     pace = high.bounds[0].calls_per_second
-    disk = longest.calls * (journal + measured.one.table_bytes)
+    disk = longest.calls * (journal + measured.one_process.table_bytes)
     breaks = _breaks(plan, longest, games_within(DAY, longest, costs, players), free / disk, usd)
     return Duration(
         games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
@@ -182,7 +182,7 @@ def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell =
         servers_known=not live or longest.waited is not None,
         cost_usd=usd,
         journal_bytes=high.calls * journal,
-        table_bytes=high.calls * measured.one.table_bytes,
+        table_bytes=high.calls * measured.one_process.table_bytes,
         free_bytes=free,
         memory_bytes=_peak_memory(),
         breaks=breaks,
@@ -315,7 +315,8 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
             "the latency of the servers is unknown: there is no run of this protocol with these models here. Play a "
             "few games (dataset.limit=20 --run-id pilot), and plan again with --like pilot"
         )
-    yield f"on this machine, {counted(measured.one.games, 'game')} by dummy: {1e3 * measured.one.call:.2f} ms a call"
+    single = measured.one_process
+    yield f"on this machine, {counted(single.games, 'game')} by dummy: {1e3 * single.call:.2f} ms a call"
     if measured.server is not None:
         yield f"{1e3 * measured.server.seconds:.2f} ms more for a server's answer, from a server on this machine"
     if measured.workers is not None:

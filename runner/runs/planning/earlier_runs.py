@@ -57,7 +57,7 @@ class EarlierRun:
     """The average number of calls in flight over the run."""
 
 
-def earlier_like(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
+def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
     """Return the run `like`, or else the spec's own run, or else the newest run with the same rules and models.
 
     Return None if there is no such run.
@@ -71,17 +71,17 @@ def earlier_like(plan: Plan, results: Results, like: str | None) -> EarlierRun |
         problem = _mismatch(folder.manifest(), plan)
         if problem is not None:
             raise UsageError(f"--like {like}: {problem}")
-        return of_run(folder, plan)
+        return read_statistics(folder, plan)
     own_run = results.run(plan.run_id)
     if own_run.manifest_path.is_file() and _mismatch(own_run.manifest(), plan) is None:
-        return of_run(own_run, plan)
+        return read_statistics(own_run, plan)
     models = _models(plan)
     similar = [
         (manifest.started_at, folder.run_id, folder)
         for folder in results.runs()
         if _mismatch(manifest := folder.manifest(), plan) is None and _models_of(manifest) == models
     ]
-    return of_run(max(similar, key=lambda entry: entry[:2])[-1], plan) if similar else None
+    return read_statistics(max(similar, key=lambda entry: entry[:2])[-1], plan) if similar else None
 
 
 def _mismatch(manifest: Manifest, plan: Plan) -> str | None:
@@ -95,7 +95,7 @@ def _mismatch(manifest: Manifest, plan: Plan) -> str | None:
     return None
 
 
-def of_run(folder: RunFolder, plan: Plan) -> EarlierRun:
+def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
     """Return the statistics of a finished run for a plan, from its tables, journal and log.
 
     Raises:

@@ -17,7 +17,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.agents.agent import Observation
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
-from runner.runs.execution.shared_resources import Shared
+from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import used_models
 from runner.runs.execution.wiring import Wiring
 from runner.runs.planning.loopback_server import loopback_server
@@ -82,7 +82,7 @@ def _measure(  # noqa: PLR0917 - what `server_overhead` compares, twice
     folder, manifest = results.open(plan, run_id)
     folder.write_manifest(manifest)
     requests = iter(_requests(plan, group, prompt_tokens))
-    shared = Shared([plan])
+    shared = SharedResources([plan])
     costs = CallCosts(used_models(plan))
     wiring = Wiring(plan, folder, costs, Accounting(plan, costs), shared, shared.stop, [])
     seconds: list[float] = []

@@ -20,8 +20,8 @@ from runner.game.protocols.loader import load_protocol
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import RunPlan
-from runner.runs.finished.saved_spec import as_published, of_own_folder, with_records
-from runner.runs.finished.selection import ITS_OWN, ReplayOf, WhichRun
+from runner.runs.finished.saved_spec import resolve_saved_spec, with_published_identity, with_recorded_dataset
+from runner.runs.finished.selection import OWN_RUN, ReplayOf, WhichRun
 from runner.spec.chat_formats import AskedIn, default_role, saved_formats
 from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.loader import Spec
@@ -32,8 +32,8 @@ MAX_TRIED = 16
 """The maximum number of combinations of chat formats that are tried to find a run; the first is that of 0.1.0."""
 
 
-def as_begun(
-    plan: P, results: Results, which: WhichRun = ITS_OWN, *, other_run_ids: Collection[str] = ()
+def with_original_formats(
+    plan: P, results: Results, which: WhichRun = OWN_RUN, *, other_run_ids: Collection[str] = ()
 ) -> tuple[P, str | None]:
     """Return a plan with the formats and order of turns that its run, or the run it replays, started with.
 
@@ -45,9 +45,9 @@ def as_begun(
             selection of datapoints.
         RunError: it is the saved spec of a run whose manifest is missing or damaged.
     """
-    plan = as_published(plan.with_spec(with_records(plan.spec)))
+    plan = with_published_identity(plan.with_spec(with_recorded_dataset(plan.spec)))
     replaying = which.replay is not None
-    saved_run = of_own_folder(
+    saved_run = resolve_saved_spec(
         plan, results, plan.with_spec, run_id=which.run_id, again=which.again, replaying=replaying
     )
     if saved_run is not None:

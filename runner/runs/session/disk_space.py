@@ -14,7 +14,7 @@ TABLES = 2
 """How often an answer occurs in the unsealed tables: as a call and as a message. Sealed tables are compressed."""
 
 
-def check_room(plan: Plan, folder: RunFolder) -> None:
+def check_disk_space(plan: Plan, folder: RunFolder) -> None:
     """Check that the disk has space for the remaining answers and for the files that are built from them.
 
     The estimate is a lower bound: for the shortest games, with answers of the length of the word limits.

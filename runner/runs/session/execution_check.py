@@ -26,7 +26,7 @@ def check_engine(execution: Execution, *, asks: bool) -> None:
         ray_package()
 
 
-def check_stays(results: Results) -> None:
+def check_results_are_permanent(results: Results) -> None:
     """Check that runs are not written to a folder that Ray deletes, as in `ray job submit --working-dir`.
 
     Raises:
@@ -41,7 +41,7 @@ def check_stays(results: Results) -> None:
 
 
 @contextmanager
-def engine_kept(executions: Iterable[Execution]) -> Iterator[None]:
+def shared_engine(executions: Iterable[Execution]) -> Iterator[None]:
     """Share the Ray connection that a run opens with the runs after it, until the block ends."""
     if all(execution.engine != "ray" for execution in executions):
         yield

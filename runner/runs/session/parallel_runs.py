@@ -18,19 +18,19 @@ from runner.base.text import comma_join
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.engine import REFUSED_SECONDS, UNREACHABLE_SECONDS
 from runner.rollouts.plan import Plan
-from runner.runs.execution.baseline_run import compared_with
+from runner.runs.execution.baseline_run import load_baseline
 from runner.runs.execution.process import interruptible
-from runner.runs.execution.shared_resources import Shared
+from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.run import RunOptions, ending, opened
-from runner.runs.session.session import interrupted
+from runner.runs.session.run import RunOptions, open_session, recording_failure
+from runner.runs.session.session import interruption
 
 AT_ONCE = 16
 """The maximum number of concurrent runs; each keeps its journal, its unsealed tables and its log open."""
 
 
 @dataclass(frozen=True)
-class GamesOf:
+class GamesRun:
     """A plan with its run id and options."""
 
     plan: Plan
@@ -38,7 +38,7 @@ class GamesOf:
     options: RunOptions
 
 
-def run_together(runs: Sequence[GamesOf], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
+def run_together(runs: Sequence[GamesRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
     """Play the games of several runs that do not depend on each other.
 
     `ended` is called with the position and result of each run, in the order of `runs`. A fatal error in one run stops
@@ -48,7 +48,7 @@ def run_together(runs: Sequence[GamesOf], results: Results, ended: Callable[[int
         BudgetExhausted, ProviderRefusal, Interrupted, RunError: the error of the run that failed first, see
             `run_games`. Finished runs have been passed to `ended` before.
     """
-    shared = Shared([run.plan for run in runs], min(AT_ONCE, len(runs)))
+    shared = SharedResources([run.plan for run in runs], min(AT_ONCE, len(runs)))
     side_by_side = _SideBySide(runs, results, shared, ended)
     with interruptible(runs[0].run_id):
         try:
@@ -63,7 +63,11 @@ class _SideBySide:
     """One process's execution of several runs."""
 
     def __init__(
-        self, runs: Sequence[GamesOf], results: Results, shared: Shared, ended: Callable[[int, FinishedRun], None]
+        self,
+        runs: Sequence[GamesRun],
+        results: Results,
+        shared: SharedResources,
+        ended: Callable[[int, FinishedRun], None],
     ) -> None:
         assert shared.slots is not None, "several runs share slots"
         self._runs, self._results, self._shared, self._ended = runs, results, shared, ended
@@ -77,7 +81,7 @@ class _SideBySide:
         """The positions of the runs that another process has locked."""
         self._stopped: list[str] = []
         """The ids of the runs that were stopped."""
-        self._interrupted = interrupted(runs[0].run_id)
+        self._interrupted = interruption(runs[0].run_id)
         self._notes: dict[str, None] = {}
         self._progress = asyncio.Event()
         self._slots.wakes(self._progress)
@@ -122,7 +126,7 @@ class _SideBySide:
         if self._stopped:
             raise self._interrupted
         if self._shared.stop.stopping:
-            raise interrupted(self._runs[min(self._reported_count, len(self._runs) - 1)].run_id)
+            raise interruption(self._runs[min(self._reported_count, len(self._runs) - 1)].run_id)
 
     async def _all_done(self) -> None:
         while not all(task.done() for task in self._tasks):
@@ -157,16 +161,16 @@ class _SideBySide:
         except (Interrupted, asyncio.CancelledError) as error:
             self._stopped.append(run.run_id)
             self._notes.update(dict.fromkeys(getattr(error, "__notes__", ())))
-            self._interrupted = error if isinstance(error, Interrupted) else interrupted(run.run_id)
+            self._interrupted = error if isinstance(error, Interrupted) else interruption(run.run_id)
         except BaseException as error:  # noqa: BLE001 - `check` raises it
             self._fail(run, error)
         finally:
             self._progress.set()
 
-    async def _result(self, order: int, run: GamesOf, *, is_last_try: bool) -> FinishedRun | None:
+    async def _result(self, order: int, run: GamesRun, *, is_last_try: bool) -> FinishedRun | None:
         """Play a run and return its result; None if another process has locked it."""
         results = self._results
-        baseline = compared_with(run.plan, results, run.run_id)
+        baseline = load_baseline(run.plan, results, run.run_id)
         with ExitStack() as locks:
             try:
                 if not run.options.locked:
@@ -175,16 +179,18 @@ class _SideBySide:
                 if is_last_try:
                     raise
                 return None
-            session = opened(run.plan, results, run.run_id, run.options, self._shared, order=order, compared=baseline)
+            session = open_session(
+                run.plan, results, run.run_id, run.options, self._shared, order=order, compared=baseline
+            )
             if isinstance(session, FinishedRun):
                 return session
-            with ending(session, results):
+            with recording_failure(session, results):
                 await session.play()
         if run.plan.shard is None:
             await asyncio.to_thread(results.board.append, session.folder)
         return session.result()
 
-    def _fail(self, run: GamesOf, error: BaseException) -> None:
+    def _fail(self, run: GamesRun, error: BaseException) -> None:
         """Store the error of the first run that failed, and stop the others."""
         if self._failed is not None:
             self._stopped.append(run.run_id)

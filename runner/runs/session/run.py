@@ -28,16 +28,16 @@ from runner.results.tables import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.execution.accounting import Watch
-from runner.runs.execution.baseline_run import compared_with
+from runner.runs.execution.baseline_run import load_baseline
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import check_shards
-from runner.runs.execution.shared_resources import Shared
+from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import spending
 from runner.runs.finished.debates import check_debates
-from runner.runs.finished.problems import troubles_of
+from runner.runs.finished.problems import load_problems
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
-from runner.runs.session.session import Session, interrupted
+from runner.runs.session.session import Session, interruption
 from runner.spec.loader import Spec
 
 
@@ -79,29 +79,29 @@ def run_games(
         Interrupted: SIGINT or SIGTERM; run again to resume.
         RunError: an error of the disk, the journal or the leaderboard.
     """
-    compared = compared_with(plan, results, run_id)  # before the lock, which creates a folder, because this may fail
+    compared = load_baseline(plan, results, run_id)  # before the lock, which creates a folder, because this may fail
     with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
-        shared = Shared([plan])
+        shared = SharedResources([plan])
         shared.servers.adapters = options.adapters
-        session = opened(plan, results, run_id, options, shared, part=part, compared=compared)
+        session = open_session(plan, results, run_id, options, shared, part=part, compared=compared)
         if isinstance(session, FinishedRun):
             return session
-        with ending(session, results):
+        with recording_failure(session, results):
             shared.play(session.play)
             if shared.stop.stopping:  # interrupted after everything was written
-                raise interrupted(run_id)
+                raise interruption(run_id)
     if plan.shard is None:  # the rows of a shard are added by the merge
         with interruptible(run_id):
             results.board.append(session.folder)
     return session.result()
 
 
-def opened(
+def open_session(
     plan: Plan,
     results: Results,
     run_id: str,
     options: RunOptions,
-    shared: Shared,
+    shared: SharedResources,
     *,
     order: int = 0,
     part: TrainingPart | None = None,
@@ -109,7 +109,7 @@ def opened(
 ) -> Session | FinishedRun:
     """Return the session that plays the rest of a run, which the caller has locked; or its result if it is finished.
 
-    `compared` is the result of `compared_with`.
+    `compared` is the result of `load_baseline`.
 
     Raises:
         UsageError: the run is finished, and the plan would remove some of its games.
@@ -128,7 +128,7 @@ def opened(
         if plan.shard is None:
             results.board.append_missing(folder)
         metrics = folder.read_metrics()
-        return FinishedRun(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, troubles_of(folder))))
+        return FinishedRun(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, load_problems(folder))))
     if part is None and manifest.parent_run_id is not None:
         raise RunDirectoryError(
             f"{folder.path} is a part of the training run {manifest.parent_run_id}; resume that run with "
@@ -142,7 +142,7 @@ def opened(
     manifest = replace(
         updated_manifest(manifest, plan).recording("replay_of", "cache"),
         replay_of=source,
-        cache=cache_beside(plan.spec, folder),
+        cache=relative_cache_path(plan.spec, folder),
         reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
     )
@@ -269,7 +269,7 @@ def _describe_source(source: ReplaySource | None) -> str:
 
 
 @contextmanager
-def ending(session: Session, results: Results) -> Iterator[None]:
+def recording_failure(session: Session, results: Results) -> Iterator[None]:
     """Add the run's notes to an error, and update the leaderboard with the unfinished run."""
     try:
         yield
@@ -294,6 +294,6 @@ def mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
     atomic_write(folder.path / MARKER, marker)
 
 
-def cache_beside(spec: Spec, folder: RunFolder) -> str | None:
+def relative_cache_path(spec: Spec, folder: RunFolder) -> str | None:
     """Return the cache's path relative to the run's folder, to keep absolute paths out of the manifest."""
     return None if spec.cache is None else os.path.relpath(spec.cache, folder.path)

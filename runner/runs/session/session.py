@@ -36,15 +36,15 @@ from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.execution.accounting import Accounting, Watch
 from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
-from runner.runs.execution.process import cores_here, log_to, signals_heard
-from runner.runs.execution.shared_resources import Shared
+from runner.runs.execution.process import cores_here, log_to, wait_for_signals
+from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RecordSinks
 from runner.runs.execution.spending import run_costs, spending, used_models
-from runner.runs.execution.wiring import Wired, Wiring
-from runner.runs.finished.problems import keep_troubles
+from runner.runs.execution.wiring import WiredLayers, Wiring
+from runner.runs.finished.problems import store_problems
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
-from runner.runs.session.disk_space import check_room
+from runner.runs.session.disk_space import check_disk_space
 
 _BEYOND_THE_LAST = (Stopped, BudgetExhausted, *STOPS_ALL)
 """Errors that end games in progress. They are ignored if the run is already decided."""
@@ -64,7 +64,7 @@ class Session:
         plan: Plan,
         folder: RunFolder,
         manifest: Manifest,
-        shared: Shared,
+        shared: SharedResources,
         *,
         order: int = 0,
         budget: Budget | None = None,
@@ -118,7 +118,7 @@ class Session:
         except (Stopped, asyncio.CancelledError):
             if self.manifest.status == Status.RUNNING:  # otherwise everything is written already
                 self._end(Status.INTERRUPTED)
-            raise interrupted(self.folder.run_id) from None
+            raise interruption(self.folder.run_id) from None
         except FolderGoneError:
             raise  # the path may hold another folder now, which must not be written to
         except Exception as error:
@@ -156,8 +156,8 @@ class Session:
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
-        if self._wiring.asks:
-            check_room(self.plan, self.folder)
+        if self._wiring.calls_models:
+            check_disk_space(self.plan, self.folder)
         workers = self._workers()
         if workers is not None:
             from runner.runs.workers.writer_setup import scheduler_of  # most runs need none
@@ -180,7 +180,7 @@ class Session:
         execution = self.plan.spec.experiment.execution
         if not execution.by_workers:
             return None
-        if not self._wiring.asks:
+        if not self._wiring.calls_models:
             if self._wiring.replay is not None:
                 key = "processes" if execution.engine == "processes" else "workers"
                 self.notes.append(f"played by one process instead of execution.{key}, because it is a replay")
@@ -190,7 +190,7 @@ class Session:
             self.notes.append(f"{workers} worker processes on {counted(cores, 'core')} are not faster than {cores}")
         return None if execution.engine == "processes" and workers == 1 else workers
 
-    def _engine(self, wired: Wired) -> Engine:
+    def _engine(self, wired: WiredLayers) -> Engine:
         plan = self.plan
         return Engine.of_plan(
             plan,
@@ -219,7 +219,7 @@ class Session:
                 for worker_rollout in rollouts.rollouts:
                     sinks.put(worker_rollout.output)
                     accounting.count(worker_rollout.counted)
-                    accounting.count_smooth(*worker_rollout.smooth)
+                    accounting.count_problem_free(*worker_rollout.problem_free_counts)
                 accounting.end_job()
                 return
             assert isinstance(rollouts, Sequence)
@@ -248,7 +248,7 @@ class Session:
                 except _BEYOND_THE_LAST:
                     if not ordered.ended:
                         raise
-                await signals_heard()
+                await wait_for_signals()
                 if not ordered.ended:
                     self._stop.check()
                 check_over()
@@ -276,7 +276,7 @@ class Session:
     def _finish(self, sinks: RecordSinks, records: Callable[[], int]) -> None:
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
-        keep_troubles(self.folder, accounting.troubles())
+        store_problems(self.folder, accounting.troubles())
         self._note_troubles()
         self.lost = accounting.lost()
         spent = spending(self.plan, self.folder)
@@ -304,6 +304,6 @@ class Session:
         self.notes.extend(line for line in map(str, self._accounting.troubles()) if line not in self.notes)
 
 
-def interrupted(run_id: str) -> Interrupted:
+def interruption(run_id: str) -> Interrupted:
     """Return the error for a run that was stopped."""
     return Interrupted(f"run {run_id} was interrupted; all paid answers are saved")

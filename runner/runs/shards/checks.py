@@ -21,7 +21,7 @@ _MAX_LISTED = 12
 """The maximum number of missing shards that a message lists."""
 
 
-def checked(run_id: str, parts: Sequence[ShardPart], earlier_problems: Sequence[str]) -> list[ShardPart]:
+def check_parts(run_id: str, parts: Sequence[ShardPart], earlier_problems: Sequence[str]) -> list[ShardPart]:
     """Return the shards of a run in order, after checking that each exists once, is complete and belongs to the run.
 
     `earlier_problems` are problems that were already found.

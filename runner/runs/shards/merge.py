@@ -33,12 +33,12 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Watch
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import MERGED
-from runner.runs.execution.shared_resources import Shared
+from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.run import cache_beside
-from runner.runs.session.session import Session, interrupted
-from runner.runs.shards.checks import checked
-from runner.runs.shards.parts import ShardPart, parts_at
+from runner.runs.session.run import relative_cache_path
+from runner.runs.session.session import Session, interruption
+from runner.runs.shards.checks import check_parts
+from runner.runs.shards.parts import ShardPart, read_parts
 from runner.spec.origin import MARKER
 
 STAGING = ".merging"
@@ -68,13 +68,13 @@ def merge(
     """
     run = results.run(run_id)
     if not others and not run.path.is_dir():
-        checked(run_id, (), ())  # raises before the lock creates a folder
+        check_parts(run_id, (), ())  # raises before the lock creates a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if run.manifest_path.is_file():
             return _merged_already(run, results)
         folders = {folder.path.resolve(): folder for folder in (*(part for _, part in run.begun_parts()), *others)}
         results.board.check()
-        parts = checked(run_id, *parts_at(list(folders.values())))
+        parts = check_parts(run_id, *read_parts(list(folders.values())))
         try:
             result = _Merge(run, parts, watch).build()
         except BaseException:
@@ -98,7 +98,7 @@ def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
     return FinishedRun.opened(run)
 
 
-def all_done(run: RunFolder, count: int) -> tuple[bool, int]:
+def count_finished_parts(run: RunFolder, count: int) -> tuple[bool, int]:
     """Return whether all parts in a run's folder have been played, and how many have been."""
     parts = [part for shard, part in run.begun_parts() if shard.of == count]
     done = 0
@@ -131,13 +131,15 @@ class _Merge:
         self._write_log()
         manifest = self._manifest(plan)
         self._staged.write_manifest(manifest)
-        session = Session(plan, self._staged, manifest, shared := Shared([plan]), watch=self._watch, recorded_only=True)
+        session = Session(
+            plan, self._staged, manifest, shared := SharedResources([plan]), watch=self._watch, recorded_only=True
+        )
         try:
             shared.play(session.play)
         except RunError as error:
             raise MergeError(self._run.run_id, [f"{error}"]) from error
         if shared.stop.stopping:
-            raise interrupted(self._run.run_id)
+            raise interruption(self._run.run_id)
         self._copy_inputs(plan)
         finished_at = max(part.manifest.finished_at or "" for part in self._parts)
         self._move_to_run(replace(session.manifest, finished_at=finished_at))
@@ -203,7 +205,7 @@ class _Merge:
         """Return the manifest of the merged run, with the start of the part that started first."""
         started_manifest = replace(self._first.manifest, run_id=self._run.run_id)
         manifest = updated_manifest(started_manifest, plan).recording("replay_of", "cache")
-        return replace(manifest, cache=cache_beside(plan.spec, self._run))
+        return replace(manifest, cache=relative_cache_path(plan.spec, self._run))
 
     def _copy_inputs(self, plan: Plan) -> None:
         """Copy the spec and the inputs of the part that started first to the run's folder."""

@@ -27,7 +27,7 @@ WHERE_AND_HOW_FAST = (
 )  # fmt: skip
 """Keys that may differ between shards: addresses and limits, which do not change what is played or written."""
 
-BEGUN_WITH = ("written", "environment.lock")
+START_FILES = ("written", "environment.lock")
 """Files in `inputs/` that describe the start of a run and differ between machines; they are not inputs."""
 
 
@@ -91,7 +91,7 @@ def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
         return
     for folder, folders, files in os.walk(inputs):
         here = Path(folder)
-        excluded = BEGUN_WITH if here == inputs else ()
+        excluded = START_FILES if here == inputs else ()
         folders[:] = [name for name in folders if name not in excluded]
         for path in (here / name for name in files if name not in excluded):
             try:
@@ -100,7 +100,7 @@ def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
                 raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
-def parts_at(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]]:
+def read_parts(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]]:
     """Return the parts in folders, and a problem for each folder that has none."""
     parts: list[ShardPart] = []
     problems: list[str] = []

@@ -21,7 +21,7 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerGame, WorkerOutputBuilder, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
-from runner.runs.execution.wiring import failed_calls_in, journaled, labels_for_toys, replayed_run
+from runner.runs.execution.wiring import failed_calls_in, journaled, labels_for_dummy, replayed_run
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.record_keys import game_of_job
@@ -127,7 +127,7 @@ class _Player:
             cache=self._cache,
             events=self._events,
             answered=self._answered,
-            labels=labels_for_toys(plan, self._costs.groups),
+            labels=labels_for_dummy(plan, self._costs.groups),
             sleep=self._stop.sleep,
             servers=self._servers,
             admission=self._permits,

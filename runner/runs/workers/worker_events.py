@@ -61,7 +61,7 @@ class WorkerEvents:
         self._state.plan.spec.prompts.rendered.put(message.key, message.text)
 
     def _counted(self, _: WorkerSlot, message: messages.AnswersCounted) -> None:
-        self._state.accounting.answered_elsewhere(
+        self._state.accounting.count_remote_answers(
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
         self._state.accounting.count_new(message.new_answers)
