@@ -18,7 +18,7 @@ from runner.runs.finished.selection import ReplayOf, WhichRun
 from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import Spec, SpecSource
-from runner.training.dispatch import PlannedRun, name_of, run_all, run_spec
+from runner.training.dispatch import PlannedRun, choose_run_id, run_all, run_spec
 from runner.training.plan import AnyPlan, plan_of
 from runner.training.sweep_budgets import shared_budgets
 from runner.training.trust import check_trust
@@ -178,7 +178,7 @@ def run_sweep(
                 point.plan,
                 point.name,
                 RunOptions(
-                    budget=budgets.of.get(point.key),
+                    budget=budgets.by_key.get(point.key),
                     locked=point.name in budgets.locked,
                     watch=watch(point.spec),
                     allowed_keys=allowed,
@@ -214,7 +214,7 @@ def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_P
     points = []
     begun = [with_original_formats(plan, results, which, other_run_ids=own - {plan.run_id}) for plan in plans]
     for spec, (plan, note) in zip(specs, begun, strict=True):
-        names.append(name_of(plan, results, which, given=names))
+        names.append(choose_run_id(plan, results, which, given=names))
         points.append(_Point(spec, plan, names[-1], [] if note is None else [note]))
     return points
 

@@ -117,8 +117,8 @@ class _Builder:
         chosen = select_for(
             [candidate.reward for candidate in candidates], training.selection, replaced=share, seed=seed
         )
-        if chosen.why_none is not None:
-            notes.append(f"{agent}: {chosen.why_none}; no rollout is trained on with its own answers")
+        if chosen.none_reason is not None:
+            notes.append(f"{agent}: {chosen.none_reason}; no rollout is trained on with its own answers")
         for indices, replaces in ((chosen.as_played, False), (chosen.guess_replaced, True)):
             for index in indices:
                 yield from _examples(candidates[index], agent, format_, replaces=replaces)

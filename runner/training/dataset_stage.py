@@ -52,7 +52,7 @@ class DatasetStage:
         if not formats:
             return before
         folder = self.folder.make(ITERATIONS, str(iteration))
-        built = build_datasets(self.plan, iteration, self.games.learnt_from(iteration), folder, formats)
+        built = build_datasets(self.plan, iteration, self.games.training_games(iteration), folder, formats)
         for group, report in built.items():
             if group in before:
                 self._check_same(iteration, before[group], report)

@@ -28,7 +28,7 @@ from runner.training.trust import check_trust
 def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> FinishedRun:
     """Run a spec under the id that `which` selects; `options.replay` equals `which.replay`. Raises as `run_plan`."""
     plan, note = with_original_formats(plan_of(spec), results, which)
-    result = run_plan(plan, results, name_of(plan, results, which), options)
+    result = run_plan(plan, results, choose_run_id(plan, results, which), options)
     return result if note is None else replace(result, notes=(note, *result.notes))
 
 
@@ -166,7 +166,7 @@ def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
         check_templates(games_plan)
 
 
-def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:
+def choose_run_id(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:
     """Return the id of a plan's run; `given` are ids that other runs of this command will have.
 
     Raises:
@@ -180,7 +180,7 @@ def name_of(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collecti
     return name if shard is None or split_part(name)[1] is not None else part_id(name, shard)
 
 
-def spent(plan: AnyPlan, results: Results, run_id: str) -> UsageTotals:
+def spending_of_plan(plan: AnyPlan, results: Results, run_id: str) -> UsageTotals:
     """Return what a plan's run has spent so far.
 
     Raises:

@@ -28,7 +28,7 @@ class TrainingGames:
     stages: StageLog
     run_part: RunPart
 
-    def check_there(self) -> None:
+    def check_parts_exist(self) -> None:
         """Check that every finished part still exists.
 
         Raises:
@@ -41,7 +41,7 @@ class TrainingGames:
         """Return the games that an iteration trains on."""
         return self.folder.beside(part_id(self.folder.run_id, iteration, "training"))
 
-    def learnt_from(self, iteration: int) -> list[RunFolder]:
+    def training_games(self, iteration: int) -> list[RunFolder]:
         """Return the games that an iteration's datasets are built from, oldest first."""
         first = 0 if self.plan.training.on_all_previous_rollouts else iteration
         return [self.of(earlier) for earlier in range(first, iteration + 1)]

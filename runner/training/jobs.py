@@ -58,7 +58,7 @@ class GroupJob:
     stages: StageLog
     edit: DatasetEdit | None
     """The user's edit of the dataset, if any."""
-    was_asked_for: bool
+    was_requested: bool
     """Whether an earlier process asked the user for the model."""
     status: JobStatus = field(default=JobStatus(JobState.RUNNING), init=False)
     _handle: JobHandle = field(default_factory=dict, init=False)
@@ -133,9 +133,9 @@ class GroupJob:
             facts=dict(self.status.facts),
         )
 
-    def note_waiting(self) -> None:
+    def record_waiting(self) -> None:
         """Record that the user was asked for this job's model."""
-        if not self.was_asked_for:
+        if not self.was_requested:
             self.stages.add(Waited(iteration=self.iteration, group=self.group))
 
 
@@ -237,5 +237,5 @@ def check_succeeded(iteration: int, jobs: Sequence[GroupJob]) -> None:
     waiting = [job for job in jobs if job.status.state == JobState.WAITING]
     if waiting:
         for job in waiting:
-            job.note_waiting()
+            job.record_waiting()
         raise Waiting("\n".join(job.status.message for job in waiting), [job.group for job in waiting])

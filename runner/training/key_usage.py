@@ -23,7 +23,7 @@ def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
     return key_uses(models, commands)
 
 
-def to_allow(plan: AnyPlan) -> tuple[KeyUse, ...]:
+def required_permissions(plan: AnyPlan) -> tuple[KeyUse, ...]:
     """Return what the user must allow before a fetched plan runs: API keys, programs, and servers called without a key.
 
     Servers whose address the user gave are not included.

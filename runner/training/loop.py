@@ -22,13 +22,13 @@ from runner.training.jobs import Connect, JobStage
 from runner.training.lineage import after_training, state_of, with_states
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog
-from runner.training.stages import Became, DatasetReport, GroupOutcome, Switched, TrainingEnded
+from runner.training.stages import DatasetReport, GroupOutcome, GroupResult, Switched, TrainingEnded
 
 log = logging.getLogger("nip_run.training")
 
 
 @dataclass
-class Loop:
+class TrainingLoop:
     """One process's work on a training run."""
 
     plan: TrainingPlan
@@ -36,9 +36,9 @@ class Loop:
     stages: StageLog
     run_part: InitVar[RunPart]
     connect: InitVar[Connect]
-    switched: Callable[[RunFolder, Mapping[str, GroupOutcome]], None]
+    on_switch: Callable[[RunFolder, Mapping[str, GroupOutcome]], None]
     """Called with an iteration's games and the outcome for each group's model."""
-    begins: Callable[[int, str], None]
+    on_step: Callable[[int, str], None]
     """Called with an iteration and a step other than games when the step starts."""
     sleep: InitVar[Callable[[float], None]] = time.sleep
     models: dict[str, ModelSettings] = field(init=False)
@@ -59,7 +59,7 @@ class Loop:
             ProviderRefusal, BudgetExhausted, Interrupted: see `runner.base.errors`.
         """
         iterations = self.plan.training.iterations
-        self._games.check_there()
+        self._games.check_parts_exist()
         if len(self.stages.all(Switched)) < iterations:
             stored = {group: files.files for group, files in self.plan.spec.trainer_files.items()}
             check_startable(self.plan.training.trainers, stored)
@@ -70,15 +70,15 @@ class Loop:
     def _iterate(self, iteration: int) -> None:
         switched = self.stages.last(Switched, iteration) or self._train(iteration)
         self.models = with_states(self.models, switched.models)
-        self.switched(self._games.of(iteration), switched.outcomes)
+        self.on_switch(self._games.of(iteration), switched.outcomes)
 
     def _train(self, iteration: int) -> Switched:
         """Do everything in an iteration up to switching the models."""
         self._games.play_iteration(iteration, self.models)
         self._games.test(iteration, self.models)
-        self.begins(iteration, "building datasets")
+        self.on_step(iteration, "building datasets")
         reports = self._datasets.datasets(iteration)
-        self.begins(iteration, f"fine-tuning {comma_join(reports)}")
+        self.on_step(iteration, f"fine-tuning {comma_join(reports)}")
         self._jobs.train(iteration, self.models, reports)
         trained = {group: self.stages.trained(iteration, group) for group in reports}
         switched = Switched(
@@ -87,7 +87,7 @@ class Loop:
             outcomes={group: self._outcome(report, trained[group]) for group, report in reports.items()},
         )
         for group, outcome in switched.outcomes.items():
-            if outcome["outcome"] == Became.TOO_FEW:
+            if outcome["outcome"] == GroupResult.TOO_FEW:
                 log.info(
                     "iteration %d: %s has %d examples, of %d",
                     iteration, group, outcome["examples"], outcome["min_examples"],
@@ -100,10 +100,10 @@ class Loop:
         omitted = {"left_out": report.left_out} if report.left_out else {}
         notes = {"notes": report.notes} if report.notes else {}
         if trained is None:
-            result = {"outcome": Became.TOO_FEW, "min_examples": self.plan.training.min_examples}
+            result = {"outcome": GroupResult.TOO_FEW, "min_examples": self.plan.training.min_examples}
         else:
             result = {
-                "outcome": Became.TRAINED,
+                "outcome": GroupResult.TRAINED,
                 "model": trained.model,
                 "dataset_sha256": trained.dataset_sha256,
                 "job": trained.provider_job,

@@ -15,8 +15,8 @@ from runner.training.stages import Switched
 
 
 @dataclass
-class Rerun:
-    """One process's work on such a run: a `Loop` that only tests."""
+class RerunLoop:
+    """One process's work on such a run: a `TrainingLoop` that only tests."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -32,11 +32,11 @@ class Rerun:
     def run(self) -> None:
         """Run a test before each iteration and after the last one.
 
-        Raises as `Loop.run`, except the errors of trainers.
+        Raises as `TrainingLoop.run`, except the errors of trainers.
         """
         rerun = self.plan.training.rerun_tests
         assert rerun is not None
-        self._games.check_there()
+        self._games.check_parts_exist()
         for iteration, new_models in enumerate(rerun.models):
             self._games.test(iteration, self.models)
             switched = self.stages.last(Switched, iteration)

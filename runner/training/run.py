@@ -35,9 +35,9 @@ from runner.training.adapters import Adapters
 from runner.training.backends.interface import Backend
 from runner.training.backends.registry import backend_for
 from runner.training.lineage import state_of
-from runner.training.loop import Loop
+from runner.training.loop import TrainingLoop
 from runner.training.plan import TrainingPlan, check_run_id
-from runner.training.rerun import Rerun
+from runner.training.rerun import RerunLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
 from runner.training.stages import GroupOutcome, Stages, Switched, TrainingEnded
 from runner.training.summary import summary
@@ -138,10 +138,10 @@ class _Work:
                 self._adapters.end(self.plan.training.iterations, self.plan.spec.experiment.models)
             self._finish(stages, loop.models)
 
-    def _loop(self, stages: StageLog) -> Loop | Rerun:
+    def _loop(self, stages: StageLog) -> TrainingLoop | RerunLoop:
         if self.plan.training.rerun_tests is not None:
-            return Rerun(self.plan, self.folder, stages, self._run_games)
-        return Loop(
+            return RerunLoop(self.plan, self.folder, stages, self._run_games)
+        return TrainingLoop(
             self.plan,
             self.folder,
             stages,

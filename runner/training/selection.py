@@ -27,7 +27,7 @@ class SelectedRollouts:
 
     as_played: tuple[int, ...]
     guess_replaced: tuple[int, ...] = ()
-    why_none: str | None = None
+    none_reason: str | None = None
     """The reason if no unchanged rollout could be selected."""
 
 

@@ -35,7 +35,7 @@ class ModelState(TypedDict):
     lineage: list[dict[str, Any]]
 
 
-class Became(StrEnum):
+class GroupResult(StrEnum):
     """The outcome of an iteration for a model group."""
 
     TRAINED = "trained"
@@ -43,7 +43,7 @@ class Became(StrEnum):
 
 
 GroupOutcome = Mapping[str, Any]
-"""A `Became` under `outcome`, and facts about the group's dataset and training job, for tables and messages."""
+"""A `GroupResult` under `outcome`, and facts about the group's dataset and training job, for tables and messages."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from runner.runs.finished.reconstruction import saved_plan
 from runner.training.games import check_part
 from runner.training.next_steps import next_steps
 from runner.training.stage_log import read_stages
-from runner.training.stages import Became, Stages, Switched, TestPlayed
+from runner.training.stages import GroupResult, Stages, Switched, TestPlayed
 
 
-def come_to(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
+def read_summary(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
     """Return the summary of a training run, finished or not.
 
     Raises:
@@ -26,10 +26,10 @@ def come_to(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
     if manifest.status == Status.DONE and folder.metrics.is_file():
         metrics: dict[str, Any] = folder.read_metrics()
         return metrics
-    return progress(folder)
+    return progress_summary(folder)
 
 
-def progress(folder: RunFolder) -> dict[str, Any]:
+def progress_summary(folder: RunFolder) -> dict[str, Any]:
     """Return the `summary` of an unfinished run so far, with its next steps under `next`.
 
     Raises:
@@ -47,14 +47,14 @@ def test_name(test: Mapping[str, Any], iterations: int, *, over: bool) -> str:
     return "in the end" if last else f"before iteration {test['iteration']}"
 
 
-def became_words(outcome: Mapping[str, Any], model: str) -> str:
+def describe_outcome(outcome: Mapping[str, Any], model: str) -> str:
     """Describe the outcome of an iteration for a group, with the model that the group has since."""
-    if outcome["outcome"] == Became.TOO_FEW:
+    if outcome["outcome"] == GroupResult.TOO_FEW:
         return f"not trained: fewer than {outcome['min_examples']} examples; stays {in_one_line(model)}"
     return f"{outcome['outcome']}: {in_one_line(model)}"
 
 
-def left_out_words(outcome: Mapping[str, Any]) -> str:
+def describe_left_out(outcome: Mapping[str, Any]) -> str:
     """Describe why examples were left out, with the other notes on the dataset."""
     counts = [f"{count} {reason}" for reason, count in outcome.get("left_out", {}).items()]
     return "; ".join([*counts, *outcome.get("notes", ())])

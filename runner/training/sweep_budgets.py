@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from runner.models.layers.budget import Budget
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.process import allow_open_files
-from runner.training.dispatch import spent
+from runner.training.dispatch import spending_of_plan
 from runner.training.plan import AnyPlan
 
 
@@ -17,7 +17,7 @@ from runner.training.plan import AnyPlan
 class Budgets:
     """The budgets of the runs of one command, and the ids of the runs that are locked to count their spending."""
 
-    of: Mapping[Hashable, Budget]
+    by_key: Mapping[Hashable, Budget]
     """The budgets, by the key that the runs of a budget share."""
     locked: frozenset[str]
 
@@ -45,7 +45,7 @@ def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Resul
             if run_id not in locked:
                 locks.enter_context(results.lock(run_id))
                 locked.add(run_id)
-            amount = spent(plan, results, run_id)
+            amount = spending_of_plan(plan, results, run_id)
             if (key, run_id) not in counted:
                 budget.add_spent(amount)
                 counted.add((key, run_id))

@@ -20,9 +20,9 @@ from runner.spec.trainer_files import FOLDER, INDEX, TrainerFiles, is_storable, 
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.command import script_of
 from runner.training.plan import TrainingPlan
-from runner.training.weights import is_path, without_path
+from runner.training.weights import is_path, public_model_name
 
-MOST_LINES = 40
+MAX_SHOWN_LINES = 40
 """The maximum number of lines of a trainer's script that the user sees before allowing it."""
 _TOO_MUCH = f"at most {MAX_TRAINER_FILES} files of {MAX_TRAINER_BYTES >> 20} MiB in all are stored; list fewer"
 _EARLIER = "an earlier version of "
@@ -132,7 +132,7 @@ def store_trainer_files(plan: TrainingPlan, folder: RunFolder, trained: Collecti
         files = collected[group] = collect_files(group, trainer, plan.spec.trainer_files.get(group))
         base = plan.spec.experiment.models[group].name
         if is_path(base):
-            description = f"the weights of the base model {without_path(base)}"
+            description = f"the weights of the base model {public_model_name(base)}"
             files.missing.append(f"{description}: set models.{group}.model to the path of your copy")
         if group in trained and group in before:
             files.missing += _earlier_versions(before[group], files)
@@ -182,8 +182,12 @@ def shown_files(stored: TrainerFiles, command: Sequence[str]) -> Iterator[str]:
         yield in_one_line(f"trainer {stored.group}: {path}: {size}, in {place}")
         if path == script:
             lines = stored.read(path).decode("utf-8", "replace").splitlines()
-            yield from (f"  | {escape_controls(shortened(line.expandtabs(4), 160))}" for line in lines[:MOST_LINES])
-            yield from [f"  | ... and {len(lines) - MOST_LINES:,} more lines"] if len(lines) > MOST_LINES else []
+            yield from (
+                f"  | {escape_controls(shortened(line.expandtabs(4), 160))}" for line in lines[:MAX_SHOWN_LINES]
+            )
+            yield from (
+                [f"  | ... and {len(lines) - MAX_SHOWN_LINES:,} more lines"] if len(lines) > MAX_SHOWN_LINES else []
+            )
     yield from (in_one_line(f"trainer {stored.group}: not included: {line}") for line in stored.missing)
 
 

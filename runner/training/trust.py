@@ -19,7 +19,7 @@ from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
 from runner.runs.execution.spending import used_models
 from runner.runs.finished.selection import ReplayOf
-from runner.training.key_usage import key_uses_of, to_allow
+from runner.training.key_usage import key_uses_of, required_permissions
 from runner.training.plan import AnyPlan, TrainingPlan
 
 MAX_CALLS = 10_000
@@ -47,7 +47,7 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
     _check_addresses(plan, override)
     if plan.spec.fetched is None:
         return
-    check_allowed(to_allow(plan), allowed, _this_spec(plan))
+    check_allowed(required_permissions(plan), allowed, _this_spec(plan))
     _check_prices(plan, override)
     _check_size(plan)
 
@@ -83,12 +83,12 @@ def _check_addresses(plan: AnyPlan, override: str) -> None:
         )
 
 
-def asked_for(plan: AnyPlan) -> list[CostEstimate]:
+def estimate_run(plan: AnyPlan) -> list[CostEstimate]:
     """Return the calls, tokens and cost of all games of a run, without retries; see `estimate_costs`."""
     return sum_by_group(estimate for games in plan.all_games() for estimate in estimate_costs(games))
 
 
-def stranger_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, str]]:
+def unconfirmed_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, str]]:
     """Yield each model group whose price a fetched spec sets, with a message that says how to confirm the price."""
     for group, settings in _remote_models(plan):
         price = settings.price
@@ -118,7 +118,7 @@ def _check_prices(plan: AnyPlan, override: str) -> None:
     if plan.spec.experiment.budget.usd is None:
         return
     models = plan.spec.experiment.models
-    unknown = [line for group, line in stranger_prices(plan, override) if listed_price(models[group]) is None]
+    unknown = [line for group, line in unconfirmed_prices(plan, override) if listed_price(models[group]) is None]
     if unknown:
         raise UsageError(
             f"{_this_spec(plan)}, and budget.usd cannot limit its cost by a price that you have not confirmed; "
@@ -135,7 +135,7 @@ def _check_size(plan: AnyPlan) -> None:
     if any(key.partition(".")[0] == "budget" for key in plan.spec.overridden):
         return
     remote = {group for group, _ in _remote_models(plan)}
-    remote_estimates = [estimate for estimate in asked_for(plan) if estimate.group in remote]
+    remote_estimates = [estimate for estimate in estimate_run(plan) if estimate.group in remote]
     calls = sum(estimate.calls[1] for estimate in remote_estimates)
     if calls > MAX_CALLS:
         costs = [None if estimate.cost_usd is None else estimate.cost_usd[1] for estimate in remote_estimates]

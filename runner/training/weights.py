@@ -34,7 +34,7 @@ def is_path(model: str) -> bool:
     return _PATH.fullmatch(model) is not None
 
 
-def without_path(model: str) -> str:
+def public_model_name(model: str) -> str:
     """Return a model's name for publication: the last part if it is a path."""
     return re.split(r"[\\/]", model.rstrip("\\/"))[-1] if is_path(model) else model
 

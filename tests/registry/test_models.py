@@ -23,7 +23,7 @@ from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.spec.loader import load_spec
-from runner.training.weights import weights_at, without_path
+from runner.training.weights import public_model_name, weights_at
 from tests.support.training import training_spec
 
 LEARN = "learn"
@@ -197,4 +197,4 @@ def test_every_runs_id_is_the_name_of_a_release(run_id: str) -> None:
 
 def test_of_a_path_others_see_the_last_part() -> None:
     names = ["/srv/me/llama-3/", "~/models/x", "./x", "../y", "C:\\models\\z", "org/name", "gpt-4o", "ft:a:b::c"]
-    assert [*map(without_path, names)] == ["llama-3", "x", "x", "y", "z", "org/name", "gpt-4o", "ft:a:b::c"]
+    assert [*map(public_model_name, names)] == ["llama-3", "x", "x", "y", "z", "org/name", "gpt-4o", "ft:a:b::c"]

@@ -19,8 +19,8 @@ WEIGHTED = SelectionSettings(method="weighted_sampling", epsilon=0.0)
 def test_guesses_are_replaced_though_the_other_rollouts_are_alike() -> None:
     found = select_for([0.0] * 8, WEIGHTED, replaced=0.5, seed=3)
     assert (len(found.guess_replaced), found.as_played) == (4, ())
-    assert found.why_none is not None
-    assert "no rollout has a positive weight" in found.why_none
+    assert found.none_reason is not None
+    assert "no rollout has a positive weight" in found.none_reason
 
 
 def test_replacing_guesses_changes_no_rollout_that_is_drawn() -> None:

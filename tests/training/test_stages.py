@@ -14,7 +14,7 @@ from runner.base.storage.log_lines import encode
 from runner.results.folder import RunFolder
 from runner.training.stage_log import read_stages, stage_log
 from runner.training.stages import RECORDS, GroupRecord, RunBegun, StageKind, StageRecord, TrainingEnded, Waited
-from runner.training.summary import progress
+from runner.training.summary import progress_summary
 from tests.support.runs import played
 from tests.support.specs import spec_file
 
@@ -108,7 +108,7 @@ def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> 
     folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
     folder.stage_log.write_bytes((tmp_path / "one" / "stages.jsonl").read_bytes())
     with pytest.raises(JournalError, match="is of another run, 'one'"):
-        progress(folder)
+        progress_summary(folder)
 
 
 def test_stages_are_found_by_group_and_iteration(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from runner.documents.fetched_files import MARKER, marker
 from runner.models import prices
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
-from runner.training.trust import check_trust, stranger_prices
+from runner.training.trust import check_trust, unconfirmed_prices
 from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
@@ -40,7 +40,7 @@ def at_openai(folder: Path, **changes: Any) -> Path:
 
 
 def lines(path: Path, *overrides: str) -> list[str]:
-    return [line for _, line in stranger_prices(plan_of(load_spec(path, overrides)))]
+    return [line for _, line in unconfirmed_prices(plan_of(load_spec(path, overrides)))]
 
 
 def test_the_price_of_a_fetched_spec_is_shown_next_to_the_known_one(fetched: Path) -> None:

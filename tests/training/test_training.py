@@ -19,7 +19,7 @@ from runner.results.manifest import Status
 from runner.runs.execution.accounting import Progress
 from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan
-from runner.training.summary import progress
+from runner.training.summary import progress_summary
 from tests.cli.test_cli import called
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
@@ -177,13 +177,13 @@ def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: P
     }
     for kept, said in expected.items():
         (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]))
-        assert progress(folder)["next"] == [said]
+        assert progress_summary(folder)["next"] == [said]
     for part in ("i0", "t2"):  # stopped between the end of its games and the line that says so
         one = RunFolder(folder.path.with_name(f"{run_id}-{part}"))
         one.write_manifest(replace(one.manifest(), status=Status.DONE))
     for kept, said in {1: expected[2], len(lines) - 1: "its end"}.items():
         (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]))
-        assert progress(folder)["next"] == [said]
+        assert progress_summary(folder)["next"] == [said]
     wrong = called("show", run_id, "--wrong", "--repeat", "1", "--results", "results", cwd=tmp_path)
     listed = called("runs", "-v", "--results", "results", cwd=tmp_path).stdout
     sums = re.search(rf"^{run_id} +\w+ +(\d+) ", listed, re.MULTILINE)

@@ -110,7 +110,7 @@ def _design(games: Plan) -> list[str]:
 def _keys(plan: AnyPlan) -> list[str]:
     """What a run would send where; of a spec from elsewhere, what must be allowed."""
     from runner.models.api_keys import NO_KEY, forms_of
-    from runner.training.key_usage import key_uses_of, to_allow
+    from runner.training.key_usage import key_uses_of, required_permissions
     from runner.training.trust import missing_addresses
 
     uses = key_uses_of(plan)
@@ -121,7 +121,7 @@ def _keys(plan: AnyPlan) -> list[str]:
     ]
     lines += [f"sends {comma_join(map(str, uses))}"] if uses else []
     lines += [f"{key} is to be given: an address is never published" for key in missing_addresses(plan)]
-    needed = () if plan.spec.fetched is None else to_allow(plan)
+    needed = () if plan.spec.fetched is None else required_permissions(plan)
     if needed:
         lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
         for use in (use for use in uses if use.command is not None):

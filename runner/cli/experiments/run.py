@@ -174,7 +174,7 @@ class _Runs:
         name = self._name(point)
         options = RunOptions(
             replay=self._which.replay,
-            budget=budgets.of.get(point.path),
+            budget=budgets.by_key.get(point.path),
             locked=name in budgets.locked,
             watch=watch,
             manual_models=_manual_models(self.args.set_model),
@@ -217,7 +217,7 @@ class _Runs:
     def _show_keys(self) -> None:
         """Tell which variables go where, before any does; and ask, where a spec came from elsewhere."""
         from runner.models.api_keys import ALL
-        from runner.training.trust import check_trust, is_whole_replay, keys_sent, stranger_prices
+        from runner.training.trust import check_trust, is_whole_replay, keys_sent, unconfirmed_prices
 
         sent = (use for point in self.points for use in keys_sent(point.plan, self._which.replay))
         uses = dict.fromkeys(use for use in sent if use.variable != ALL)
@@ -231,24 +231,24 @@ class _Runs:
             if point.spec.fetched is not None and not is_whole_replay(self._which.replay):
                 said = from_elsewhere(point.spec.path, point.spec.fetched)
                 note(f"{point.path} {said}: {_bill(point)}")
-                for _, line in stranger_prices(point.plan):
+                for _, line in unconfirmed_prices(point.plan):
                     note(line)
 
     def _name(self, point: SpecPoint) -> str:
         """The id of a point's run. With --again, points that would be one run have each a run of their own."""
-        from runner.training.dispatch import name_of
+        from runner.training.dispatch import choose_run_id
 
         if point not in self._names:
             given = self._names.values()
-            self._names[point] = name_of(point.plan, self.results, self._which, given=given)
+            self._names[point] = choose_run_id(point.plan, self.results, self._which, given=given)
         return self._names[point]
 
 
 def _bill(point: SpecPoint) -> str:
     """What a run may come to, in a line."""
-    from runner.training.trust import asked_for
+    from runner.training.trust import estimate_run
 
-    asked = asked_for(point.plan)
+    asked = estimate_run(point.plan)
     least, most = (sum(one.calls[end] for one in asked) for end in (0, 1))
     costs = [one.cost_usd for one in asked if one.cost_usd is not None]
     cost = (sum(one[0] for one in costs), sum(one[1] for one in costs)) if len(costs) == len(asked) else None

@@ -185,9 +185,9 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
     from runner.cli.terminal.learning_curve import show_training
     from runner.results.leaderboard.results_folder import Results
-    from runner.training.summary import come_to
+    from runner.training.summary import read_summary
 
-    metrics = come_to(folder, manifest)
+    metrics = read_summary(folder, manifest)
     parts = Results.of(folder).parts_of(folder.run_id)
     if args.wrong or args.undecided or args.repeat is not None:
         said = "is a training run; its rollouts are those of its games and tests"

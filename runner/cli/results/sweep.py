@@ -44,11 +44,11 @@ def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.sweep_table import sweep_rows
     from runner.results.metric_table import RANKING_METRIC
     from runner.runs.finished.selection import OWN_RUN
-    from runner.training.dispatch import name_of
+    from runner.training.dispatch import choose_run_id
 
     results = Results(args.results)
     points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
-    names = [name_of(point.plan, results, OWN_RUN) for point in points]
+    names = [choose_run_id(point.plan, results, OWN_RUN) for point in points]
     metrics = list(dict.fromkeys((RANKING_METRIC, *args.metric)))
     rows = sweep_rows(points_of(points, names), results, metrics)
     if args.json:

@@ -10,7 +10,7 @@ from runner.base.text import in_one_line, with_interval
 from runner.cli.terminal.output import calls_and_cost, can_print, columns_of_output, say
 from runner.cli.terminal.wrapping import wrapped
 from runner.results.metric_table import RANKING_METRIC
-from runner.training.summary import became_words, left_out_words, test_name
+from runner.training.summary import describe_left_out, describe_outcome, test_name
 
 WIDEST = 100
 """Columns of a curve, where the terminal has more or is none."""
@@ -122,10 +122,10 @@ def _show_iterations(iterations: Sequence[Mapping[str, Any]]) -> None:
     for row in iterations:
         for group, outcome in row["outcomes"].items():
             examples = outcome["examples"]
-            became = became_words(outcome, row["models"][group]["model"])
+            became = describe_outcome(outcome, row["models"][group]["model"])
             head = f"iteration {row['iteration']}  {in_one_line(group):<{wide}}  "
             _say_wrapped(f"{head}{examples} example{'' if examples == 1 else 's'}, {became}")
-            why = left_out_words(outcome)
+            why = describe_left_out(outcome)
             if why:
                 _say_wrapped(f"left out: {why}" if outcome.get("left_out") else why, "  ")
 

@@ -18,7 +18,7 @@ from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
 from runner.training.games import check_part
 from runner.training.stage_log import read_stages
-from runner.training.stages import Became, DatasetsBuilt, GamesPlayed, RunRecord, Stages, Switched, TestPlayed
+from runner.training.stages import DatasetsBuilt, GamesPlayed, GroupResult, RunRecord, Stages, Switched, TestPlayed
 
 TEST, GAMES, MODELS = "test.", "games.", "models."
 """Before the names of metrics: of the tests, of the games that were learnt from, of what became of each model group."""
@@ -72,7 +72,7 @@ def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
     """On how many examples each model was trained in an iteration, and whether it was."""
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
-            trained = outcome["outcome"] == Became.TRAINED
+            trained = outcome["outcome"] == GroupResult.TRAINED
             yield MetricPoint(fitted.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
             if isinstance(outcome.get("examples"), int):
                 yield MetricPoint(fitted.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
@@ -106,7 +106,7 @@ def _models(
     """The models that came out of each iteration, with every training behind them."""
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
-            if outcome["outcome"] != Became.TRAINED:
+            if outcome["outcome"] != GroupResult.TRAINED:
                 continue
             state = record.models[group]
             step = state["lineage"][-1]

@@ -13,7 +13,7 @@ from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.systems import FigureSystem, grouped, pooled
 from runner.results.folder import RunFolder
 from runner.results.metric_table import RANKING_METRIC
-from runner.training.summary import progress
+from runner.training.summary import progress_summary
 
 
 def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
@@ -52,7 +52,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
 
 def _tests(folder: RunFolder) -> dict[int, Mapping[str, Any]]:
     """The tests of a training run that are finished, by the iteration that they stand before."""
-    metrics = folder.read_metrics() if folder.metrics.is_file() else progress(folder)
+    metrics = folder.read_metrics() if folder.metrics.is_file() else progress_summary(folder)
     return {test["iteration"]: test for test in metrics["tests"]}
 
 

@@ -28,7 +28,7 @@ from runner.runs.finished.part_problems import collect_problems
 from runner.runs.finished.reconstruction import saved_plan
 from runner.training.stage_log import read_stages
 from runner.training.stages import ModelState, Stages, Switched
-from runner.training.summary import became_words, come_to, left_out_words, test_name
+from runner.training.summary import describe_left_out, describe_outcome, read_summary, test_name
 
 
 class IterationRow(NamedTuple):
@@ -71,7 +71,7 @@ def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has
         RunError, JournalError, SpecError: a file of the run or of a part is gone or damaged.
     """
     manifest, plan = folder.manifest(), saved_plan(folder)
-    metrics, stages = come_to(folder, manifest), read_stages(folder.path, folder.identity())
+    metrics, stages = read_summary(folder, manifest), read_stages(folder.path, folder.identity())
     parts = Results.of(folder).parts_of(folder.run_id)
     names = _test_names(metrics)
     run = RunFacts(
@@ -146,8 +146,8 @@ def _iterations(metrics: Mapping[str, Any]) -> list[IterationRow]:
             row["iteration"],
             group,
             outcome["examples"],
-            became_words(outcome, row["models"][group]["model"]),
-            left_out_words(outcome),
+            describe_outcome(outcome, row["models"][group]["model"]),
+            describe_left_out(outcome),
         )
         for row in metrics["iterations"]
         for group, outcome in row["outcomes"].items()

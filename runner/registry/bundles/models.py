@@ -32,7 +32,7 @@ from runner.results.manifest import Manifest
 from runner.spec.model_sources import ModelSource
 from runner.training.stage_log import read_stages
 from runner.training.stages import Switched
-from runner.training.weights import Weights, is_path, weights_at, without_path
+from runner.training.weights import Weights, is_path, public_model_name, weights_at
 
 MAX_WEIGHTS = 64 << 20
 """Larger weights are not published, only their hash."""
@@ -153,7 +153,7 @@ def _settings(group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, A
 
 def _find_weights(model: str, recorded: str | None) -> tuple[Weights | None, list[str]]:
     """Return the weights, or None with a note if they are not here or have changed."""
-    name = without_path(model)
+    name = public_model_name(model)
     try:
         weights = weights_at(model)
     except OSError as error:
@@ -167,7 +167,7 @@ def _find_weights(model: str, recorded: str | None) -> tuple[Weights | None, lis
 
 def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, Content], list[str]]:
     """Return the weight files to publish, or a note with the reason why they are not published."""
-    root, name = Path(model).expanduser(), without_path(model)
+    root, name = Path(model).expanduser(), public_model_name(model)
     paths = {name: root / name if name else root for name, _, _ in weights.files}
     names = {name: f"weights/{name or root.name}" for name in paths}
     if naming.licence is None:

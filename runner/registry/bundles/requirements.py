@@ -14,10 +14,10 @@ from runner.models.settings import NOT_PUBLISHED
 from runner.registry.bundles.missing_rows import OPTION, lacks_rows
 from runner.registry.fetched_release import FetchedRelease
 from runner.spec.loader import load_specs
-from runner.training.key_usage import to_allow
+from runner.training.key_usage import required_permissions
 from runner.training.plan import plan_of
 from runner.training.trainer_files import missing_lines
-from runner.training.trust import asked_for, missing_addresses, stranger_prices
+from runner.training.trust import estimate_run, missing_addresses, unconfirmed_prices
 
 NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
 """Servers that need no approval, because the user gives their addresses."""
@@ -70,10 +70,10 @@ def what_it_takes(folder: Path) -> PlayRequirements:
     command = f"nip-run {shlex.quote(str(folder))}"
     try:
         plans = [plan_of(spec) for spec in load_specs(folder)]
-        keys = tuple(sorted({use for plan in plans for use in to_allow(plan) if use not in NOT_ASKED}))
+        keys = tuple(sorted({use for plan in plans for use in required_permissions(plan) if use not in NOT_ASKED}))
         addresses = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
-        estimates = [estimate for plan in plans for estimate in asked_for(plan)]
-        prices = tuple(dict.fromkeys(line for plan in plans for _, line in stranger_prices(plan)))
+        estimates = [estimate for plan in plans for estimate in estimate_run(plan)]
+        prices = tuple(dict.fromkeys(line for plan in plans for _, line in unconfirmed_prices(plan)))
     except NipRunError as error:
         return PlayRequirements(command, problem=str(error))
     options = [*(f"{key}=http://HOST:PORT/v1" for key in addresses), *forms_of(keys)]

@@ -31,7 +31,7 @@ from runner.spec.datasets.loader import HUB
 from runner.spec.loader import Spec, load_specs, read_written
 from runner.spec.warnings.catalog import asked_groups
 from runner.training.plan import plan_of
-from runner.training.weights import is_path, without_path
+from runner.training.weights import is_path, public_model_name
 
 _DATASET, _PROMPTS, _PROTOCOL = "dataset.path", "prompts", "protocol.use"
 _NAMES: Mapping[str, Kind] = {_PROTOCOL: Kind.PROTOCOL, _PROMPTS: Kind.PROMPTS, _DATASET: Kind.DATASET}
@@ -198,7 +198,7 @@ class _ReleaseFiles:
             self.notes.append(f"{key} was removed: users set the address of their own server")
             return NOT_PUBLISHED
         if last in ("model", "base_model") and section == "models" and is_path(value):
-            name = self.published_names.get(value) or without_path(value)
+            name = self.published_names.get(value) or public_model_name(value)
             self.notes.append(f"{key} was a path; only its last part is published: {name}")
             return name
         return value

@@ -18,7 +18,7 @@ from runner.results.manifest import Manifest
 from runner.spec.model_sources import ModelSource
 from runner.training.plan import part_id
 from runner.training.stage_log import read_stages
-from runner.training.stages import Became, Stages, Switched
+from runner.training.stages import GroupResult, Stages, Switched
 from runner.training.weights import is_path
 
 _STEP_FIELDS = tuple(FineTuneStep.__dataclass_fields__)
@@ -210,7 +210,7 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
     names: dict[str, int] = {}
     for record in sorted(stages.all(Switched), key=lambda record: record.iteration):
         outcome = record.outcomes.get(group) or {}
-        if outcome.get("outcome") != Became.TRAINED:
+        if outcome.get("outcome") != GroupResult.TRAINED:
             continue
         step, iteration = record.models[group]["lineage"][-1], record.iteration
         models.append(

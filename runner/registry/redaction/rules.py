@@ -17,7 +17,7 @@ from runner.base.hashing import tagged_hash
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.redaction.answer_fields import MODEL_TEXT, select_known_fields
 from runner.registry.redaction.location_patterns import ADDRESS, PATH, redact_locations
-from runner.training.weights import is_path, without_path
+from runner.training.weights import is_path, public_model_name
 
 MODEL, CACHE, ANSWER_FIELD, COMMENT = "model path", "cache path", "field of an answer", "comment"
 """Names of rules in `facts.cleaned`, in addition to "address" and "path"."""
@@ -63,7 +63,7 @@ def strings_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 def renamed_models(names: Iterable[str]) -> dict[str, str]:
     """Map each model name that is a path to its last part; a hash is added if several paths end alike."""
     paths = sorted({name for name in names if is_path(name)})
-    short_names = {name: without_path(name) or "path" for name in paths}
+    short_names = {name: public_model_name(name) or "path" for name in paths}
     by_end: dict[str, set[str]] = {}
     for name in paths:
         by_end.setdefault(short_names[name], set()).add(_without_slash(name))
@@ -218,4 +218,4 @@ def _last_part(path: str) -> str:
     path = path.removeprefix("file:").removeprefix("//")
     if _HOME.fullmatch(path) or re.fullmatch(r"~[^\\/]*|[\\/][^\\/]+[\\/]?", path):
         return "path"
-    return without_path(path) or "path"
+    return public_model_name(path) or "path"
