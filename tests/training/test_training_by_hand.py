@@ -190,7 +190,7 @@ def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: 
 def test_a_name_for_a_model_that_its_backend_names_itself_is_refused(tmp_path: Path) -> None:
     training_spec(tmp_path)
     for words, message in (
-        (["--set-model", "p=x"], "its backend is dummy"),
+        (["--set-model", "p=x"], "the backend dummy sets"),
         (["--set-model", "p=x", "--set-model", "p=y"], "given more than once"),
         (["--set-model", "p=x", "+sweep.seed=[0,1]"], "is for one training run"),
     ):

@@ -224,7 +224,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
     is_on_ray = plan.spec.experiment.execution.engine == "ray"
     key, maximum = ("workers", MAX_WORKERS) if is_on_ray else ("processes", MAX_PROCESSES)
     if options.workers > maximum:
-        alternative = "" if is_on_ray else f", and execution.workers {MAX_WORKERS:,} on Ray (execution.engine=ray)"
+        alternative = "" if is_on_ray else f", and of execution.workers {MAX_WORKERS:,} on Ray (execution.engine=ray)"
         raise UsageError(
             f"--workers {options.workers}: the maximum of execution.{key} is {maximum:,}{alternative}; or --shards N"
         )

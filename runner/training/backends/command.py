@@ -177,7 +177,7 @@ class CommandBackend:
             )
         result = result or _read_result(job.folder)  # it may have ended since the lock was checked
         if result is None:
-            failure = "left no result: it was killed, or the machine stopped"
+            failure = "left no result: it was cut off, by a kill or because the machine stopped"
         elif result.get("code") != 0:
             failure = f"failed: {_describe_exit(result)}"
         else:
