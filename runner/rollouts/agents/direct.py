@@ -1,7 +1,7 @@
 """An agent that is called directly, outside a run, with one game or one chat at a time.
 
-The members and their arguments are those of the original code (see docs/reference/agent.md). All of them call the model in the
-same way as the runner.
+The members and their arguments are those of the original code (see docs/reference/agent.md). All of them call the model
+in the same way as the runner.
 """
 
 from __future__ import annotations
