@@ -71,7 +71,7 @@ def multiplied(worker: object, count: int) -> dict[str, object]:
     from runner.server.boards.public_registry import PublicRegistry
     from runner.server.boards.verification_tiers import vouched
 
-    kept, settings = worker._kept, worker._settings
+    kept, settings = worker._cache, worker._settings
     registry = PublicRegistry(worker._database, worker._blobs, settings.address, settings.limits)
     from runner.registry.board.board import read_board
 

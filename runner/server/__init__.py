@@ -1,1 +1,1 @@
-"""The registry over HTTP, for many users: accounts, uploads that are checked before they are seen, boards, pages."""
+"""The registry over HTTP for many users: accounts, uploads with checks, boards, competitions, pages."""

@@ -1,4 +1,4 @@
-"""Import the releases that `publish --to DIR` put into a folder into the server that is served from it."""
+"""Import releases that `publish --to DIR` wrote into the folder of a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from runner.server.uploads.declaration import Declaration, DeclaredFile, Declare
 from runner.server.uploads.uploads import SEEN
 
 StoredRelease = tuple[ReleaseEntry, Release, bytes]
-"""A release in the folder, with its manifest."""
+"""A release in the folder: its entry, its parsed manifest, and the bytes of the manifest."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class ImportResult:
 
 
 def check_imported(server: Service) -> None:
-    """Refuse to serve a folder that holds releases which the server would not show.
+    """Check that the server has all releases that are in its folder.
 
     Raises:
-        UsageError: it does, with the command that imports them.
+        UsageError: some are not imported; the message has the command that imports them.
     """
     folder = server.settings.folder
     with Registry(FolderTransport(str(folder))) as registry:
@@ -56,26 +56,27 @@ def check_imported(server: Service) -> None:
 
 
 def import_folder(settings: Settings, tell: Callable[[str], None]) -> ImportResult:
-    """Check the releases in a server's folder, and add the good ones to the server.
+    """Check the releases in a server's folder and publish the good ones on the server.
 
-    An owner without an account gets one. Nothing in the folder changes. To be called while no server runs there.
+    An account is created for each owner who has none. The releases in the folder do not change. Call it while no server
+    uses the folder.
     """
-    server, imported = Service.of(replace(settings, account_bytes=0)), ImportResult()
+    server, result = Service.of(replace(settings, account_bytes=0)), ImportResult()
     try:
         with Registry(FolderTransport(str(settings.folder)), settings.limits) as registry:
-            for family in _families(registry, _missing(server, registry), imported.problems):
+            for family in _families(registry, _missing(server, registry), result.problems):
                 try:
                     _import(server, registry, family)
-                    imported.releases += len(family)
+                    result.releases += len(family)
                 except (ReleaseError, NewerFormatError, UsageError, PermissionError) as error:
                     problems = [str(error), *getattr(error, "__notes__", ())]
-                    imported.problems.append(f"{family[-1][0].reference}: {'; '.join(problems)}")
-        for problem in imported.problems:
+                    result.problems.append(f"{family[-1][0].reference}: {'; '.join(problems)}")
+        for problem in result.problems:
             tell(problem)
     finally:
         server.publishing.close()
         server.database.close()
-    return imported
+    return result
 
 
 def _missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
@@ -91,7 +92,7 @@ def _missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
 def _families(
     registry: Registry, entries: Sequence[ReleaseEntry], problems: list[str]
 ) -> Iterator[list[StoredRelease]]:
-    """Yield releases together that were published together: a training run with its parts and models."""
+    """Group releases that were published together: a training run with its parts and models."""
     by_name: dict[str, StoredRelease] = {}
     for entry in entries:
         try:
@@ -107,7 +108,7 @@ def _families(
 
 
 def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]) -> None:
-    """Publish releases of one owner as an upload of theirs, which is checked as any other.
+    """Publish releases of one owner through an upload, which is checked like any other.
 
     Raises:
         ReleaseError: the check refuses them.
@@ -136,26 +137,26 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
     server.publishing.check(upload.id, account)
     upload = uploads.find(viewer, upload.id)
     if upload.state != SEEN:
-        raise ReleaseError("it was not imported").with_notes(upload.problems)
+        raise ReleaseError("the release was not imported").with_notes(upload.problems)
 
 
 def _folders(
     registry: Registry, stored: StoredRelease, sources: dict[str, Callable[[], IO[bytes]]]
 ) -> Iterator[DeclaredFolder]:
-    """Declare a release with what was added to it later, and note where each file is read."""
+    """Yield the folders of a release, its yank and its signature; add an opener for each file's hash to `sources`."""
     entry, release, manifest = stored
 
-    def declared(path: str, sha256: str, size: int, part: str = "") -> DeclaredFile:
+    def declare(path: str, sha256: str, size: int, part: str = "") -> DeclaredFile:
         sources.setdefault(sha256, partial(registry.open, entry, f"{part}/{path}" if part else path))
         return DeclaredFile(path, size, sha256)
 
-    own = [(MANIFEST, manifest), (CHECKSUM, checksum(manifest))]
-    files = [declared(path, digest(data), len(data)) for path, data in own]
-    files += [declared(file.path, file.sha256, file.size) for file in release.files]
+    generated = [(MANIFEST, manifest), (CHECKSUM, checksum(manifest))]
+    files = [declare(path, digest(data), len(data)) for path, data in generated]
+    files += [declare(file.path, file.sha256, file.size) for file in release.files]
     yield DeclaredFolder(entry.reference, "", files)
     added = {} if entry.yanked is None else {YANKED: {YANKED_FILE: yanked_file(entry.yanked)}}
     if entry.signed:
         added[SIGNATURE] = registry.signature(entry)
     for part, contents in added.items():
-        some = [declared(name, digest(data), len(data), part) for name, data in contents.items()]
-        yield DeclaredFolder(entry.reference, part, some)
+        part_files = [declare(name, digest(data), len(data), part) for name, data in contents.items()]
+        yield DeclaredFolder(entry.reference, part, part_files)

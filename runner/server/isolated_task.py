@@ -1,7 +1,7 @@
-"""Run work on strangers' data in a process of its own, with bounded time and memory; the result is JSON.
+"""Run work on untrusted data in a separate process with limited time and memory.
 
-This is the only place where the server starts a process. `run_isolated` runs a piece of work and returns how it ended;
-`run_bounded_check` returns its result or raises; `start_process` starts a process that goes on and receives commands.
+Only this module starts processes in the server. `run_isolated` runs a task and returns how it ended;
+`run_bounded_check` returns the result of a task or raises; `start_process` starts a long-running worker.
 """
 
 from __future__ import annotations
@@ -34,162 +34,164 @@ from runner.server.settings import Settings
 from runner.server.store.blobs import BlobsError
 
 MOST = 256 << 20
-"""Bytes of an answer."""
+"""Maximum size of a task's result, in bytes of JSON."""
 _RESULT, _PREFIX = "result.json", "work-"
 _NO_MEMORY = 77
-"""How a process ends that is given no more memory."""
-_SPARE_SECONDS = 5
-"""Of processor time, in which a process that has had all of its own may still say so."""
-_THE_SERVERS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
-_SAID = (*map(os.strerror, _THE_SERVERS), "database or disk is full", "disk I/O error")
-"""How DuckDB and SQLite say the same."""
+"""Exit code of a process that ran out of memory."""
+_GRACE_SECONDS = 5
+"""Seconds between the soft limit of processor time, which sends SIGXCPU, and the hard limit, which kills."""
+_SERVER_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+_SERVER_FAULT_TEXTS = (*map(os.strerror, _SERVER_ERRNOS), "database or disk is full", "disk I/O error")
+"""Texts that DuckDB and SQLite use for the same errors."""
 
-_ADDRESSES = 4
-"""So many times its memory a process may reserve: DuckDB does so with 700 MiB, of which it takes none."""
+_ADDRESS_SPACE_FACTOR = 4
+"""Limit of the address space as a multiple of the memory limit: DuckDB reserves 700 MiB that it does not use."""
 
 PRELOADED = (
     "runner.server.single_thread", "runner.server.uploads.checking", "runner.server.boards.worker",
     "runner.pages.report.run_site",
     "runner.registry.transports.locations", "duckdb", "numpy", "scipy.special",
 )  # fmt: skip
-"""What processes of a server begin with, all in one thread: a check, a board, a page."""
+"""Modules that the fork server imports once for all processes. `single_thread` comes first, before NumPy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskLimits:
-    """What a process may take."""
+    """Limits on the resources of a process."""
 
     memory: int
     """Bytes; see `resource.RLIMIT_DATA`."""
     seconds: float | None = None
-    """Of wall time, and of processor time."""
+    """Limit on the wall time and, separately, on the processor time."""
     file_bytes: int | None = None
-    """Of one file that it writes."""
+    """Maximum size of each file that the process writes."""
     nice: int = 10
 
     @classmethod
     def of(cls, settings: Settings) -> TaskLimits:
-        """Those of the check of one publish."""
+        """Return the limits for checking one upload."""
         return cls(memory=settings.check_bytes, seconds=settings.check_seconds, file_bytes=settings.check_bytes)
 
 
 class How(Enum):
-    """How a piece of work ended."""
+    """How a task ended."""
 
-    ANSWERED = "it answered"
-    TOO_LONG = "it took longer than it may"
-    TOO_MUCH = "it asked for more memory than it may have"
-    DIED = "it ended without an answer"
+    ANSWERED = "it returned a result"
+    TOO_LONG = "it exceeded its time limit"
+    TOO_MUCH = "it exceeded its memory limit"
+    DIED = "its process ended without a result"
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a piece of work ended, and what it answered where it did."""
+    """How a task ended, with its result if it returned one."""
 
     how: How
     answer: Any = None
     why: str = ""
-    """Of a process that died: `ended with -9`."""
+    """Why there is no result, for DIED: `ended with -9`."""
 
 
-def run_isolated(bounds: TaskLimits, within: Path, work: Callable[..., Any], *args: Any, most: int = MOST) -> Ending:
-    """Run `work(folder, *args)` and return how it ended; the folder, in `within`, is its own and is removed afterwards.
+def run_isolated(limits: TaskLimits, within: Path, work: Callable[..., Any], *args: Any, most: int = MOST) -> Ending:
+    """Run `work(folder, *args)` in a process. `folder` is a temporary folder in `within`.
 
     Raises:
-        OSError: no process can be started.
+        OSError: the process cannot be started.
     """
-    place = within.absolute() / f"{_PREFIX}{secrets.token_hex(8)}"
-    make_folders(place)
+    folder = within.absolute() / f"{_PREFIX}{secrets.token_hex(8)}"
+    make_folders(folder)
     try:
-        process = start_process(bounds, _answer, place, work, args)
-        process.join(bounds.seconds)
+        process = start_process(limits, _write_result, folder, work, args)
+        process.join(limits.seconds)
         if process.is_alive():
             process.kill()
             process.join()
             return Ending(How.TOO_LONG)
-        return _ending(process.exitcode, place / _RESULT, most)
+        return _read_ending(process.exitcode, folder / _RESULT, most)
     finally:
-        remove_folder(place)
+        remove_folder(folder)
 
 
-def _ending(code: int | None, result: Path, most: int) -> Ending:
-    if code == 0:
+def _read_ending(exit_code: int | None, path: Path, max_bytes: int) -> Ending:
+    if exit_code == 0:
         try:
-            return Ending(How.ANSWERED, orjson.loads(read_bounded(result, most)))
+            return Ending(How.ANSWERED, orjson.loads(read_bounded(path, max_bytes)))
         except (OSError, ValueError) as error:
-            return Ending(How.DIED, why=f"left an answer that cannot be read: {error}")
-    if code == -signal.SIGXCPU:
+            return Ending(How.DIED, why=f"left a result that cannot be read: {error}")
+    if exit_code == -signal.SIGXCPU:
         return Ending(How.TOO_LONG)
-    return Ending(How.TOO_MUCH) if code == _NO_MEMORY else Ending(How.DIED, why=f"ended with {code}")
+    return Ending(How.TOO_MUCH) if exit_code == _NO_MEMORY else Ending(How.DIED, why=f"ended with {exit_code}")
 
 
 class IsolatedTaskError(RunError):
-    """Raised when the server itself could not do the work; it may work later."""
+    """The server could not run a task, for a reason that may pass; the task itself may be fine."""
 
 
 def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
-    """Return the result of `work(settings, folder, *args)`, within the limits of a check.
+    """Run `work(settings, folder, *args)` in a process with the limits of a check, and return its result.
 
     Raises:
-        ReleaseError: it cannot be done, or takes more time or memory than the server gives.
-        IsolatedTaskError: the process could not start, or ended early, as when the disk is full or the server ends.
+        ReleaseError: the work failed, or exceeded its limit of time or memory.
+        IsolatedTaskError: the process could not start or ended early: the disk is full, or the server is stopping.
     """
     try:
-        ending = run_isolated(TaskLimits.of(settings), settings.incoming, _said, settings, work, args)
+        ending = run_isolated(TaskLimits.of(settings), settings.incoming, _catch_errors, settings, work, args)
     except OSError as error:
-        raise IsolatedTaskError(f"the server cannot do it now: {error.strerror or error}") from error
+        raise IsolatedTaskError(f"the server cannot start a process now: {error.strerror or error}") from error
     if ending.how is How.ANSWERED and "error" not in ending.answer:
-        found: dict[str, Any] = ending.answer["answer"]
-        return found
+        result: dict[str, Any] = ending.answer["answer"]
+        return result
     if ending.how is How.DIED:
-        raise IsolatedTaskError(f"the server could not do it: what was to do it {ending.why}")
-    why = {
-        How.TOO_LONG: "it takes longer than this server gives it",
-        How.TOO_MUCH: f"it takes more memory than this server gives it, which is {settings.check_bytes >> 20:,} MiB",
+        raise IsolatedTaskError(f"the server could not finish: its process {ending.why}")
+    exceeded = {
+        How.TOO_LONG: f"it takes longer than the {settings.check_seconds:g} seconds that this server allows",
+        How.TOO_MUCH: f"it needs more memory than the {settings.check_bytes >> 20:,} MiB that this server allows",
     }
-    raise ReleaseError(why.get(ending.how) or ending.answer["error"])
+    raise ReleaseError(exceeded.get(ending.how) or ending.answer["error"])
 
 
-def start_process(bounds: TaskLimits, target: Callable[..., Any], *args: Any) -> BaseProcess:
-    """Start a process within limits that runs `target(*args)` and ends with the server.
+def start_process(limits: TaskLimits, target: Callable[..., Any], *args: Any) -> BaseProcess:
+    """Start a process that runs `target(*args)` within limits and exits when the server exits.
 
     Raises:
-        OSError: no process can be started.
+        OSError: the process cannot be started.
     """
-    process = context().Process(target=_bounded, args=(bounds, target, args), daemon=True)
+    process = context().Process(target=_run_with_limits, args=(limits, target, args), daemon=True)
     try:
         process.start()
-    except EOFError as error:  # what begins them has ended
-        raise OSError(f"no process can be started: {error}") from error
+    except EOFError as error:  # the fork server has ended
+        raise OSError(f"the fork server has ended: {error}") from error
     return process
 
 
 def context() -> ForkServerContext:
-    """Return the context of processes that start with all imports of a check and none of the server's files."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload([*PRELOADED])
-    return made
+    """Return a context whose processes start with `PRELOADED` imported and without the server's open files."""
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload([*PRELOADED])
+    return forkserver
 
 
 def clear(settings: Settings) -> None:
-    """Remove the folders of work that a killed server left."""
-    for left in settings.incoming.glob(f"{_PREFIX}*"):
-        remove_folder(left)
+    """Remove the temporary folders that a killed server left behind."""
+    for folder in settings.incoming.glob(f"{_PREFIX}*"):
+        remove_folder(folder)
 
 
-# In the process
+# Functions that run in the process
 
 
-def _bounded(bounds: TaskLimits, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    os.nice(bounds.nice)
-    resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, bounds.memory))
-    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES * bounds.memory, _ADDRESSES * bounds.memory))
+def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    os.nice(limits.nice)
+    resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (_ADDRESS_SPACE_FACTOR * limits.memory, _ADDRESS_SPACE_FACTOR * limits.memory)
+    )
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if bounds.seconds is not None:
-        seconds = math.ceil(bounds.seconds)
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + _SPARE_SECONDS))
-    if bounds.file_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bounds.file_bytes, bounds.file_bytes))
+    if limits.seconds is not None:
+        seconds = math.ceil(limits.seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + _GRACE_SECONDS))
+    if limits.file_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
     Thread(target=_end_with_server, daemon=True).start()
     try:
         target(*args)
@@ -200,37 +202,37 @@ def _bounded(bounds: TaskLimits, target: Callable[..., Any], args: tuple[Any, ..
 
 
 def is_server_fault(error: BaseException | None) -> bool:
-    """Return whether an error follows from a full or broken disk, too many open files, or a failing blob store."""
+    """Return whether an error was caused by a full or broken disk, too many open files or a failing blob store."""
     while error is not None:
         if isinstance(error, BlobsError):
             return True
-        is_databases = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
-        if isinstance(error, OSError) and error.errno in _THE_SERVERS:
+        is_from_database = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
+        if isinstance(error, OSError) and error.errno in _SERVER_ERRNOS:
             return True
-        if is_databases and any(words in str(error) for words in _SAID):
+        if is_from_database and any(text in str(error) for text in _SERVER_FAULT_TEXTS):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
 def _end_with_server() -> None:
-    """Wait for the server to end, however it does, and end then."""
+    """Exit as soon as the server has ended, even if it was killed."""
     server = multiprocessing.parent_process()
     assert server is not None
     server.join()
     os._exit(1)
 
 
-def _answer(place: Path, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    tempfile.tempdir = str(place)
+def _write_result(folder: Path, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    tempfile.tempdir = str(folder)
     with kept_connections():
-        said = work(place, *args)
-    atomic_write(place / _RESULT, orjson.dumps(said))
+        result = work(folder, *args)
+    atomic_write(folder / _RESULT, orjson.dumps(result))
 
 
-def _said(place: Path, settings: Settings, work: Callable[..., dict[str, Any]], args: tuple[Any, ...]) -> Any:
+def _catch_errors(folder: Path, settings: Settings, work: Callable[..., dict[str, Any]], args: tuple[Any, ...]) -> Any:
     try:
-        return {"answer": work(settings, place, *args)}
+        return {"answer": work(settings, folder, *args)}
     except NipRunError as error:
         if is_server_fault(error):
             raise

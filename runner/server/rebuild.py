@@ -1,8 +1,7 @@
-"""What follows from releases, made again from their manifests and blobs, while no server runs.
+"""Rebuild derived data of a server from its manifests and blobs, and remove unused blobs, while no server runs.
 
-Lists of files and checks are made here; boards and pages go, and the next server makes them.
-
-What does not follow from them stays: which releases there are and whose, who yanked or signed one, accounts, tokens.
+`rebuild` recomputes the lists of files and the checks, and deletes boards and pages, which the next server builds. It
+keeps the data that exists only in the database: releases and their owners, yanks, signatures, accounts, tokens.
 """
 
 from __future__ import annotations
@@ -35,67 +34,67 @@ from runner.server.uploads.pieces import UploadPieces
 from runner.server.uploads.publishing import check_row
 from runner.server.uploads.uploads import CHECKING, OPEN
 
-_AS_UPLOAD = "0" * 32
-"""What is checked is looked at as an upload of which nothing was sent, as all of it is there."""
+_EMPTY_UPLOAD = "0" * 32
+"""Id of an upload without received bytes: a release is checked as an upload whose files are all stored already."""
 
 
 @dataclass
 class RebuildResult:
-    """What became of it."""
+    """The outcome of a rebuild."""
 
     releases: int = 0
     changed: int = 0
-    """Releases of which the files or the check stand there otherwise now."""
+    """Number of releases whose list of files or check was different in the database."""
     problems: list[str] = field(default_factory=list)
-    """Of releases that are damaged, which are left as they were."""
+    """Messages about damaged releases, whose rows are not changed."""
 
 
 @contextmanager
 def alone(settings: Settings) -> Iterator[None]:
-    """Have the server's folder, which one process has at a time.
+    """Lock the server's folder, which only one process may use at a time.
 
     Raises:
-        UsageError: a server has it.
-        RunError: it cannot be made, or read.
+        UsageError: another process uses the folder.
+        RunError: the folder cannot be created or read.
     """
-    with ExitStack() as own:
-        own.enter_context(closed_to_others(settings.folder))
+    with ExitStack() as stack:
+        stack.enter_context(closed_to_others(settings.folder))
         try:
-            own.enter_context(locked(settings.folder / ".serving", str(settings.folder)))
+            stack.enter_context(locked(settings.folder / ".serving", str(settings.folder)))
         except RunDirectoryError as error:
-            raise UsageError(f"{error}; end that server first") from error
+            raise UsageError(f"{error}; stop that server first") from error
         yield
 
 
 def rebuild(settings: Settings, tell: Callable[[str], None]) -> RebuildResult:
-    """Make the lists of files and the checks of all releases again, and forget the boards. Where one is `alone`."""
-    database, blobs, found = Database(settings.database_url), blobs_of(settings), RebuildResult()
+    """Recompute the list of files and the check of each release, and delete the boards. Call it within `alone`."""
+    database, blobs, result = Database(settings.database_url), blobs_of(settings), RebuildResult()
     try:
         with database.reading() as connection:
-            known = connection.execute(select(releases).order_by(releases.c.id)).all()
-        for row in known:
-            found.releases += 1
-            problems = list(_rebuilt(settings, database, blobs, row, found))
-            found.problems += problems
-            for line in problems:
-                tell(line)
+            rows = connection.execute(select(releases).order_by(releases.c.id)).all()
+        for row in rows:
+            result.releases += 1
+            problems = list(_rebuild_release(settings, database, blobs, row, result))
+            result.problems += problems
+            for problem in problems:
+                tell(problem)
         forget_boards(settings)
         with database.writing() as connection:
             database.changed(connection)
     finally:
-        UploadPieces(settings.incoming).clear(_AS_UPLOAD)
+        UploadPieces(settings.incoming).clear(_EMPTY_UPLOAD)
         database.close()
-    return found
+    return result
 
 
-def _rebuilt(
-    settings: Settings, database: Database, blobs: Blobs, row: Row[Any], found: RebuildResult
+def _rebuild_release(
+    settings: Settings, database: Database, blobs: Blobs, row: Row[Any], result: RebuildResult
 ) -> Iterator[str]:
     reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
     try:
-        folder = _folder(settings, blobs, row, reference)
+        folder = _declared_folder(settings, blobs, row, reference)
         viewer = Viewer(row.publisher_id, row.owner, frozenset((row.owner,)), Scope.PUBLISH)
-        verdict = check_isolated(settings, viewer, _AS_UPLOAD, Declaration([folder]))
+        verdict = check_isolated(settings, viewer, _EMPTY_UPLOAD, Declaration([folder]))
     except (ReleaseError, NewerFormatError, CheckError) as error:
         yield f"{reference}: {error}"
         return
@@ -104,22 +103,22 @@ def _rebuilt(
         return
     with database.writing() as connection:
         changed = _put_files(connection, row.id, folder)
-        wanted = check_row(row.id, reference.kind, verdict.notes.get(folder.path, ()))
-        there = connection.execute(select(checks).where(checks.c.release_id == row.id)).one_or_none()
-        if there is None or {**there._mapping} != wanted:  # noqa: SLF001 - as the library documents it
+        check = check_row(row.id, reference.kind, verdict.notes.get(folder.path, ()))
+        existing = connection.execute(select(checks).where(checks.c.release_id == row.id)).one_or_none()
+        if existing is None or {**existing._mapping} != check:  # noqa: SLF001 - as the library documents it
             connection.execute(delete(checks).where(checks.c.release_id == row.id))
-            connection.execute(insert(checks), wanted)
+            connection.execute(insert(checks), check)
             changed = True
-        if changed:  # with what has changed, should it go no further
+        if changed:  # in the same transaction, in case the rebuild stops after it
             database.changed(connection)
-    found.changed += changed
+    result.changed += changed
 
 
-def _folder(settings: Settings, blobs: Blobs, row: Row[Any], reference: Reference) -> DeclaredFolder:
-    """What belongs to a release, by its manifest alone.
+def _declared_folder(settings: Settings, blobs: Blobs, row: Row[Any], reference: Reference) -> DeclaredFolder:
+    """Return the files that a release's manifest declares.
 
     Raises:
-        ReleaseError: the manifest is damaged, or is another's.
+        ReleaseError: the manifest is missing or damaged, or belongs to another release.
     """
     try:
         data = small_file(blobs.open(row.sha256), MANIFEST, MAX_MANIFEST)
@@ -131,49 +130,49 @@ def _folder(settings: Settings, blobs: Blobs, row: Row[Any], reference: Referenc
         or release.reference != reference
         or row.visibility not in (release.visibility, HIDDEN)
     ):
-        raise ReleaseError(f"{MANIFEST} is damaged, or is that of {release.reference}")
-    said = checksum(data)
+        raise ReleaseError(f"{MANIFEST} is damaged, or belongs to {release.reference}")
+    checksum_data = checksum(data)
     return DeclaredFolder(
         reference,
         "",
         [
             DeclaredFile(MANIFEST, len(data), row.sha256),
-            DeclaredFile(CHECKSUM, len(said), digest(said)),
+            DeclaredFile(CHECKSUM, len(checksum_data), digest(checksum_data)),
             *(DeclaredFile(file.path, file.size, file.sha256) for file in release.files),
         ],
     )
 
 
 def _put_files(connection: Connection, release: int, folder: DeclaredFolder) -> bool:
-    """Whether they stood there otherwise."""
-    own = files.c.release_id == release, files.c.part == ""
-    there = {(row.path, row.sha256, row.size) for row in connection.execute(select(files).where(*own))}
-    wanted = {(f"{folder.path}/{file.path}", file.sha256, file.size) for file in folder.files}
-    if there == wanted:
+    """Replace the rows of a release's own files if they differ; return whether they did."""
+    of_release = files.c.release_id == release, files.c.part == ""
+    stored = {(row.path, row.sha256, row.size) for row in connection.execute(select(files).where(*of_release))}
+    declared = {(f"{folder.path}/{file.path}", file.sha256, file.size) for file in folder.files}
+    if stored == declared:
         return False
-    connection.execute(delete(files).where(*own))
+    connection.execute(delete(files).where(*of_release))
     rows = [
         {"path": path, "release_id": release, "part": "", "sha256": sha256, "size": size}
-        for path, sha256, size in sorted(wanted)
+        for path, sha256, size in sorted(declared)
     ]
     connection.execute(insert(files), rows)
     return True
 
 
 def collect(settings: Settings) -> int:
-    """Remove the blobs that no release has, and no upload that goes on; how many. To be called where one is `alone`."""
+    """Remove the blobs that no release and no open upload uses, and return their number. Call it within `alone`."""
     database, blobs = Database(settings.database_url), blobs_of(settings)
     try:
         with database.reading() as connection:
-            wanted = {row.sha256 for row in connection.execute(select(files.c.sha256).distinct())}
-            wanted |= {row.sha256 for row in connection.execute(select(releases.c.sha256))}
-            going_on = select(uploads.c.declared).where(uploads.c.state.in_((OPEN, CHECKING)))
-            for row in connection.execute(going_on):
-                wanted |= Declaration.from_bytes(row.declared).blobs.keys()
+            used = {row.sha256 for row in connection.execute(select(files.c.sha256).distinct())}
+            used |= {row.sha256 for row in connection.execute(select(releases.c.sha256))}
+            pending = select(uploads.c.declared).where(uploads.c.state.in_((OPEN, CHECKING)))
+            for row in connection.execute(pending):
+                used |= Declaration.from_bytes(row.declared).blobs.keys()
     finally:
         database.close()
-    gone = [sha256 for sha256 in blobs.stored() if sha256 not in wanted]
-    for sha256 in gone:
+    unused = [sha256 for sha256 in blobs.stored() if sha256 not in used]
+    for sha256 in unused:
         blobs.remove(sha256)
     blobs.tidy()
-    return len(gone)
+    return len(unused)

@@ -1,4 +1,4 @@
-"""What a server holds, shared by all that it answers."""
+"""The state of a server that all requests share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.server.uploads.publishing import Publishing
 
 @dataclass(frozen=True)
 class Service:
-    """What all requests share."""
+    """The settings, database, blobs and publishing of one server."""
 
     settings: Settings
     database: Database
@@ -25,15 +25,15 @@ class Service:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """What is in a folder, or at other places that its settings name. Its database is upgraded, if it must be.
+        """Open the database and the blobs that the settings name. An older database is backed up, then upgraded.
 
         Raises:
-            UsageError, RunError: its database or blobs cannot be used.
+            UsageError, RunError: the database or the blobs cannot be used.
         """
 
         def back_up_first(database: Database, schema: int) -> None:
-            named = f"before-upgrade-{schema}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.backup"
-            back_up(database, settings.folder / named, schema)
+            file_name = f"before-upgrade-{schema}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.backup"
+            back_up(database, settings.folder / file_name, schema)
 
         database, blobs = Database(settings.database_url, before_upgrade=back_up_first), blobs_of(settings)
         return cls(settings, database, blobs, Publishing(settings, database, blobs))

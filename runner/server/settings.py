@@ -1,4 +1,4 @@
-"""Where a server keeps what it holds, and how much it takes."""
+"""The settings of a server: where it stores its data, and its limits."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from pathlib import Path
 from runner.documents.releases.limits import Limits
 
 TAKEN = Limits(files=2_000, file_bytes=1 << 30, total_bytes=2 << 30)
-"""The most that is taken of one release."""
+"""Limits on the size of one release."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How one server is set up; what a command line or a container says."""
+    """The settings of one server, as the command line or a container gives them."""
 
     folder: Path
-    """Everything that is on a disk: the database by default, blobs by default, uploads, boards, cached files."""
+    """The folder for uploads, boards, cached files and, by default, the database and the blobs."""
     database: str | None = None
     """A URL of SQLAlchemy, such as `postgresql+psycopg://nip-run@localhost/nip_run`; None: SQLite in the folder."""
     blobs: str | None = None
-    """Where blobs are kept, such as `s3://bucket/prefix`; None: in the folder."""
+    """URL of the blob store, such as `s3://bucket/prefix`; None: in the folder."""
     address: str = "http://127.0.0.1:8080"
-    """Where others find it, without a slash at its end: what links and commands say."""
+    """The server's public URL, without a slash at the end; used in links and commands."""
     proxies: tuple[str, ...] = ()
-    """The networks of reverse proxies, whose word is taken for who asks: the last of `X-Forwarded-For`."""
+    """Networks of trusted reverse proxies: requests from them have the client's address last in `X-Forwarded-For`."""
     rate: float = 100.0
-    """Requests a second that one account, or one address without a token, may make; 0: any number."""
+    """Maximum requests per second from one account, or from one address without a token; 0: unlimited."""
     connections: int = 512
-    """At once; who comes then is told to come again."""
+    """Maximum number of open connections; further clients are asked to retry."""
     any_name: bool = False
-    """It may be asked by any name, and not by that of its address alone."""
+    """Accept requests with any `Host` header, not only the host of `address`."""
     limits: Limits = TAKEN
     releases_at_once: int = 500
-    """The most of one publish, seen whole or not at all: a training run comes with its parts and models."""
+    """Maximum releases in one upload, which become visible together: a training run has parts and models."""
     files_at_once: int = 20_000
-    """The most of one publish."""
+    """Maximum files in one upload."""
     open_uploads: int = 32
-    """The most of one account that are sent or checked."""
+    """Maximum uploads of one account that are being sent or checked."""
     open_bytes: int = 16 << 30
-    """The most that those have in all."""
+    """Maximum total size of these uploads, in bytes."""
     account_bytes: int = 64 << 30
-    """The most that one account may have published and have open, each file once; 0: any number."""
+    """Maximum bytes of one account, published and in open uploads, each file counted once; 0: unlimited."""
     spare_bytes: int = 256 << 20
-    """What stays free on the disk once all that is open is sent: an upload that would take of it is refused."""
+    """Disk space that stays free once all open uploads are complete; an upload that needs it is refused."""
     pages_bytes: int = 8 << 30
-    """The most that pages of runs have on the disk, and once more those of two runs; the oldest are made again."""
+    """Maximum bytes of cached pages of runs, plus the pages of two runs; the oldest pages are removed first."""
     declared_bytes: int = 16 << 20
-    """Of a request that declares an upload or a competition."""
+    """Maximum size of a request body that declares an upload or a competition."""
     body_seconds: float = 120.0
-    """In which such a request must come."""
+    """Time limit for receiving the body of such a request."""
     piece_wait: float = 60.0
-    """Seconds that the next bytes of a piece are waited for; then what came is kept, and the connection ended."""
+    """Seconds to wait for the next bytes of a piece; then the server stores what arrived and closes the connection."""
     piece_seconds: float = 900.0
-    """Seconds that one request with a piece may take."""
+    """Time limit for one request with a piece."""
     upload_seconds: float = 24 * 3600.0
-    """After which an upload that nothing was sent for is forgotten."""
+    """Seconds after its last bytes until an unfinished upload is deleted."""
     check_seconds: float = 300.0
-    """Of wall time that the check of one publish may take, and of processor time."""
+    """Limit on the wall time and, separately, on the processor time of checking one upload."""
     check_bytes: int = 2 << 30
-    """Of memory that it may take."""
+    """Limit on the memory of checking one upload, in bytes."""
     checks_at_once: int = 1
     check_tries: int = 3
-    """How often a check is begun that the server itself could not bring to an end."""
+    """Maximum attempts at a check that fails through the server's own fault."""
 
     def __post_init__(self) -> None:
-        # Pages and checks are made in folders of their own, from which a relative name would lead elsewhere.
+        # Pages and checks run in other working directories, where a relative path would point elsewhere.
         object.__setattr__(self, "folder", self.folder.absolute())
         dialect, _, file = (self.database or "").partition(":///")
         if dialect.partition("+")[0] == "sqlite" and file and not file.startswith(("/", ":memory:", "file:")):
@@ -73,12 +73,12 @@ class Settings:
 
     @property
     def connections_of_one(self) -> int:
-        """The most of one address, and of requests of it that are open."""
+        """Maximum connections from one address, and open requests from it."""
         return max(1, self.connections // 2)
 
     @property
     def incoming(self) -> Path:
-        """Where uploads are, until they are seen or forgotten."""
+        """The folder of uploads until they are published or deleted."""
         return self.folder / "incoming"
 
     @property

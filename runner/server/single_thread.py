@@ -1,4 +1,4 @@
-"""Imported first by processes of a server: what computes in several threads has one in them, and memory for one."""
+"""Limit numerical libraries to one thread. A server's processes import this module before those libraries."""
 
 import os
 

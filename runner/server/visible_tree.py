@@ -1,4 +1,4 @@
-"""What a server holds, as one viewer may see it: a place like any other that releases are read from."""
+"""The releases on a server that one viewer may see, as a read-only `Transport`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AFTER_ALL = "\U0010ffff"
 
 
 class ServerTree:
-    """See `Transport`; to read alone. Each call sees the server as it is then."""
+    """A read-only `Transport` for what a viewer may see. Each call reads the current state of the server."""
 
     def __init__(self, database: Database, blobs: Blobs, viewer: Viewer = ANYBODY, *, where: str = "server:") -> None:
         self._database, self._blobs, self._viewer = database, blobs, viewer
@@ -36,9 +36,9 @@ class ServerTree:
             after = page[-1].path
 
     def page(self, prefix: str, after: str, most: int) -> list[Stored]:
-        """The next files whose path begins so, in the order of their paths."""
+        """Return the next files whose path starts with `prefix`, sorted by path."""
         if "\0" in prefix + after:
-            return []  # which PostgreSQL takes for an error
+            return []  # PostgreSQL raises an error for it
         query = self._seen().where(files.c.path > after).order_by(files.c.path).limit(most)
         if prefix:
             query = query.where(files.c.path >= prefix, files.c.path < prefix + _AFTER_ALL)
@@ -46,13 +46,13 @@ class ServerTree:
             return [Stored(row.path, row.size) for row in connection.execute(query)]
 
     def open(self, path: str) -> IO[bytes]:
-        found = self.find(path)
-        if found is None:
+        file = self.find(path)
+        if file is None:
             raise NotPublished(f"{self.where} has no file {path}")
-        return self._blobs.open(found[0])
+        return self._blobs.open(file[0])
 
     def find(self, path: str) -> tuple[str, int] | None:
-        """The hash and size of a file; None where the viewer sees none."""
+        """Return the hash and size of a file, or None if the viewer sees no such file."""
         if "\0" in path:
             return None
         with self._database.reading() as connection:
@@ -60,7 +60,7 @@ class ServerTree:
         return None if row is None else (row.sha256, row.size)
 
     def found(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
-        """The hash and size of each of these files that the viewer sees."""
+        """Return the hash and size of each of these files that the viewer sees."""
         query = self._seen().where(files.c.path.in_([path for path in paths if "\0" not in path]))
         with self._database.reading() as connection:
             return {row.path: (row.sha256, row.size) for row in connection.execute(query)}
@@ -72,41 +72,41 @@ class ServerTree:
             after = page[-1].folder
 
     def index_page(self, prefix: str, after: str, most: int) -> list[Indexed]:
-        """Return the next releases whose folder's path begins so; `after` is the folder of the last one before them.
+        """Return the next releases whose folder starts with `prefix`; `after` is the folder of the last previous one.
 
-        The number of a row is not used as a cursor: it would count the releases that the viewer must not know of.
+        The cursor is not a row id, which would reveal the number of releases that the viewer must not know of.
 
         Raises:
             UsageError: the viewer sees no release in the folder `after`.
         """
         names = (releases.c.kind, releases.c.owner, releases.c.name, releases.c.version)
-        *whole, rest = prefix.split("/")
-        if "\0" in prefix or len(whole) > len(names) or (len(whole) == len(names) and rest):
+        *complete, partial = prefix.split("/")
+        if "\0" in prefix or len(complete) > len(names) or (len(complete) == len(names) and partial):
             return []
         query = select(releases).where(seen_by(self._viewer)).order_by(releases.c.id)
-        for column, name in zip(names, whole, strict=False):
+        for column, name in zip(names, complete, strict=False):
             query = query.where(column == name)
-        if rest:
-            query = query.where(names[len(whole)].startswith(rest, autoescape=True))
+        if partial:
+            query = query.where(names[len(complete)].startswith(partial, autoescape=True))
         with self._database.reading() as connection:
             if after:
                 query = query.where(releases.c.id > self._row_id(connection, after))
             rows = connection.execute(query.limit(most)).all()
             of_parts = select(files.c.release_id, files.c.part, files.c.sha256).where(files.c.part != "")
-            found = connection.execute(of_parts.where(files.c.release_id.in_([row.id for row in rows])))
-            parts = {(row.release_id, row.part): row.sha256 for row in found}
+            part_rows = connection.execute(of_parts.where(files.c.release_id.in_([row.id for row in rows])))
+            parts = {(row.release_id, row.part): row.sha256 for row in part_rows}
         return [self._indexed(row, parts) for row in rows]
 
     def _row_id(self, connection: Connection, folder: str) -> int:
-        """Return the number of a release that the viewer sees. Raises UsageError: there is none in the folder."""
+        """Return the row id of a release that the viewer sees; raise UsageError if the folder has none."""
         reference = Reference.of_folder(folder)
-        found = None
+        row_id = None
         if reference is not None:
             query = select(releases.c.id).where(seen_by(self._viewer), is_release(reference))
-            found = connection.execute(query).scalar()
-        if found is None:
+            row_id = connection.execute(query).scalar()
+        if row_id is None:
             raise UsageError("there is no such release to continue after; list the releases again from the start")
-        return int(found)
+        return int(row_id)
 
     def _indexed(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> Indexed:
         yanked = None
@@ -116,19 +116,19 @@ class ServerTree:
         return Indexed(folder, row.sha256, yanked, (row.id, SIGNATURE) in parts)
 
     def expect(self, paths: Sequence[str]) -> None:
-        """They are near."""
+        """Do nothing: the files are local, so there is nothing to prefetch."""
 
     def _seen(self) -> Select[tuple[str, str, int]]:
-        found = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
-        return found.where(seen_by(self._viewer))
+        query = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
+        return query.where(seen_by(self._viewer))
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
-        raise UsageError("what a server holds is added to by uploads")
+        raise UsageError("this view of the server is read-only; publish through an upload")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file or connection stays open."""
 
 
 def seen_by(viewer: Viewer) -> ColumnElement[bool]:
-    """The releases that a viewer may know of: every query of what is shown has this."""
+    """Return the condition for releases that a viewer may know of. Every query for shown data must include it."""
     return or_(releases.c.visibility == "public", releases.c.owner.in_(viewer.owners))

@@ -64,7 +64,7 @@ def made(path: Path, statements: str = SCHEMA_1) -> str:
 
 def test_a_database_of_the_schema_before_is_upgraded_once_it_is_backed_up(tmp_path: Path) -> None:
     url = made(tmp_path / "old.sqlite")
-    with pytest.raises(RunError, match="`nip-run serve` upgrades it"):
+    with pytest.raises(RunError, match="start `nip-run serve` once to upgrade it"):
         Database(url)
     Database(url, before_upgrade=lambda database, found: print(back_up(database, tmp_path / "b", found))).close()
     found = rows(url)
@@ -108,7 +108,7 @@ def shape(url: str) -> dict[str, Any]:
 def test_an_upgrade_whose_backup_fails_changes_nothing(tmp_path: Path) -> None:
     url = made(tmp_path / "old.sqlite")
     (tmp_path / "there").touch()
-    with pytest.raises(UsageError, match="a backup replaces none"):
+    with pytest.raises(UsageError, match="choose another name for the backup"):
         Database(url, before_upgrade=lambda database, found: print(back_up(database, tmp_path / "there", found)))
     with pytest.raises(RunError, match="has schema 1"):
         Database(url)
@@ -143,7 +143,7 @@ def test_a_damaged_backup_restores_nothing(tmp_path: Path) -> None:
     Database(url, before_upgrade=lambda *_: None).close()
     with closing(Database(url)) as database:
         back_up(database, tmp_path / "good")
-        with pytest.raises(UsageError, match="has records already"):
+        with pytest.raises(UsageError, match="database is not empty"):
             restore(database, tmp_path / "good")
         assert missing_blobs(database, DiskBlobs(tmp_path / "blobs")) == ["a" * 64]
     empty = f"sqlite:///{tmp_path / 'empty.sqlite'}"

@@ -105,7 +105,7 @@ def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
             change(connection, one, Changes(closes=closes), now, by="", why="")
 
     to(NOW + 11 * DAY)
-    with pytest.raises(UsageError, match="and no earlier"):
+    with pytest.raises(UsageError, match="give that time or a later one"):
         to(NOW + 10 * DAY)
     with pytest.raises(UsageError, match="it closed at"):
         to(NOW + 20 * DAY, NOW + 11 * DAY)

@@ -150,7 +150,7 @@ def test_after_closing_none_is_taken_and_its_own_owner_alone_is_told(contest: Co
     found = contest.score(LATE + where, "bob")
     assert found["state"] == "refused"
     assert "closed at" in found["why"]
-    assert "run/bob/after-closing@1 is no submission to acme/late: acme/late closed at " in contest.told[-1]
+    assert "run/bob/after-closing@1 was not accepted for acme/late: acme/late closed at " in contest.told[-1]
     assert contest.served.ask(LATE).json["submissions"] == []
 
 
@@ -171,7 +171,8 @@ def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(c
     found = contest.served.ask(CUP + over, token=bob).json
     assert found["state"] == "refused"
     assert found["open"] is None
-    assert "3 submissions of this account in 24 hours, of 3: the next is taken at " in found["why"]
+    limit = "this account has 3 submissions in 24 hours, and the limit is 3; the next one is accepted from "
+    assert limit in found["why"]
     alice = contest.submit("alice", "acme", result, name="often-e")
     assert contest.score(CUP + alice, "alice")["state"] == "scored"
     board = contest.served.ask(CUP).json
@@ -229,12 +230,12 @@ def test_only_an_owner_makes_a_competition_and_every_row_has_a_label(contest: Co
     assert asked("mallory")[0] == 403
     assert asked("bob")[0] == 403  # a member of acme, and no owner
     assert asked("alice", dataset="acme/none@1")[0] == 404
-    assert asked("alice", name="cup") == (409, "there is a competition acme/cup")
+    assert asked("alice", name="cup") == (409, "a competition acme/cup exists; choose another name")
     status, said = asked("alice", labels={**LABELS, "q": 1})
-    assert (status, said) == (400, "no row is q")
+    assert (status, said) == (400, "labels without a row: q")
     status, said = asked("alice", labels={"p1": 1})
     assert status == 400
-    assert said.startswith("no label is given of p0, p10, p11 and 36 more")
+    assert said.startswith("rows without a label: p0, p10, p11 and 36 more")
     assert asked("alice", held_out=list(LABELS))[0] == 400
     for closes in ("2020-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59"):
         assert asked("alice", closes=closes)[0] == 400

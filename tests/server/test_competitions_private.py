@@ -177,7 +177,7 @@ def test_a_competition_on_a_copy_of_rows_names_whose_they_were_first(records: Re
     run = records.release("run", "bob", "honest")
     enter(records.connection, records.viewer("bob"), ROWS, release=run, owner="bob", now=NOW)
     told = sorted(boards.notes(records.connection, [Reference(Kind.RUN, "bob", "honest", "1")], "https://x.example"))
-    assert ["made on the rows of dataset/acme/claims@1" in one for one in told] == [False, True]
+    assert ["created on the rows of dataset/acme/claims@1" in one for one in told] == [False, True]
     # What is private to others is named to nobody else.
     hidden = update(releases).where(releases.c.id == later).values(visibility="private")
     records.connection.execute(hidden)
@@ -229,7 +229,7 @@ def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) 
         records = Records(connection)
     put(server, [component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
     wanted = CompetitionRequest(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
-    with pytest.raises(ReleaseError, match="has labels, which all can read"):
+    with pytest.raises(ReleaseError, match="has labels, which everyone can read"):
         make(server.settings, server.database, records.viewer("alice"), wanted, NOW)
     server.database.close()
 

@@ -19,9 +19,9 @@ from tests.support.release_trees import Tree, manifest_bytes
 from tests.support.serving import Served
 
 OURS = (
-    "is not sent", "is no file of the release", "is sent as another file", "belong to every release",
+    "is missing from the upload", "is not in the manifest", "has another hash or size", "a release needs",
     "is not the hash of release.json", "release.sha256 is damaged", "bytes; at most", "at most 240 characters",
-    ".path: String should match pattern",
+    ".path: String should match pattern", "names another release",
 )  # fmt: skip
 """How a server says what a reader says otherwise: it sees what is sent beside what is listed."""
 ODD = ("is a link", "is a FIFO", "is a socket")

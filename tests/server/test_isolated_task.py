@@ -129,11 +129,12 @@ def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> Non
 
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
     ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long, most=1_000)
-    assert (ending.how, ending.why.startswith("left an answer that cannot be read")) == (How.DIED, True)
+    assert (ending.how, ending.why.startswith("left a result that cannot be read")) == (How.DIED, True)
 
 
 @pytest.mark.parametrize(
-    ("work", "said"), [(refused, "^no such column$"), (refused_memory, "more memory than this server gives it.*MiB")]
+    ("work", "said"),
+    [(refused, "^no such column$"), (refused_memory, "more memory than the .*MiB that this server allows")],
 )
 def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path, work: Any, said: str) -> None:
     with pytest.raises(ReleaseError, match=said):
@@ -142,11 +143,11 @@ def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path
 
 @pytest.mark.parametrize("work", [killed_for, without_room])
 def test_what_the_server_could_not_do_is_no_word_on_what_was_asked(tmp_path: Path, work: Any) -> None:
-    with pytest.raises(IsolatedTaskError, match="the server could not do it"):
+    with pytest.raises(IsolatedTaskError, match="the server could not finish"):
         run_bounded_check(Settings(folder=tmp_path), work)
 
 
 def test_a_folder_that_takes_nothing_begins_no_work(tmp_path: Path) -> None:
     (tmp_path / "incoming").write_text("no folder")
-    with pytest.raises(IsolatedTaskError, match="the server cannot do it now"):
+    with pytest.raises(IsolatedTaskError, match="the server cannot start a process now"):
         run_bounded_check(Settings(folder=tmp_path), killed_for)

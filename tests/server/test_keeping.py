@@ -56,16 +56,16 @@ def test_members_publish_as_their_organisation_and_the_last_owner_stays(served: 
         keep(served.folder, action, "lab", "emil")
         assert served.ask("/api/v1", token=token).json["owners"] == owners
     assert "the last owner" in refused(served.folder, "remove-member", "lab", "dora")
-    assert "belongs into an organisation" in refused(served.folder, "add-member", "dora", "emil")
+    assert "members are accounts" in refused(served.folder, "add-member", "dora", "emil")
     assert "there is no account 'zz'" in refused(served.folder, "add-member", "lab", "zz")
 
 
 def test_names_that_look_like_others_or_are_reserved_are_refused(served: Served) -> None:
     for name, said in (
         ("A1ice", "must be 1 to 100 of a-z"), ("../x", "must be 1 to 100 of a-z"), ("\u0430lice", "must be 1 to"),
-        ("alice", "'alice' is there"), ("al-ice", "cannot be told from 'alice', which is there"),
-        ("admin", "is a reserved word"), ("adm1n", "cannot be told from 'admin'"), ("r00t", "told from 'root'"),
-        ("ap1", "told from 'api'"), ("l0gin", "told from 'login'"), ("s-e-rver", "told from 'server'"),
+        ("alice", "'alice' is taken"), ("al-ice", "too similar to 'alice', which is taken"),
+        ("admin", "is reserved"), ("adm1n", "too similar to 'admin', which is reserved"), ("r00t", "similar to 'root'"),
+        ("ap1", "similar to 'api'"), ("l0gin", "similar to 'login'"), ("s-e-rver", "similar to 'server'"),
     ):  # fmt: skip
         assert said in refused(served.folder, "add-account", name)
 

@@ -63,7 +63,7 @@ def test_ten_publishers_at_once_have_all_their_releases_once(served: Served) -> 
 
 def test_a_database_has_one_server(served: Served, tmp_path: Path) -> None:
     assert served.database is not None
-    assert "another server has this database" in refused(
+    assert "another server uses this database" in refused(
         "new", "--port", "0", "--database", served.database, cwd=tmp_path
     )
     gone = served.database.replace("host=", "host=/nowhere")

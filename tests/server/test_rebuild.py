@@ -147,7 +147,7 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
     with held.database.writing() as connection:
         connection.execute(delete(checks))
         connection.execute(delete(files))
-    with alone(held.settings), pytest.raises(UsageError, match="end that server first"), alone(held.settings):
+    with alone(held.settings), pytest.raises(UsageError, match="stop that server first"), alone(held.settings):
         pass
     stale = held.settings.folder / "boards" / "current"
     stale.parent.mkdir(exist_ok=True)
@@ -220,7 +220,7 @@ def test_one_at_a_time_sends_a_blob(held: Held) -> None:
         held.publishing.uploads.receive(held.viewer, upload.id, sha256, 0)
     held.publishing.uploads.pieces.clear(upload.id)  # it is given up meanwhile
     first.write(data)
-    with pytest.raises(NotPublished, match="given up"):
+    with pytest.raises(NotPublished, match="abandoned"):
         first.end()
     first.close()
     assert held.publishing.uploads.pieces.have(upload.id, sha256) == 0
@@ -261,7 +261,7 @@ def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path)
         add_account(connection, "acme", time.time())
     for name in ("one", "two"):
         held.begun(name)
-    with pytest.raises(UsageError, match="2 uploads of yours are open"):
+    with pytest.raises(UsageError, match="2 uploads of your account are open"):
         held.begun("three")
     held.begun("two")  # which goes on
     held.close()
@@ -270,7 +270,7 @@ def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path)
         small.begun("three")
     small.close()
     quota = Held(tmp_path / "server", account_bytes=4 * len(DATA))
-    with pytest.raises(UsageError, match="over the 40,000 that one account may have here"):
+    with pytest.raises(UsageError, match="exceed its quota of 40,000"):
         for name in ("four", "five", "six"):
             quota.begun(name)
     quota.close()

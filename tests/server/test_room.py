@@ -64,7 +64,7 @@ def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path
         return held.publishing.uploads.begin(held.viewer, declaration, time.time()).id
 
     one = begun("one")
-    with pytest.raises(NoRoomError, match="beside what others are sending"):
+    with pytest.raises(NoRoomError, match="disk has no space for it now"):
         begun("two")
     # What is there of it takes no more room than it does: of a file with a hole, nothing.
     part = held.settings.incoming / one / f"{'c' * 64}.part"
@@ -96,6 +96,6 @@ def test_what_a_disabled_account_has_committed_is_not_published(tmp_path: Path, 
         held.publishing.start()
     assert held.ended(upload) == REFUSED
     found = held.publishing.uploads.find(held.viewer, upload.id)
-    assert found.problems == ["you may not publish as acme any more"]
+    assert found.problems == ["you may no longer publish as acme"]
     assert held.rows() == []
     held.close()

@@ -150,17 +150,19 @@ def refused(*words: str | Path, cwd: Path) -> str:
 @pytest.mark.full
 def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "end that server first" in refused(served.folder, "--port", "0", cwd=tmp_path)
-    assert "another --port?" in refused("new", "--port", str(served.port), cwd=tmp_path)
+    assert "stop that server first" in refused(served.folder, "--port", "0", cwd=tmp_path)
+    assert "Choose another --port" in refused("new", "--port", str(served.port), cwd=tmp_path)
     assert "--behind-proxy NETWORK" in refused("new", "--port", "0", "--host", "0.0.0.0", cwd=tmp_path)
-    assert "say with --address" in refused("new", "--behind-proxy", "127.0.0.1", cwd=tmp_path)
+    assert "also needs --address" in refused("new", "--behind-proxy", "127.0.0.1", cwd=tmp_path)
     assert "write 127.0.0.1" in refused("new", "--behind-proxy", "nginx", "--address", "https://x", cwd=tmp_path)
     for said in ("registry.example.org", "https://", "https://x.example/registry", "https://x?y", "ftp://x.example"):
         assert "write https://HOST" in refused("new", "--port", "0", "--address", said, cwd=tmp_path), said
-    assert "would read tokens" in refused("new", "--port", "0", "--address", "http://x.example", cwd=tmp_path)
+    assert "could read tokens" in refused("new", "--port", "0", "--address", "http://x.example", cwd=tmp_path)
     assert "cannot be written" in refused("file", "--port", "0", cwd=tmp_path)
-    assert "PostgreSQL, and not in mysql" in refused("new", "--port", "0", "--database", "mysql://x/y", cwd=tmp_path)
-    assert "no place for blobs" in refused("new", "--port", "0", "--blobs", "nowhere://x", cwd=tmp_path)
+    assert "--database names mysql, but only SQLite and PostgreSQL" in refused(
+        "new", "--port", "0", "--database", "mysql://x/y", cwd=tmp_path
+    )
+    assert "invalid URL of a blob store" in refused("new", "--port", "0", "--blobs", "nowhere://x", cwd=tmp_path)
     assert "70000 is not a port; use 1 to 65535" in refused("new", "--port", "70000", cwd=tmp_path)
     with closing(sqlite3.connect(tmp_path / "new" / "registry.sqlite")) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(VERSION + 1),))

@@ -1,1 +1,1 @@
-"""Who asks: accounts, organisations, tokens."""
+"""Accounts, organisations and tokens."""

@@ -1,4 +1,4 @@
-"""Who may do what: accounts, organisations, and tokens, of which only hashes are kept."""
+"""Accounts, organisations and tokens, and what each may do. Only the hashes of tokens are stored."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ RESERVED_NAMES = frozenset(
     ("admin", "api", "anonymous", "board", "compare", "docs", "healthz", "login", "logout", "metrics", "nip-run",
      "readyz", "root", "run", "runs", "search", "server", "static", "system")
 )  # fmt: skip
-"""Names that nobody may have, as pages or messages use them for something else."""
+"""Names that no account may have, because pages or messages use them for something else."""
 
 _TOKEN = re.compile(r"nip_(?P<id>[a-z0-9]{12})_(?P<secret>[A-Za-z0-9_-]{43})")
-_NOBODY = "0" * 64
-"""What a secret is compared with where no token is known, so that both take as long."""
+_UNKNOWN = "0" * 64
+"""Hash to compare with if a token does not exist, so that the answer takes equally long."""
 
 
 class Scope(StrEnum):
-    """What a token allows; each allows what those before it do."""
+    """The permission of a token. Each scope includes the ones before it."""
 
     READ = "read"
     PUBLISH = "publish"
     ADMIN = "admin"
 
-    def allows(self, wanted: Scope) -> bool:
+    def allows(self, required: Scope) -> bool:
         order = list(Scope)
-        return order.index(self) >= order.index(wanted)
+        return order.index(self) >= order.index(required)
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """Who asks, and what may be shown to whom."""
+    """The account that makes a request, and what it may see and do."""
 
     account_id: int | None = None
-    """None: anybody, who sees what is public."""
+    """Row id of the account; None for a request without a token, which sees only public data."""
     account: str = ""
     owners: frozenset[str] = frozenset()
-    """The account, and the organisations that it is in: whose private releases it sees, and as whom it publishes."""
+    """The account and its organisations: it sees their private releases and may publish under these names."""
     scope: Scope = Scope.READ
     token: str = ""
-    """The id of the token that was given."""
+    """The id of the request's token."""
 
     def publishes_as(self, owner: str) -> bool:
         return owner in self.owners and self.scope.allows(Scope.PUBLISH)
@@ -61,75 +61,80 @@ ANYBODY = Viewer()
 
 
 def folded(name: str) -> str:
-    """A name as eyes may take it: separators are one, and 0 o, 1 i l, rn m, vv w are alike."""
-    alike = name.lower().translate(str.maketrans("01i_.", "oll--"))
-    return re.sub("-+", "", alike).replace("rn", "m").replace("vv", "w")
+    """Return a key that is equal for names that look alike: 0 and o, 1 and i and l, rn and m, any separators."""
+    translated = name.lower().translate(str.maketrans("01i_.", "oll--"))
+    return re.sub("-+", "", translated).replace("rn", "m").replace("vv", "w")
 
 
-_RESERVED = {folded(word): word for word in RESERVED_NAMES}
+_RESERVED = {folded(name): name for name in RESERVED_NAMES}
 
 
 def add_account(connection: Connection, name: str, now: float, *, organisation: bool = False) -> int:
-    """Make an account, or an organisation.
+    """Create an account or an organisation and return its id.
 
     Raises:
-        UsageError: nobody may be called so.
-        TakenError: somebody is, or is called nearly so.
+        UsageError: the name is invalid or reserved, or looks like a reserved name.
+        TakenError: the name exists, or looks like one that exists.
     """
-    if wrong := wrong_word(name):
-        raise UsageError(wrong)
-    if (word := _RESERVED.get(folded(name))) is not None:
-        raise UsageError(f"{name!r} is a reserved word" if name == word else f"{name!r} cannot be told from {word!r}")
-    there = connection.execute(select(accounts.c.name).where(accounts.c.folded == folded(name))).scalar()
-    if there is not None:
-        raise TakenError(
-            f"{name!r} cannot be told from {there!r}, which is there" if there != name else f"{name!r} is there"
-        )
+    if problem := wrong_word(name):
+        raise UsageError(problem)
+    if (reserved := _RESERVED.get(folded(name))) is not None:
+        similar = "" if name == reserved else f"too similar to {reserved!r}, which is "
+        raise UsageError(f"the name {name!r} is {similar}reserved; choose another name")
+    existing = connection.execute(select(accounts.c.name).where(accounts.c.folded == folded(name))).scalar()
+    if existing is not None:
+        similar = "" if name == existing else f"too similar to {existing!r}, which is "
+        raise TakenError(f"the name {name!r} is {similar}taken; choose another name")
     row = {"name": name, "folded": folded(name), "is_organisation": organisation, "created": now}
     return int(connection.execute(insert(accounts).returning(accounts.c.id), row).scalar_one())
 
 
 def account_id(connection: Connection, name: str) -> int:
-    """Raises: UsageError: there is no such account."""
-    found = connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar()
-    if found is None:
+    """Return the id of an account; raise UsageError if it does not exist."""
+    identity = connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar()
+    if identity is None:
         raise UsageError(f"there is no account {name!r}")
-    return int(found)
+    return int(identity)
 
 
 def make_token(
     connection: Connection, account: str, scope: Scope, now: float, *, seconds: float | None, label: str = ""
 ) -> str:
-    """A new token of an account, which is told this once; `seconds` until it expires, None: never."""
-    made = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(12))
+    """Create a token that expires after `seconds` (None: never), and return its text, which is not stored."""
+    identity = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(12))
     secret = secrets.token_urlsafe(32)
     row = {
-        "id": made, "account_id": account_id(connection, account), "secret_sha256": hash_secret(secret), "scope": scope,
-        "label": label[:200], "created": now, "expires": None if seconds is None else now + seconds,
+        "id": identity, "account_id": account_id(connection, account), "secret_sha256": hash_secret(secret),
+        "scope": scope, "label": label[:200], "created": now, "expires": None if seconds is None else now + seconds,
     }  # fmt: skip
     connection.execute(insert(tokens), row)
-    return f"nip_{made}_{secret}"
+    return f"nip_{identity}_{secret}"
 
 
 def revoke_token(connection: Connection, identity: str, now: float) -> None:
-    """Raises: UsageError: no token has this id."""
-    done = connection.execute(
+    """Revoke a token; raise UsageError if no valid token has this id."""
+    updated = connection.execute(
         update(tokens).where(tokens.c.id == identity, tokens.c.revoked.is_(None)).values(revoked=now)
     )
-    if done.rowcount == 0:
-        raise UsageError(f"no token {identity!r} can be revoked; is it revoked already?")
+    if updated.rowcount == 0:
+        raise UsageError(f"token {identity!r} does not exist or is already revoked")
 
 
 def viewer_of(connection: Connection, token: str, now: float) -> Viewer | None:
-    """Who holds a token; None where it is none, expired or revoked, or its account disabled, told apart by nothing."""
-    shape = _TOKEN.fullmatch(token)
+    """Return the holder of a token, or None if it is unknown, expired or revoked, or its account is disabled.
+
+    The answer and its duration do not reveal which of these it is.
+    """
+    match = _TOKEN.fullmatch(token)
     row = connection.execute(
         select(tokens, accounts.c.name, accounts.c.disabled)
         .join(accounts, accounts.c.id == tokens.c.account_id)
-        .where(tokens.c.id == (shape["id"] if shape else ""))
+        .where(tokens.c.id == (match["id"] if match else ""))
     ).one_or_none()
-    is_it = hmac.compare_digest(hash_secret(shape["secret"] if shape else ""), row.secret_sha256 if row else _NOBODY)
-    if row is None or not is_it or row.revoked is not None or row.disabled is not None:
+    is_correct = hmac.compare_digest(
+        hash_secret(match["secret"] if match else ""), row.secret_sha256 if row else _UNKNOWN
+    )
+    if row is None or not is_correct or row.revoked is not None or row.disabled is not None:
         return None
     if row.expires is not None and row.expires <= now:
         return None
@@ -138,10 +143,10 @@ def viewer_of(connection: Connection, token: str, now: float) -> Viewer | None:
 
 
 def viewer_of_account(connection: Connection, account: int) -> Viewer:
-    """Who an account is, for what it asked for before and is done now."""
+    """Return an account as a viewer, for work that it requested earlier."""
     row = connection.execute(select(accounts.c.name, accounts.c.disabled).where(accounts.c.id == account)).one()
     if row.disabled is not None:
-        return Viewer(account, row.name)  # who owns nothing, and publishes as nobody
+        return Viewer(account, row.name)  # a disabled account sees only public data and publishes nothing
     return Viewer(account, row.name, frozenset((row.name, *_organisations(connection, account))), Scope.PUBLISH)
 
 
@@ -152,10 +157,10 @@ def _organisations(connection: Connection, account: int) -> Iterator[str]:
 
 
 def add_member(connection: Connection, organisation: str, account: str, *, is_owner: bool = False) -> None:
-    """Let an account publish as an organisation; an owner may say who else does.
+    """Make an account a member of an organisation, or change whether the member is an owner, who may change members.
 
     Raises:
-        UsageError: one of them is not there, or is of the other kind; or it was the last owner, and would be none.
+        UsageError: one of the two does not exist or is of the wrong kind, or the last owner would no longer be one.
     """
     kinds = {
         row.name: row.is_organisation
@@ -163,22 +168,24 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
     }
     pair = {"organisation_id": account_id(connection, organisation), "account_id": account_id(connection, account)}
     if kinds.get(organisation) is not True or kinds.get(account) is not False:
-        raise UsageError(f"{account!r} cannot be in {organisation!r}: an account belongs into an organisation")
-    there = members.c.organisation_id == pair["organisation_id"], members.c.account_id == pair["account_id"]
+        raise UsageError(
+            f"{account!r} cannot be a member of {organisation!r}: members are accounts, and have an organisation"
+        )
+    existing = members.c.organisation_id == pair["organisation_id"], members.c.account_id == pair["account_id"]
     if not is_owner:
         check_not_last(connection, organisation, account)
-    if connection.execute(update(members).where(*there).values(is_owner=is_owner)).rowcount == 0:
+    if connection.execute(update(members).where(*existing).values(is_owner=is_owner)).rowcount == 0:
         connection.execute(insert(members), {**pair, "is_owner": is_owner})
 
 
 def check_not_last(connection: Connection, organisation: str, account: str) -> None:
-    """Raises: UsageError: the account is the last owner of the organisation."""
-    of, who = account_id(connection, organisation), account_id(connection, account)
-    owners = select(members.c.account_id).where(members.c.organisation_id == of, members.c.is_owner)
-    if {row.account_id for row in connection.execute(owners)} == {who}:
-        raise UsageError(f"{account!r} is the last owner of {organisation!r}; make somebody else one first")
+    """Raise UsageError if an account is the last owner of an organisation."""
+    organisation_id, member_id = account_id(connection, organisation), account_id(connection, account)
+    owners = select(members.c.account_id).where(members.c.organisation_id == organisation_id, members.c.is_owner)
+    if {row.account_id for row in connection.execute(owners)} == {member_id}:
+        raise UsageError(f"{account!r} is the last owner of {organisation!r}; make another member an owner first")
 
 
 def hash_secret(secret: str) -> str:
-    """Return what is stored of the secret of a token or cookie."""
+    """Return the hash to store for the secret of a token or cookie."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,6 +1,7 @@
-"""What who keeps a server does: accounts, members and tokens listed and changed, releases hidden; each written down.
+"""Administration of a server: list and change accounts, members and tokens, hide releases, record each action.
 
-Every function is one act within a transaction of the caller's; `note_act` says who did it. Nothing here shows a secret.
+The functions run within the caller's transaction, and the caller records the action with `note_act`. None of them
+returns a secret.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ HIDDEN, PUBLIC = "hidden", "public"
 
 @dataclass(frozen=True)
 class Account:
-    """An account, or an organisation, as it is listed."""
+    """An account or organisation in a list."""
 
     name: str
     kind: str
     created: float
     disabled: float | None
     members: tuple[str, ...]
-    """Of an organisation; an owner with a `*` behind the name."""
+    """The members of an organisation; an owner's name ends with `*`."""
     releases: int
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it is listed: all but its secret, which is nowhere."""
+    """A token in a list, without its secret, which the server does not store."""
 
     id: str
     account: str
@@ -50,26 +51,26 @@ class Token:
 
 
 def note_act(connection: Connection, at: float, did: str, to: str, *, by: str = "", why: str = "") -> None:
-    """Write down what was done; `by` an account, or nobody's: by a command on the server's own machine."""
+    """Record an administrative action. `by` is the account, or "" for a command on the server's machine."""
     connection.execute(insert(acts), {"at": at, "by": by, "did": did, "to": to[:500], "why": why})
 
 
 def listed_accounts(connection: Connection) -> Iterator[Account]:
-    """All accounts by name."""
-    inside: dict[int, list[str]] = {}
+    """Yield all accounts, sorted by name."""
+    members_of: dict[int, list[str]] = {}
     query = select(members, accounts.c.name).join(accounts, accounts.c.id == members.c.account_id)
     for row in connection.execute(query.order_by(accounts.c.name)):
-        inside.setdefault(row.organisation_id, []).append(row.name + ("*" if row.is_owner else ""))
-    counted = select(releases.c.owner, func.count().label("count")).group_by(releases.c.owner)
-    published = {row.owner: int(row[1]) for row in connection.execute(counted)}
+        members_of.setdefault(row.organisation_id, []).append(row.name + ("*" if row.is_owner else ""))
+    count_query = select(releases.c.owner, func.count().label("count")).group_by(releases.c.owner)
+    published = {row.owner: int(row[1]) for row in connection.execute(count_query)}
     for row in connection.execute(select(accounts).order_by(accounts.c.name)):
         kind = "organisation" if row.is_organisation else "account"
-        its_members = tuple(inside.get(row.id, ()))
-        yield Account(row.name, kind, row.created, row.disabled, its_members, published.get(row.name, 0))
+        account_members = tuple(members_of.get(row.id, ()))
+        yield Account(row.name, kind, row.created, row.disabled, account_members, published.get(row.name, 0))
 
 
 def listed_tokens(connection: Connection, account: str | None = None) -> Iterator[Token]:
-    """The tokens of an account, or all, the newest first."""
+    """Yield the tokens of an account, or all tokens, newest first."""
     query = select(tokens, accounts.c.name).join(accounts, accounts.c.id == tokens.c.account_id)
     if account is not None:
         query = query.where(accounts.c.id == account_id(connection, account))
@@ -78,34 +79,34 @@ def listed_tokens(connection: Connection, account: str | None = None) -> Iterato
 
 
 def listed_acts(connection: Connection, most: int) -> list[dict[str, object]]:
-    """What was done last, the newest first."""
+    """Return the latest actions, newest first."""
     query = select(acts).order_by(acts.c.id.desc()).limit(most)
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def set_disabled(connection: Connection, name: str, at: float | None) -> None:
-    """Have an account, and what it publishes as, take no token any more; None: take them again."""
+    """Disable an account or organisation: its tokens are refused. `at` is the time; None enables it again."""
     connection.execute(update(accounts).where(accounts.c.id == account_id(connection, name)).values(disabled=at))
 
 
 def remove_member(connection: Connection, organisation: str, account: str) -> None:
-    """Raises: UsageError: it is no member, or the last owner."""
-    of, who = account_id(connection, organisation), account_id(connection, account)
+    """Remove a member from an organisation; raise UsageError for the last owner and for a non-member."""
+    organisation_id, member_id = account_id(connection, organisation), account_id(connection, account)
     check_not_last(connection, organisation, account)
-    done = connection.execute(delete(members).where(members.c.organisation_id == of, members.c.account_id == who))
-    if done.rowcount == 0:
-        raise UsageError(f"{account!r} is no member of {organisation!r}")
+    membership = members.c.organisation_id == organisation_id, members.c.account_id == member_id
+    if connection.execute(delete(members).where(*membership)).rowcount == 0:
+        raise UsageError(f"{account!r} is not a member of {organisation!r}")
 
 
 def set_hidden(connection: Connection, reference: Reference, *, hidden: bool) -> None:
-    """Have a public release be seen by its owner alone, or by everybody again. Its name and version stay taken.
+    """Show a public release only to its owner, or to everyone again. Its name and version stay taken.
 
     Raises:
-        NotPublished: there is no such release that is public, or hidden.
+        NotPublished: there is no such public (or, to show it again, hidden) release.
     """
-    now, then = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
-    done = connection.execute(
-        update(releases).where(is_release(reference), releases.c.visibility == now).values(visibility=then)
+    before, after = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
+    updated = connection.execute(
+        update(releases).where(is_release(reference), releases.c.visibility == before).values(visibility=after)
     )
-    if done.rowcount == 0:
-        raise NotPublished(f"there is no {now} release {reference}")
+    if updated.rowcount == 0:
+        raise NotPublished(f"there is no {before} release {reference}")

@@ -1,4 +1,4 @@
-"""A browser that is signed in: a word in its cookie, whose hash is kept for a while. It may what its token may."""
+"""Browser sessions: a cookie that has the permissions of the token that signed in. Only its hash is stored."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _COOKIE = re.compile(r"(?P<id>[0-9a-f]{24})\.(?P<secret>[A-Za-z0-9_-]{43})")
 
 @dataclass(frozen=True)
 class SignedIn:
-    """Who sits before a browser."""
+    """A browser that is signed in."""
 
     id: str
     viewer: Viewer
-    """Who is signed in, with the token that says what the browser's forms may change; it only reads itself."""
+    """The account, with the id of the token that signed in. Its scope is READ; forms check the token's own scope."""
     word: str
-    """Stands in the forms of this browser's pages: a page of another site does not know it."""
+    """The CSRF token: a hidden field of this browser's forms that pages of other sites do not know."""
 
 
 def sign_in(connection: Connection, token: str, now: float) -> str | None:
-    """The cookie of a browser that holds a token; None where the token is none."""
+    """Start a session for the holder of a token; return its cookie, or None if the token is not valid."""
     viewer = viewer_of(connection, token, now)
     if viewer is None:
         return None
@@ -40,23 +40,24 @@ def sign_in(connection: Connection, token: str, now: float) -> str | None:
 
 
 def signed_in(connection: Connection, cookie: str, now: float) -> SignedIn | None:
-    """Who a cookie belongs to; None once it, its token or its account holds no more."""
-    shape = _COOKIE.fullmatch(cookie)
+    """Return the session of a cookie, or None if the cookie, its token or its account is no longer valid."""
+    match = _COOKIE.fullmatch(cookie)
     row = connection.execute(
         select(browsers, tokens.c.account_id, tokens.c.revoked, tokens.c.expires.label("until"), accounts.c.disabled)
         .join(tokens, tokens.c.id == browsers.c.token_id)
         .join(accounts, accounts.c.id == tokens.c.account_id)
-        .where(browsers.c.id == (shape["id"] if shape else ""))
+        .where(browsers.c.id == (match["id"] if match else ""))
     ).one_or_none()
-    is_it = hmac.compare_digest(hash_secret(shape["secret"] if shape else ""), row.secret_sha256 if row else "0" * 64)
-    if shape is None or row is None or not is_it or row.expires <= now:
+    stored_hash = row.secret_sha256 if row else "0" * 64
+    is_correct = hmac.compare_digest(hash_secret(match["secret"] if match else ""), stored_hash)
+    if match is None or row is None or not is_correct or row.expires <= now:
         return None
     if row.revoked is not None or row.disabled is not None or (row.until is not None and row.until <= now):
         return None
     viewer = replace(viewer_of_account(connection, row.account_id), scope=Scope.READ, token=row.token_id)
-    return SignedIn(row.id, viewer, hash_secret(f"form {shape['secret']}")[:40])
+    return SignedIn(row.id, viewer, hash_secret(f"form {match['secret']}")[:40])
 
 
-def sign_out(connection: Connection, found: SignedIn) -> None:
-    """Have a cookie hold no more."""
-    connection.execute(delete(browsers).where(browsers.c.id == found.id))
+def sign_out(connection: Connection, session: SignedIn) -> None:
+    """End a session, so that its cookie is no longer valid."""
+    connection.execute(delete(browsers).where(browsers.c.id == session.id))

@@ -1,7 +1,7 @@
-"""Organisations as their own people keep them: an owner invites, whoever is invited accepts, an owner stays.
+"""Organisations and their members: owners invite accounts, the accounts accept, and at least one owner remains.
 
-Nobody is made a member by another's word alone: whose runs are each other's, and what a limit counts, follows from it.
-Every function is one act within a transaction of the caller's.
+An account joins only by accepting an invitation, because membership decides which runs count as reproductions by others
+and whose submissions a limit counts. The functions run within the caller's transaction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.server.store.schema import accounts, invitations, members
 
 
 class MemberRole(StrEnum):
-    """What an account is in an organisation."""
+    """The role of an account in an organisation."""
 
     OWNER = "owner"
     MEMBER = "member"
@@ -28,131 +28,137 @@ class MemberRole(StrEnum):
 
 @dataclass(frozen=True)
 class OrganizationMember:
-    """One account of an organisation, as its members see it."""
+    """An account in an organisation, as its members see it."""
 
     account: str
     place: MemberRole
     as_owner: bool
-    """Whether it is an owner, or would be one."""
+    """Whether the account is an owner, or is invited as one."""
 
 
 @dataclass(frozen=True)
 class OrganizationView:
-    """An organisation, as somebody who is in it or invited sees it."""
+    """An organisation, as a member or an invited account sees it."""
 
     id: int
     name: str
     place: MemberRole
-    """What who asks is there."""
+    """The viewer's own role."""
     members: tuple[OrganizationMember, ...]
-    """Who is invited sees nobody."""
+    """Empty for a viewer who is only invited."""
 
 
 def organisations_of(connection: Connection, viewer: Viewer) -> list[OrganizationView]:
-    """Those that the viewer is in, or invited to, by name."""
-    found: set[str] = set()
+    """Return the organisations that the viewer belongs to or is invited to, sorted by name."""
+    names: set[str] = set()
     for table in (members, invitations):
         query = select(accounts.c.name).join(table, table.c.organisation_id == accounts.c.id)
         mine = table.c.account_id == viewer.account_id, accounts.c.disabled.is_(None)
-        found |= {row.name for row in connection.execute(query.where(*mine))}
-    return [organisation(connection, viewer, name) for name in sorted(found)]
+        names |= {row.name for row in connection.execute(query.where(*mine))}
+    return [organisation(connection, viewer, name) for name in sorted(names)]
 
 
 def organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    """Raises: NotPublished: there is none that the viewer is in or invited to."""
+    """Return an organisation; raise NotPublished if the viewer does not belong to it and is not invited."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
-    of = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
-    inside = [] if of is None else list(_inside(connection, of))
-    mine = next((one for one in inside if one.account == viewer.account), None)
-    if of is None or mine is None:
-        raise NotPublished(f"you are in no organisation {name!r}")
-    return OrganizationView(of, name, mine.place, () if mine.place == MemberRole.INVITED else tuple(inside))
+    identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
+    people = [] if identity is None else _members_and_invited(connection, identity)
+    own = next((member for member in people if member.account == viewer.account), None)
+    if identity is None or own is None:
+        raise NotPublished(f"you are not in an organisation {name!r}")
+    return OrganizationView(identity, name, own.place, () if own.place == MemberRole.INVITED else tuple(people))
 
 
-def _inside(connection: Connection, of: int) -> list[OrganizationMember]:
-    found = []
+def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:
+    people = []
     for table in (members, invitations):
         query = select(accounts.c.name, table.c.is_owner).join(table, table.c.account_id == accounts.c.id)
-        for row in connection.execute(query.where(table.c.organisation_id == of)):
-            place = (
+        for row in connection.execute(query.where(table.c.organisation_id == organisation_id)):
+            role = (
                 MemberRole.INVITED if table is invitations else MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
             )
-            found.append(OrganizationMember(row.name, place, row.is_owner))
-    return sorted(found, key=lambda one: one.account)
+            people.append(OrganizationMember(row.name, role, row.is_owner))
+    return sorted(people, key=lambda member: member.account)
 
 
 def set_member(connection: Connection, viewer: Viewer, name: str, account: str, *, is_owner: bool) -> MemberRole:
-    """Invite an account, or have a member be an owner or be none; what it is then.
+    """Invite an account, or change whether a member is an owner; return the account's new role.
 
     Raises:
-        PermissionError: the viewer is no owner.
-        NotPublished: there is no such organisation for the viewer, or no such account.
-        UsageError: it would have no owner any more.
+        PermissionError: the viewer is not an owner.
+        NotPublished: there is no such account, or no such organisation for the viewer.
+        UsageError: the organisation would have no owner.
     """
-    of = _owned(connection, viewer, name)
-    who = _account(connection, account)
-    there = members.c.organisation_id == of.id, members.c.account_id == who
-    if connection.execute(select(members.c.account_id).where(*there)).scalar() is not None:
+    organisation_id = _owned_organisation(connection, viewer, name).id
+    invited_id = _account_id(connection, account)
+    membership = members.c.organisation_id == organisation_id, members.c.account_id == invited_id
+    if connection.execute(select(members.c.account_id).where(*membership)).scalar() is not None:
         add_member(connection, name, account, is_owner=is_owner)
         _note(connection, viewer, "add-member", f"{name} {account}{' (owner)' if is_owner else ''}")
         return MemberRole.OWNER if is_owner else MemberRole.MEMBER
-    pair = invitations.c.organisation_id == of.id, invitations.c.account_id == who
-    if connection.execute(update(invitations).where(*pair).values(is_owner=is_owner)).rowcount == 0:
-        row = {"organisation_id": of.id, "account_id": who, "is_owner": is_owner, "created": time.time()}
+    invitation = invitations.c.organisation_id == organisation_id, invitations.c.account_id == invited_id
+    if connection.execute(update(invitations).where(*invitation).values(is_owner=is_owner)).rowcount == 0:
+        row = {
+            "organisation_id": organisation_id, "account_id": invited_id, "is_owner": is_owner, "created": time.time(),
+        }  # fmt: skip
         connection.execute(insert(invitations), row)
     _note(connection, viewer, "invite", f"{name} {account}{' (owner)' if is_owner else ''}")
     return MemberRole.INVITED
 
 
 def accept(connection: Connection, viewer: Viewer, name: str) -> MemberRole:
-    """Be what one was invited to be; who is in it already stays what it is.
+    """Accept an invitation and return the viewer's role. For a member, nothing changes.
 
     Raises:
-        NotPublished: the viewer is not invited.
+        NotPublished: the viewer is neither invited nor a member.
     """
-    of = organisation(connection, viewer, name)
-    if of.place != MemberRole.INVITED:
-        return of.place
-    pair = invitations.c.organisation_id == of.id, invitations.c.account_id == viewer.account_id
-    is_owner = bool(connection.execute(select(invitations.c.is_owner).where(*pair)).scalar_one())
-    connection.execute(delete(invitations).where(*pair))
+    invited_to = organisation(connection, viewer, name)
+    if invited_to.place != MemberRole.INVITED:
+        return invited_to.place
+    invitation = invitations.c.organisation_id == invited_to.id, invitations.c.account_id == viewer.account_id
+    is_owner = bool(connection.execute(select(invitations.c.is_owner).where(*invitation)).scalar_one())
+    connection.execute(delete(invitations).where(*invitation))
     add_member(connection, name, viewer.account, is_owner=is_owner)
     _note(connection, viewer, "join", name)
     return MemberRole.OWNER if is_owner else MemberRole.MEMBER
 
 
 def remove(connection: Connection, viewer: Viewer, name: str, account: str) -> None:
-    """Have an account be in an organisation no more, or no more invited: an owner anybody, everybody oneself.
+    """Remove a member or an invitation. An owner may remove any account, other viewers only themselves.
 
     Raises:
-        PermissionError: it is another's account, and the viewer is no owner.
+        PermissionError: the viewer is not an owner, and the account is another one.
         NotPublished: there is no such organisation for the viewer, or the account is not in it.
-        UsageError: it is the last owner.
+        UsageError: the account is the last owner.
     """
-    of = organisation(connection, viewer, name) if account == viewer.account else _owned(connection, viewer, name)
-    who = _account(connection, account)
-    pair = invitations.c.organisation_id == of.id, invitations.c.account_id == who
-    if connection.execute(delete(invitations).where(*pair)).rowcount == 0:
-        if account != viewer.account and account not in {one.account for one in of.members}:
+    view = (
+        organisation(connection, viewer, name)
+        if account == viewer.account
+        else _owned_organisation(connection, viewer, name)
+    )
+    removed_id = _account_id(connection, account)
+    invitation = invitations.c.organisation_id == view.id, invitations.c.account_id == removed_id
+    if connection.execute(delete(invitations).where(*invitation)).rowcount == 0:
+        if account != viewer.account and account not in {member.account for member in view.members}:
             raise NotPublished(f"{account!r} is not in {name!r}")
         remove_member(connection, name, account)
     _note(connection, viewer, "remove-member", f"{name} {account}")
 
 
-def _owned(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    found = organisation(connection, viewer, name)
-    if found.place != MemberRole.OWNER:
-        raise PermissionError(f"only an owner of {name!r} says who else is in it")
-    return found
+def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
+    view = organisation(connection, viewer, name)
+    if view.place != MemberRole.OWNER:
+        raise PermissionError(f"only an owner of {name!r} can change its members")
+    return view
 
 
-def _account(connection: Connection, name: str) -> int:
+def _account_id(connection: Connection, name: str) -> int:
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation.is_(False))
-    found = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
-    if found is None:
+    identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
+    if identity is None:
         raise NotPublished(f"there is no account {name!r}")
-    return int(found)
+    return int(identity)
 
 
-def _note(connection: Connection, viewer: Viewer, did: str, to: str) -> None:
-    note_act(connection, time.time(), did, to, by=viewer.account)
+def _note(connection: Connection, viewer: Viewer, action: str, target: str) -> None:
+    note_act(connection, time.time(), action, target, by=viewer.account)

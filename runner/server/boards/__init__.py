@@ -1,1 +1,1 @@
-"""Boards of what is public, made beside the server."""
+"""Boards of public releases, built in a separate process."""

@@ -1,4 +1,4 @@
-"""The public board as one DuckDB file, whose tables docs/reference/report-files.md describes."""
+"""The public board as a DuckDB file. docs/reference/report-files.md describes its tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNS: Mapping[str, str] = {
     "started_at": "VARCHAR", "finished_at": "VARCHAR", "version": "VARCHAR", "spec_sha256": "VARCHAR",
     "dataset_sha256": "VARCHAR", "game_sha256": "VARCHAR", "marks": "VARCHAR[]",
 }  # fmt: skip
-"""A row of a list each, in the order of its list."""
+"""Columns of the table `runs`: one row for each row of a list, in the order of the list."""
 RELEASES: Mapping[str, str] = {
     "reference": "VARCHAR", "kind": "VARCHAR", "owner": "VARCHAR", "name": "VARCHAR", "version": "VARCHAR",
     "sha256": "VARCHAR", "created": "DOUBLE", "yanked": "VARCHAR", "signed": "BOOLEAN", "description": "VARCHAR",
@@ -48,26 +48,27 @@ def write_file(
     """Write the tables `about`, `runs`, `releases` and `links`.
 
     Raises:
-        OSError, duckdb.Error: it cannot be written.
+        OSError, duckdb.Error: the file cannot be written.
     """
-    told = {
+    tables = {
         "runs": (RUNS, runs),
         "releases": (RELEASES, releases),
         "links": (LINKS, (dict(zip(LINKS, link, strict=True)) for link in links)),
     }
-    with work_beside(path, ".new") as place, connect(memory="1GB") as file:
-        file.execute(f"ATTACH {duckdb_literal(place)} AS made")
-        file.execute("CREATE TABLE made.about(key VARCHAR, value VARCHAR)")
-        file.executemany("INSERT INTO made.about VALUES(?, ?)", [["format", str(FORMAT)], ["nip-run", __version__]])
-        for table, (columns, rows) in told.items():
-            _write(file, table, columns, rows, place.parent)
-        file.execute("DETACH made")
-        with open_to_read(place) as made, create(path) as kept:
-            shutil.copyfileobj(made, kept)
+    with work_beside(path, ".new") as temporary, connect(memory="1GB") as connection:
+        connection.execute(f"ATTACH {duckdb_literal(temporary)} AS board")
+        connection.execute("CREATE TABLE board.about(key VARCHAR, value VARCHAR)")
+        about = [["format", str(FORMAT)], ["nip-run", __version__]]
+        connection.executemany("INSERT INTO board.about VALUES(?, ?)", about)
+        for table, (columns, rows) in tables.items():
+            _write_table(connection, table, columns, rows, temporary.parent)
+        connection.execute("DETACH board")
+        with open_to_read(temporary) as source, create(path) as target:
+            shutil.copyfileobj(source, target)
 
 
-def _write(
-    file: DuckDBPyConnection, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
+def _write_table(
+    connection: DuckDBPyConnection, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
     folder: Path,
 ) -> None:  # fmt: skip
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".jsonl") as lines:
@@ -75,8 +76,8 @@ def _write(
             lines.write(orjson.dumps({name: row.get(name) for name in columns}) + b"\n")
         lines.flush()
         typed = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
-        file.execute(
-            f"CREATE TABLE made.{table} AS SELECT * FROM read_json(?, format = 'newline_delimited', "
+        connection.execute(
+            f"CREATE TABLE board.{table} AS SELECT * FROM read_json(?, format = 'newline_delimited', "
             f"columns = {{{typed}}}, maximum_object_size = 67108864)",
             [lines.name],
         )

@@ -1,6 +1,6 @@
-"""The public board into a folder that requests answer from: an index, pieces for pages, files to download.
+"""Writer of a board folder: an SQLite index and pieces of tables for pages, and files to download.
 
-Nothing in it is a secret, and nothing in it is changed once it has its name.
+The folder contains only public data and never changes once it has its final name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CREATE INDEX family_of ON families(release);
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a folder is made of."""
+    """The input of a board folder."""
 
     registry: PublicRegistry
     read: Read
@@ -80,10 +80,10 @@ def task_name(row: LeaderboardRow) -> str:
 
 
 def write_folder(facts: Facts, folder: Path) -> None:
-    """Write all that requests answer with.
+    """Write a board folder.
 
     Raises:
-        OSError, sqlite3.Error, duckdb.Error: it cannot be written.
+        OSError, sqlite3.Error, duckdb.Error: a file cannot be written.
     """
     board = published_board(facts.read.board, name_of=task_name)
     index = sqlite3.connect(folder / INDEX, isolation_level=None)
@@ -91,8 +91,8 @@ def write_folder(facts: Facts, folder: Path) -> None:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
         rows = list(_write_tasks(index, board, facts, folder))
         tasks = {row["release"]: row["page"] for row in rows}
-        index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 13)})", list(_releases(facts, tasks)))
-        links = sorted(set(_links(facts)), key=lambda one: tuple(map(str, one)))
+        index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 13)})", list(_release_values(facts, tasks)))
+        links = sorted(set(_links(facts)), key=lambda link: tuple(map(str, link)))
         index.executemany("INSERT INTO links VALUES(?,?,?,?)", links)
         _write_families(index, facts)
         info = {"revision": facts.registry.revision, "left_out": facts.read.board.left_out,
@@ -102,67 +102,72 @@ def write_folder(facts: Facts, folder: Path) -> None:
         index.executescript(f"{_INDEXES} ANALYZE;")
     finally:
         index.close()
-    write_file(folder / FILE, rows, [_release_row(*one, facts) for one in facts.releases], links)
+    write_file(folder / FILE, rows, [_release_row(*pair, facts) for pair in facts.releases], links)
 
 
 def _write_tasks(index: sqlite3.Connection, board: BoardPage, facts: Facts, folder: Path) -> Iterator[dict[str, Any]]:
-    """Write what there is of each list; all of their rows."""
-    for place, listed in enumerate(board.lists):
-        rows = [_row(row, at, listed, facts) for at, row in enumerate(listed.rows)]
+    """Write each list to the index and to its files; yield the rows of all lists."""
+    for place, task_list in enumerate(board.lists):
+        rows = [_row(row, row_place, task_list, facts) for row_place, row in enumerate(task_list.rows)]
         for number, first in enumerate(range(0, len(rows), PIECE)):
             part = rows[first : first + PIECE]
             names = list(dict.fromkeys(name for row in part for name in row))
             columns = {name: [row.get(name) for row in part] for name in names}
             piece = packed({"first": first, "count": len(part), "columns": columns})
-            _write(folder / f"{listed.name}-rows-{number}.json.gz", piece)
-        _write(folder / f"{listed.name}.json.gz", packed({"task": _download(listed), "rows": rows}))
-        _write(folder / f"{listed.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
-        index.execute("INSERT INTO tasks VALUES(?,?,?)", (listed.name, place, _json(_task(listed, rows))))
-        told = [(listed.name, at, row["release"], _json(row)) for at, row in enumerate(rows)]
-        index.executemany("INSERT INTO rows VALUES(?,?,?,?)", told)
+            _write_file(folder / f"{task_list.name}-rows-{number}.json.gz", piece)
+        _write_file(folder / f"{task_list.name}.json.gz", packed({"task": _task_fields(task_list), "rows": rows}))
+        _write_file(folder / f"{task_list.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
+        index.execute("INSERT INTO tasks VALUES(?,?,?)", (task_list.name, place, _json(_task_summary(task_list, rows))))
+        values = [(task_list.name, row_place, row["release"], _json(row)) for row_place, row in enumerate(rows)]
+        index.executemany("INSERT INTO rows VALUES(?,?,?,?)", values)
         yield from rows
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     with create(path) as file:
         file.write(data)
 
 
-def _row(row: BoardRow, place: int, listed: TaskList, facts: Facts) -> dict[str, Any]:
-    """A row as pages, files and scripts have it."""
+def _row(row: BoardRow, place: int, task_list: TaskList, facts: Facts) -> dict[str, Any]:
+    """Return a row as pages and downloads show it."""
     values = row.to_json()
-    known = facts.vouched[values["release_sha256"]]
+    verification = facts.vouched[values["release_sha256"]]
     kind, _, rest = values["release"].partition("/")
     name, _, version = rest.partition("@")
     return {
         **values,
         "place": place,
-        "page": listed.name,
-        "benchmark": listed.benchmark,
+        "page": task_list.name,
+        "benchmark": task_list.benchmark,
         "href": f"/{kind}/{name}/{version}",
-        "tier": known.tier,
-        "tier_words": known.words,
-        "reproduced_by": known.by,
-        "owner_runs": known.owner_runs,
+        "tier": verification.tier,
+        "tier_words": verification.words,
+        "reproduced_by": verification.by,
+        "owner_runs": verification.owner_runs,
     }
 
 
-def _download(listed: TaskList) -> dict[str, Any]:
-    return {"page": listed.name, "benchmark": listed.benchmark, "task": listed.task, "selection": listed.selection}
+def _task_fields(task_list: TaskList) -> dict[str, Any]:
+    return {
+        "page": task_list.name,
+        "benchmark": task_list.benchmark,
+        "task": task_list.task,
+        "selection": task_list.selection,
+    }
 
 
-def _task(listed: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the pages say of a list as a whole."""
+def _task_summary(task_list: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what pages show about a list itself."""
     leader = rows[0] if rows and rows[0]["rank"] is not None else None
     kinds = list(dict.fromkeys(kind for row in rows for kind in row["kinds"]))
     return {
-        **_download(listed),
+        **_task_fields(task_list),
         "rows": len(rows),
         "ranked": sum(row["rank"] is not None for row in rows),
         "pieces": -(-len(rows) // PIECE),
-        "domain": domain_of(listed.rows),
+        "domain": domain_of(task_list.rows),
         "leader": leader,
-        "chart": cost_chart(listed),
+        "chart": cost_chart(task_list),
         "kinds": kinds,
         "owners": len({row["owner"] for row in rows}),
         "newest": max((str(row["finished_at"] or "") for row in rows), default=""),
@@ -173,7 +178,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows for a spreadsheet: a text that it would take for a formula begins with an apostrophe."""
+    """Format rows as CSV. Texts that a spreadsheet would execute as a formula get an apostrophe in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     names: list[str] = []
@@ -187,7 +192,7 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and value[:1].isalnum()):
-        return value  # as most of them
+        return value  # the most frequent case, first for speed
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
@@ -197,30 +202,31 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _releases(facts: Facts, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+def _release_values(facts: Facts, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     for place, (entry, release) in enumerate(facts.releases):
-        where, said = entry.reference, _release_row(entry, release, facts)
-        known = facts.vouched.get(entry.sha256)
-        if known is not None:
-            said |= {"tier": known.tier, "tier_words": known.words, "owner_runs": known.owner_runs,
-                     "reproductions": [one.to_json() for one in known.reproductions]}  # fmt: skip
-        words = " ".join(map(str, (where, release.description, said["benchmark"], said["models"], said["protocol"])))
+        reference, row = entry.reference, _release_row(entry, release, facts)
+        verification = facts.vouched.get(entry.sha256)
+        if verification is not None:
+            row |= {"tier": verification.tier, "tier_words": verification.words, "owner_runs": verification.owner_runs,
+                    "reproductions": [play.to_json() for play in verification.reproductions]}  # fmt: skip
+        searchable = (reference, release.description, row["benchmark"], row["models"], row["protocol"])
         yield (
-            str(where), str(where.kind), where.owner, where.name, where.version, place, entry.sha256, said["created"],
-            entry.yanked, entry.signed, tasks.get(str(where)), words.lower(), _json(said),
+            str(reference), str(reference.kind), reference.owner, reference.name, reference.version, place,
+            entry.sha256, row["created"], entry.yanked, entry.signed, tasks.get(str(reference)),
+            " ".join(map(str, searchable)).lower(), _json(row),
         )  # fmt: skip
 
 
 def _release_row(entry: ReleaseEntry, release: Release, facts: Facts) -> dict[str, Any]:
-    """What lists say of a release; its texts are its publisher's."""
-    where, told = entry.reference, listed_facts(release)
-    session = facts.read.sessions.get(entry.sha256)  # without one no fact has a type that can be relied on
+    """Return what lists show of a release. Its publisher chose the texts, so pages must escape them."""
+    reference, listed = entry.reference, listed_facts(release)
+    session = facts.read.sessions.get(entry.sha256)  # without it, the types of the facts are unchecked
     return {
-        "reference": str(where), "kind": str(where.kind), "owner": where.owner, "name": where.name,
-        "version": where.version, "sha256": entry.sha256, "created": facts.registry.listed[where].created,
+        "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
+        "version": reference.version, "sha256": entry.sha256, "created": facts.registry.listed[reference].created,
         "yanked": entry.yanked, "signed": entry.signed, "description": release.description,
-        "licence": release.licence, "what": told["kind"], "benchmark": told["benchmark"],
-        "protocol": told["protocol"], "models": told["models"], "pinned": release.facts.get("pinned"),
+        "licence": release.licence, "what": listed["kind"], "benchmark": listed["benchmark"],
+        "protocol": listed["protocol"], "models": listed["models"], "pinned": release.facts.get("pinned"),
         **{name: None if session is None else session.facts.get(name) for name in ("run_id", "accuracy")},
     }  # fmt: skip
 
@@ -233,40 +239,40 @@ def _links(facts: Facts) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def _write_families(index: sqlite3.Connection, facts: Facts) -> None:
-    """The histories of what was trained: each connected set of runs and models once."""
-    public = [one for one in facts.read.sessions.values() if not one.private]
+    """Write training histories: one for each connected set of runs and models."""
+    public = [session for session in facts.read.sessions.values() if not session.private]
     for number, family in enumerate(_families(public)):
-        told = [row.to_json() for row in whole_history(family)]
-        index.execute("INSERT INTO family VALUES(?,?)", (number, _json(told)))
-        index.executemany("INSERT INTO families VALUES(?,?)", [(one.key, number) for one in family])
+        history = [row.to_json() for row in whole_history(family)]
+        index.execute("INSERT INTO family VALUES(?,?)", (number, _json(history)))
+        index.executemany("INSERT INTO families VALUES(?,?)", [(session.key, number) for session in family])
 
 
 def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSession]]:
-    """Sessions that models lead from one to another, in sets of more than one; found in one pass over the links."""
+    """Yield the sets of two or more sessions that are connected by models or parent runs (union-find)."""
     lineage = Lineage(sessions)
-    head: dict[str, str] = {}
+    parent_key: dict[str, str] = {}
 
-    def top(key: str) -> str:
-        while head.setdefault(key, key) != key:
-            head[key] = head[head[key]]
-            key = head[key]
+    def root(key: str) -> str:
+        while parent_key.setdefault(key, key) != key:
+            parent_key[key] = parent_key[parent_key[key]]
+            key = parent_key[key]
         return key
 
     by_run: dict[tuple[str, str | None], str] = {}
-    for one in sessions:
-        first = by_run.setdefault((one.run_id, one.owner), one.key)
-        if one.trains:
-            head[top(one.key)] = top(first)
-        origins = [lineage.origin_of(one, group) for group in one.groups if group.lineage]
+    for session in sessions:
+        first = by_run.setdefault((session.run_id, session.owner), session.key)
+        if session.trains:
+            parent_key[root(session.key)] = root(first)
+        origins = [lineage.origin_of(session, group) for group in session.groups if group.lineage]
         for maker in (maker for origin in origins if origin is not None for maker in origin.makers):
-            head[top(one.key)] = top(maker.session.key)
-    for one in sessions:
-        if one.parent_run_id and (parent := by_run.get((one.parent_run_id, one.owner))):
-            head[top(one.key)] = top(parent)
+            parent_key[root(session.key)] = root(maker.session.key)
+    for session in sessions:
+        if session.parent_run_id and (parent := by_run.get((session.parent_run_id, session.owner))):
+            parent_key[root(session.key)] = root(parent)
     sets: dict[str, list[LineageSession]] = {}
-    for one in sessions:
-        if one.key in head:
-            sets.setdefault(top(one.key), []).append(one)
+    for session in sessions:
+        if session.key in parent_key:
+            sets.setdefault(root(session.key), []).append(session)
     yield from (family for family in sets.values() if len(family) > 1)
 
 

@@ -1,4 +1,4 @@
-"""Where boards are in a server's folder; all of it can be made again."""
+"""Paths of boards in a server's folder. Boards can be rebuilt from the database and the blobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.server.settings import Settings
 
 @dataclass(frozen=True)
 class BoardPaths:
-    """Where boards are in a server's folder."""
+    """Paths of boards in a server's folder."""
 
     root: Path
 
@@ -33,5 +33,5 @@ class BoardPaths:
 
 
 def forget_boards(settings: Settings) -> None:
-    """Have everything be made again from the database and the blobs, as `--rebuild` does."""
+    """Delete all boards and caches, so that the next server rebuilds them."""
     remove_folder(BoardPaths.of(settings).root)

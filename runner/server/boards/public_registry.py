@@ -1,4 +1,4 @@
-"""What is public on a server, as a board reads it: listed by one question, and what was read of it remembered."""
+"""Public releases of a server as a registry that a board reads: listed with one query, and cached in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runner.server.visible_tree import ServerTree
 
 @dataclass(frozen=True)
 class PublicRelease:
-    """What the database says of a public release."""
+    """Columns of a public release in the database."""
 
     id: int
     publisher: int
@@ -36,7 +36,7 @@ class PublicRelease:
 
 
 class PublicRegistry(Registry):
-    """See `Registry`: what anybody may see of a server, as it was at one revision of its database."""
+    """The public releases of a server at one revision of its database."""
 
     def __init__(self, database: Database, blobs: Blobs, address: str, limits: Limits) -> None:
         super().__init__(ServerTree(database, blobs, where=address), limits)
@@ -45,38 +45,42 @@ class PublicRegistry(Registry):
         self.listed: dict[Reference, PublicRelease] = {}
         with database.reading() as connection:
             self.revision = database.revision(connection)
-            parts = {(row.release_id, row.part): row.sha256 for row in connection.execute(_parts())}
+            parts = {(row.release_id, row.part): row.sha256 for row in connection.execute(_select_parts())}
             rows = connection.execute(select(releases).where(releases.c.visibility == "public")).all()
-        found = []
+        entries = []
         for row in rows:
             reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
             self.listed[reference] = PublicRelease(row.id, row.publisher_id, row.created)
-            found.append(self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts))
-        self._entries = sorted(found, key=_order)
+            entries.append(
+                self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts)
+            )
+        self._entries = sorted(entries, key=_sort_key)
 
     def publication_order(self) -> dict[str, int]:
-        """As inherited; releases are numbered in the order of publication."""
+        """Return the position of each release by its hash: row ids follow the order of publication."""
         return {entry.sha256: self.listed[entry.reference].id for entry in self._entries}
 
     def only(self, entries: Iterable[ReleaseEntry]) -> Self:
-        """The same with some of its releases alone."""
-        some, wanted = copy(self), set(entries)
-        some._entries = [entry for entry in self._entries if entry in wanted]  # noqa: SLF001 - its own
-        return some
+        """Return a copy of this registry that has only these releases."""
+        subset, selected = copy(self), set(entries)
+        subset._entries = [entry for entry in self._entries if entry in selected]  # noqa: SLF001 - its own class
+        return subset
 
     def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> ReleaseEntry:
         try:
-            why = None if yanked is None else read_yanked(small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES))
+            reason = (
+                None if yanked is None else read_yanked(small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES))
+            )
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference}: {error}")
-        return ReleaseEntry(reference, sha256, why, signed)
+        return ReleaseEntry(reference, sha256, reason, signed)
 
     def entries(self, kind: Kind | None = None) -> list[ReleaseEntry]:
-        """As inherited."""
+        """Return the releases, or those of one kind, sorted by name and version."""
         return [entry for entry in self._entries if kind in (None, entry.reference.kind)]
 
     def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
-        """As inherited; where the files of a release are is asked once, as all are read one after another."""
+        """Open a file of a release. The file list of the last release is cached, since files are read in sequence."""
         if self._files[0] != entry:
             query = select(files.c.path, files.c.sha256).where(files.c.release_id == self.listed[entry.reference].id)
             with self._database.reading() as connection:
@@ -87,13 +91,13 @@ class PublicRegistry(Registry):
         return self._blobs.open(sha256)
 
 
-def _parts() -> Select[Any]:
+def _select_parts() -> Select[Any]:
     public = releases.c.visibility == "public"
     query = select(files.c.release_id, files.c.part, files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return query.where(public, files.c.part != "")
 
 
-def _order(entry: ReleaseEntry) -> tuple[Any, ...]:
+def _sort_key(entry: ReleaseEntry) -> tuple[Any, ...]:
     reference = entry.reference
     return reference.kind, reference.owner, reference.name, version_order(reference.version or "")
 
@@ -103,68 +107,68 @@ _WEIGHTS = "weights/"
 
 @dataclass(frozen=True)
 class Remembering(BoardCache):
-    """See `BoardCache`: what was read once is remembered, so that a change costs what is new alone."""
+    """A board cache that also keeps releases in memory, so that a new board reads only new releases."""
 
     _releases: dict[str, Release] = field(default_factory=dict)
     _runs: dict[str, CachedRun] = field(default_factory=dict)
     _trained: set[str] = field(default_factory=set)
     _sessions: dict[tuple[str, str | None], LineageSession] = field(default_factory=dict)
-    """By the hash of a release, and why it was yanked."""
+    """Sessions by the release's hash and the reason for yanking it."""
     _lists: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
 
     def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
-        """As inherited, without the files that no board asks for: thousands are remembered."""
+        """Return a release's manifest, without the files that boards do not need, to save memory."""
         if entry.sha256 not in self._releases:
             self._releases[entry.sha256] = self._trimmed(super().release(registry, entry))
         return self._releases[entry.sha256]
 
     def whole(self, registry: Registry, entry: ReleaseEntry) -> Release:
-        """A release's manifest with all of its files."""
+        """Return a release's manifest with all of its files."""
         return super().release(registry, entry)
 
     def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """As inherited."""
+        """Return the lineage session of a release, cached."""
         key = (entry.sha256, entry.yanked)
         if key not in self._sessions:
             self._sessions[key] = super().session(entry, release)
         return self._sessions[key]
 
     def read_for_run(self, entry: ReleaseEntry, release: Release) -> list[str]:
-        """As inherited; of a run that is remembered nothing is looked for."""
+        """Return the files to prefetch for a run: none if the run is cached."""
         return [] if entry.sha256 in self._runs else super().read_for_run(entry, release)
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
-        """As inherited."""
+        """Return the board's data of a run, cached."""
         del release
         if entry.sha256 not in self._runs:
             self._runs[entry.sha256] = super().run(registry, entry, self.whole(registry, entry))
         return self._runs[entry.sha256]
 
     def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
-        """As inherited."""
+        """Check a training run, once for each release."""
         del release
         if entry.sha256 not in self._trained:
             super().check_training(registry, entry, self.whole(registry, entry))
             self._trained.add(entry.sha256)
 
     def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
-        """As inherited."""
+        """Return the datapoints of a run, from the untrimmed manifest."""
         del release
         return super().datapoints(registry, entry, self.whole(registry, entry))
 
-    def forget_all_but(self, there: set[str]) -> None:
-        """Forget releases that are no more public."""
-        for known in (self._releases, self._runs):
-            for sha256 in known.keys() - there:
-                del known[sha256]
-        self._trained.intersection_update(there)
-        for key in [key for key in self._sessions if key[0] not in there]:
+    def forget_all_but(self, public: set[str]) -> None:
+        """Forget the releases that are no longer public."""
+        for cached in (self._releases, self._runs):
+            for sha256 in cached.keys() - public:
+                del cached[sha256]
+        self._trained.intersection_update(public)
+        for key in [key for key in self._sessions if key[0] not in public]:
             del self._sessions[key]
 
     def _trimmed(self, release: Release) -> Release:
-        kept = [file for file in release.files if file.path == DATA + ROLLOUTS_FILE or file.path.startswith(_WEIGHTS)]
+        needed = [file for file in release.files if file.path == DATA + ROLLOUTS_FILE or file.path.startswith(_WEIGHTS)]
         facts = dict(release.facts)
         hashes = facts.get("datapoints_sha256")
-        if isinstance(hashes, list):  # those of one dataset are the same in every run
+        if isinstance(hashes, list):  # runs on the same dataset share one list
             facts["datapoints_sha256"] = self._lists.setdefault(tuple(map(str, hashes)), hashes)
-        return replace(release, files=tuple(kept), facts=facts)
+        return replace(release, files=tuple(needed), facts=facts)

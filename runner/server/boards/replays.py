@@ -1,9 +1,9 @@
-"""Whether a run that says it plays another one anew has answers of its own, as far as two journals can say.
+"""Detect whether a run that claims to reproduce another one copied its answers, by comparing the two journals.
 
-Whoever samples a model again gets other words for most answers. A copy of a journal has the same ones, and a copy with
-small changes nearly the same: so answers are compared by the words, or triples of words, that both have. An answer that
-a provider gave one name is one answer, whoever publishes it. Who writes every answer anew without asking the model is
-not found out by this; neither is a model told from one that answers alike.
+If a model is sampled again, most answers are worded differently. A copied journal has the same words, and a copy with
+small changes nearly the same. So answers are compared by the words, or triples of words, that they share. Two answers
+with the same id from the provider are the same answer. This does not detect answers that were rewritten completely
+without the model, and it cannot distinguish a model from another one that answers alike.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from runner.registry.transports.registry import Registry
 
 JOURNAL = "data/journal.jsonl"
 LONG = 8
-"""Words: of a shorter answer, such as a verdict alone, two plays say the same by chance."""
+"""Minimum number of words of an answer to compare: shorter ones, such as a lone verdict, coincide by chance."""
 MOST_WORDS = 500
-"""Of an answer that are looked at."""
+"""Maximum number of words to compare of each answer."""
 MOST_ANSWERS = 20_000
-"""Of a run that are looked at, chosen by a lot that its publisher cannot foresee."""
+"""Maximum number of answers to compare, chosen at random, so that a publisher cannot know which ones."""
 FEWEST = 20
-"""Long answers at the same places of both; fewer show nothing."""
+"""Minimum number of long answers in the same places of both runs; fewer prove nothing."""
 SHORT = 40
-"""Words: answers that are shorter are compared by their words, and longer ones by triples of words."""
+"""Number of words below which answers are compared word by word; longer ones are compared by triples of words."""
 ALIKE_SHORT, ALIKE_LONG = 0.6, 0.3
-"""The share that two answers have in common of what they have, from which on they count as one with changes: two
-samples of one prompt share most of their common words, and few triples; a word that is changed takes three triples."""
+"""Minimum overlap (Jaccard index) of two answers that count as one with changes. Two samples for one prompt share
+most of their common words but few triples; changing one word changes three triples."""
 COPIED = 0.25
-"""The share of such answers from which on a run cannot be told from a copy."""
-_SKETCH = 32
-_LEAST_NAME = 8
+"""Share of alike answers above which a run counts as a copy."""
+_SKETCH_HASHES = 32
+_SHORTEST_ID = 8
 
 
 @dataclass(frozen=True)
 class Alike:
-    """What two journals have in common."""
+    """The similarity of two journals."""
 
     pairs: int
-    """Long answers that stand at the same place of both."""
+    """Number of pairs of long answers in the same place of both journals."""
     alike: int
-    """Of these, how many are the same, or nearly."""
+    """Number of pairs whose answers are equal or nearly equal."""
     named: int
-    """Answers of both to which the provider gave the same name."""
+    """Number of answers with an id from the provider that is in both journals."""
 
     @property
     def is_copy(self) -> bool:
@@ -64,19 +64,19 @@ class Alike:
 
     def __str__(self) -> str:
         if self.named:
-            return f"{self.named:,} of its answers are the very ones that the provider gave the first run"
+            return f"{self.named:,} of its answers have the same provider ids as answers of the original run"
         if not self.is_enough:
-            return f"its answers are too short or too few ({self.pairs:,}) to tell a play from a copy"
-        return f"{self.alike:,} of {self.pairs:,} answers are the same as those of the first run, or nearly"
+            return f"its answers are too short or too few ({self.pairs:,}) to distinguish new answers from copied ones"
+        return f"{self.alike:,} of {self.pairs:,} answers are equal or nearly equal to those of the original run"
 
 
 def alike(
     registry: Registry, original: tuple[ReleaseEntry, Release], again: tuple[ReleaseEntry, Release], place: Path
 ) -> Alike:
-    """Compare the answers of two published runs, by their journals.
+    """Compare the answers in the journals of two published runs.
 
     Raises:
-        NipRunError: one has no journal that can be read.
+        NipRunError: a run has no readable journal.
     """
     salt = secrets.token_bytes(8)
     size = max(int(release.facts.get("completions") or 0) for _, release in (original, again))
@@ -85,25 +85,25 @@ def alike(
     make_folders(folder)
     try:
         first = dict(_answers(registry, original[0], folder, salt, part))
-        names = {one.name for one in first.values() if one.name}
-        pairs = same = named = 0
-        for key, one in dict(_answers(registry, again[0], folder, salt, part)).items():
-            named += one.name in names
-            other = first.get(key)
-            if other is not None and one.sketch and other.sketch:
+        ids = {answer.provider_id for answer in first.values() if answer.provider_id}
+        pairs = alike_pairs = shared_ids = 0
+        for key, answer in dict(_answers(registry, again[0], folder, salt, part)).items():
+            shared_ids += answer.provider_id in ids
+            original_answer = first.get(key)
+            if original_answer is not None and answer.sketch and original_answer.sketch:
                 pairs += 1
-                same += _is_alike(one, other)
+                alike_pairs += _is_alike(answer, original_answer)
     finally:
         remove_folder(folder)
-    return Alike(pairs, same, named)
+    return Alike(pairs, alike_pairs, shared_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    name: str
-    """That the provider gave it; "" for none."""
+    provider_id: str
+    """The id that the provider gave the answer; "" if none."""
     sketch: frozenset[int]
-    """Of its words, or triples of words, those whose hashes are least; nothing of a very short one."""
+    """The smallest hashes of its words or triples of words (MinHash); empty for a very short answer."""
     is_short: bool
 
 
@@ -113,41 +113,42 @@ def _answers(
     path = folder / f"{entry.sha256}.jsonl"
     with registry.open(entry, JOURNAL) as source, create(path) as copy:
         shutil.copyfileobj(source, copy)
-    for found in read_records(path):
-        record = found.record
+    for position in read_records(path):
+        record = position.record
         if not isinstance(record, CallRecord):
             continue
         key = orjson.dumps(record.sample.fields())
         if part == 1.0 or zlib.crc32(salt + key) < part * (1 << 32):
             text = " ".join(choice.text or "" for choice in record.completion.choices)
-            yield key, _Answer(_name(record), *_sketch(text))
+            yield key, _Answer(_provider_id(record), *_sketch(text))
     path.unlink()
 
 
-def _name(record: CallRecord) -> str:
+def _provider_id(record: CallRecord) -> str:
     body = record.completion.body
     try:
-        said = None if body is None else orjson.loads(body.json)
+        response = None if body is None else orjson.loads(body.json)
     except orjson.JSONDecodeError:
         return ""
-    name = said.get("id") if isinstance(said, dict) else None
-    return name if isinstance(name, str) and len(name) >= _LEAST_NAME else ""
+    identity = response.get("id") if isinstance(response, dict) else None
+    return identity if isinstance(identity, str) and len(identity) >= _SHORTEST_ID else ""
 
 
 def _sketch(text: str) -> tuple[frozenset[int], bool]:
-    words = text.lower().split(None, MOST_WORDS)[:MOST_WORDS]
-    is_short = len(words) < SHORT
-    if len(words) < LONG:
+    tokens = text.lower().split(None, MOST_WORDS)[:MOST_WORDS]
+    is_short = len(tokens) < SHORT
+    if len(tokens) < LONG:
         return frozenset(), is_short
     width = 1 if is_short else 3
-    parts = (" ".join(words[at : at + width]) for at in range(len(words) - width + 1))
-    return frozenset(sorted({zlib.crc32(part.encode("utf-8", "replace")) for part in parts})[:_SKETCH]), is_short
+    shingles = (" ".join(tokens[start : start + width]) for start in range(len(tokens) - width + 1))
+    hashes = {zlib.crc32(shingle.encode("utf-8", "replace")) for shingle in shingles}
+    return frozenset(sorted(hashes)[:_SKETCH_HASHES]), is_short
 
 
-def _is_alike(one: _Answer, other: _Answer) -> bool:
-    """Whether two answers have so much in common, by the least of the hashes of what they have."""
-    if one.is_short != other.is_short:
+def _is_alike(answer: _Answer, original: _Answer) -> bool:
+    """Return whether the overlap of two answers, estimated from their sketches, reaches the threshold."""
+    if answer.is_short != original.is_short:
         return False
-    least = sorted(one.sketch | other.sketch)[:_SKETCH]
-    common = sum(value in one.sketch and value in other.sketch for value in least) / len(least)
-    return common >= (ALIKE_SHORT if one.is_short else ALIKE_LONG)
+    smallest = sorted(answer.sketch | original.sketch)[:_SKETCH_HASHES]
+    overlap = sum(value in answer.sketch and value in original.sketch for value in smallest) / len(smallest)
+    return overlap >= (ALIKE_SHORT if answer.is_short else ALIKE_LONG)

@@ -1,7 +1,8 @@
-"""The public board, kept up to date beside the server: a process makes it after each change, and requests read it.
+"""Updates of the public board: a worker process builds a new one after each change, and requests read the newest.
 
-A folder `boards/made/NAME` is written under another name and renamed when it is whole; `boards/current` says
-which is the newest. Whatever is cut off leaves the one before. All of it follows from the database and the blobs.
+A folder `boards/made/NAME` is written under a temporary name and renamed when it is complete, and `boards/current`
+names the newest. If a build is interrupted, the previous board stays. Boards can be rebuilt from the database and the
+blobs at any time.
 """
 
 from __future__ import annotations
@@ -27,120 +28,120 @@ from runner.server.store.database import Database
 LOG = logging.getLogger("nip_run.server")
 
 POLL_SECONDS = 0.5
-"""Between two looks at whether anything has changed, also by other processes."""
+"""Interval of the checks for changes, which other processes make, too."""
 MOST_SECONDS = 4 * 3600.0
-"""For one board: that of a large registry is made once from nothing."""
+"""Time limit for building one board: the first one of a large registry reads all releases."""
 BOUNDS = TaskLimits(memory=6 << 30)
-"""Of the process that makes them all; DuckDB bounds itself far below that."""
+"""Limits of the worker process; DuckDB limits itself to much less."""
 AGAIN_SECONDS = 30.0
-"""After a board that could not be made."""
+"""Delay after a board could not be built."""
 KEPT = 3
-"""Boards that stay, for pages that were opened a while ago and read on; but none with what was taken away since."""
+"""Maximum number of stored boards, for pages opened a while ago. Boards with releases removed since are deleted."""
 
 
 class Boards:
-    """Has the board made after each change, in a process of its own, and says where the newest one is."""
+    """The newest board, which a worker process builds again after each change."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
-        self._places = BoardPaths.of(settings)
+        self._paths = BoardPaths.of(settings)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="boards", daemon=True)
-        self._shown: BoardSnapshot | None = None
+        self._newest: BoardSnapshot | None = None
         self._worker: tuple[BaseProcess, Connection] | None = None
-        self._named: set[str] = set()
-        """Releases that are on no board, which the log has named."""
+        self._logged: set[str] = set()
+        """Releases that the board leaves out and that have been logged."""
 
     def start(self) -> None:
-        """Begin; a board that was made before is shown at once.
+        """Show the board of the previous server at once, and start building new ones.
 
         Raises:
-            OSError: its folder cannot be made.
+            OSError: the folder for boards cannot be created.
         """
-        make_folders(self._places.made)
-        for path in self._places.made.glob(".*"):
+        make_folders(self._paths.made)
+        for path in self._paths.made.glob(".*"):
             remove_folder(path)
         with suppress(RunError, OSError, ValueError):
-            self._show(self._places.made / str(read_json(self._places.current)["name"]))
+            self._show(self._paths.made / str(read_json(self._paths.current)["name"]))
         self._thread.start()
 
     @property
     def shown(self) -> BoardSnapshot | None:
-        """The newest board; None where none is made yet."""
-        return self._shown
+        """The newest board; None before the first one is complete."""
+        return self._newest
 
     def at(self, name: str) -> Path | None:
-        """The folder of a board by its name, of those that are kept."""
-        return next((path for path in self._places.made.iterdir() if path.name == name and name[:1] != "."), None)
+        """Return the folder of a stored board by its name."""
+        return next((path for path in self._paths.made.iterdir() if path.name == name and name[:1] != "."), None)
 
     def close(self) -> None:
-        """End, with the process."""
+        """Stop, and kill the worker process."""
         self._stopping.set()
-        self._end()
+        self._kill_worker()
 
     def _run(self) -> None:
         while not self._stopping.wait(POLL_SECONDS):
             try:
                 with self._database.reading() as connection:
                     revision = self._database.revision(connection)
-                if self._shown is not None and self._shown.revision == revision:
+                if self._newest is not None and self._newest.revision == revision:
                     continue
-                begun = time.monotonic()
-                self._show(self._places.made / self._made())
-                self._tell_left_out()
-                self._stopping.wait(min(AGAIN_SECONDS, time.monotonic() - begun))  # half of its time is for others
+                start = time.monotonic()
+                self._show(self._paths.made / self._build())
+                self._log_left_out()
+                # Use at most half of the time, so that other work gets the rest.
+                self._stopping.wait(min(AGAIN_SECONDS, time.monotonic() - start))
             except Exception:
                 if self._stopping.is_set():
-                    return  # the server ends, and its worker with it; the next one makes the board
-                LOG.exception("the board could not be made")
-                self._end()
+                    return  # the server is stopping and killed the worker
+                LOG.exception("the board could not be built")
+                self._kill_worker()
                 self._stopping.wait(AGAIN_SECONDS)
 
     def _show(self, folder: Path) -> None:
-        shown = BoardSnapshot(folder)
-        self._shown = shown
-        listed = shown.listed()
-        others = [path for path in self._places.made.iterdir() if path != folder and path.name[:1] != "."]
-        for number, path in enumerate(sorted(others, key=lambda one: one.stat().st_mtime, reverse=True)):
+        self._newest = BoardSnapshot(folder)
+        listed = self._newest.listed()
+        older = [path for path in self._paths.made.iterdir() if path != folder and path.name[:1] != "."]
+        for number, path in enumerate(sorted(older, key=lambda path: path.stat().st_mtime, reverse=True)):
             if number >= KEPT - 1 or not _is_within(path, listed):
                 remove_folder(path)
 
-    def _tell_left_out(self) -> None:
-        """Have the log name each release once that no board can show, so that who keeps the server may hide it."""
-        assert self._shown is not None
-        left_out = dict(self._shown.info("left_out"))
-        for release in sorted(left_out.keys() - self._named):
-            LOG.warning("a release is on no board", extra={"release": release, "why": left_out[release]})
-        self._named = set(left_out)
+    def _log_left_out(self) -> None:
+        """Log each release that the board leaves out, once, so that an administrator can hide it."""
+        assert self._newest is not None
+        reasons = dict(self._newest.info("left_out"))
+        for release in sorted(reasons.keys() - self._logged):
+            LOG.warning("a release is on no board", extra={"release": release, "why": reasons[release]})
+        self._logged = set(reasons)
 
-    def _made(self) -> str:
-        """Have the worker make a board.
+    def _build(self) -> str:
+        """Have the worker build a board; return the board's name.
 
         Raises:
-            RunError: it could not, took too long, or ended.
+            RunError: the worker failed, took too long, or ended.
         """
-        process, pipe = self._worker = self._worker or self._begun()
+        process, pipe = self._worker = self._worker or self._start_worker()
         pipe.send("make")
         end = time.monotonic() + MOST_SECONDS
         while not self._stopping.is_set() and time.monotonic() < end:
             try:
                 if pipe.poll(POLL_SECONDS):
-                    done, said = pipe.recv()
-                    if not done:
-                        raise RunError(said)
-                    return str(said)
+                    is_built, name_or_error = pipe.recv()
+                    if not is_built:
+                        raise RunError(name_or_error)
+                    return str(name_or_error)
             except (EOFError, OSError) as error:
                 process.join(5)
-                raise RunError(f"the process that makes the board ended with {process.exitcode}") from error
-        raise RunError("the board takes too long to make, or the server ends")
+                raise RunError(f"the process that builds the board ended with {process.exitcode}") from error
+        raise RunError("building the board takes too long, or the server is stopping")
 
-    def _begun(self) -> tuple[BaseProcess, Connection]:
-        here, there = context().Pipe()
-        process = start_process(BOUNDS, work, self._settings, there)
-        there.close()
-        return process, here
+    def _start_worker(self) -> tuple[BaseProcess, Connection]:
+        server_end, worker_end = context().Pipe()
+        process = start_process(BOUNDS, work, self._settings, worker_end)
+        worker_end.close()
+        return process, server_end
 
-    def _end(self) -> None:
+    def _kill_worker(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker[1].close()
@@ -149,7 +150,7 @@ class Boards:
 
 
 def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
-    """Whether all that an older board tells of may still be told."""
+    """Return whether all releases of an older board are still public and not yanked since."""
     try:
         return BoardSnapshot(folder).listed() <= listed
     except (RunError, OSError, ValueError, sqlite3.Error):
@@ -157,7 +158,7 @@ def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
 
 
 def work(settings: Settings, pipe: Connection) -> None:
-    """Make boards as long as somebody asks for them; in a process of its own."""
+    """Build a board for each message in the pipe, until it is closed. Runs in the worker process."""
     from runner.server.boards.worker import BoardWorker, made
 
     worker = BoardWorker(settings)
@@ -168,5 +169,5 @@ def work(settings: Settings, pipe: Connection) -> None:
             return
         try:
             pipe.send((True, made(worker, BoardPaths.of(settings))))
-        except Exception as error:  # noqa: BLE001 - whoever asked is told
+        except Exception as error:  # noqa: BLE001 - sent to the server, which logs it
             pipe.send((False, f"{type(error).__name__}: {error}"))

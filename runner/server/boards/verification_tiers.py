@@ -34,12 +34,12 @@ from runner.version import __version__
 SELF_REPORTED, RECOMPUTED, REPRODUCED = "self-reported", "recomputed", "reproduced"
 
 MEANINGS = {
-    SELF_REPORTED: "Its numbers are what its publisher says; this server has not computed them again.",
-    RECOMPUTED: "This server has computed its numbers again from its journal. That the games were played is its "
-    "publisher's word.",
-    REPRODUCED: "Others, who share no account or organisation with its publisher, have published a run of the same "
-    "game on the same rows: this server has computed its numbers, too, its answers are others, and its accuracy "
-    "differs by no more than nip-run reproduce takes as the same. That a model gave those answers is their word.",
+    SELF_REPORTED: "The publisher reports these numbers; this server has not recomputed them.",
+    RECOMPUTED: "This server has recomputed the numbers from the run's journal. Only the publisher vouches that the "
+    "games were played.",
+    REPRODUCED: "Others, who share no account or organisation with the publisher, have published a run of the same "
+    "game on the same rows. This server has recomputed its numbers, too, its answers are different ones, and its "
+    "accuracy is the same within the margin of nip-run reproduce. Only they vouch that a model gave those answers.",
 }
 
 
@@ -50,26 +50,26 @@ class Reproduction:
     release: str
     owner: str
     outcome: str
-    """`reproduced`, `drifted`, `undecided`; of no weight: `own` publisher's, `copy` of answers, `other` game."""
+    """`reproduced`, `drifted`, `undecided`; not counted: `own` (same publisher), `copy` (answers), `other` (game)."""
     said: str
     by: int = 0
-    """The account that published it."""
+    """Row id of the account that published it."""
 
     def to_json(self) -> dict[str, str]:
-        """Return the fields without the account's number, which is not public."""
+        """Return the fields except the account's id, which is not public."""
         return {"release": self.release, "owner": self.owner, "outcome": self.outcome, "said": self.said}
 
 
 @dataclass(frozen=True)
 class Vouched:
-    """What the server knows of a run beyond the run's own claims."""
+    """The server's own findings about a run."""
 
     tier: str
     reproductions: tuple[Reproduction, ...]
     owner_runs: int
-    """The runs that its owner has published on its task: the best of many is not a fair sample."""
+    """Number of runs that the owner has published on the task: the best of many is not a fair sample."""
     by: int = 0
-    """The others that have reproduced it and share no account or organisation with each other."""
+    """Number of others who reproduced it and share no account or organisation with each other."""
 
     @property
     def words(self) -> str:
@@ -80,24 +80,24 @@ def vouched(database: Database, registry: PublicRegistry, cache: BoardCache, rea
     """Return the tier of each public run whose facts can be read, by the hash of its release."""
     with database.reading() as connection:
         checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
-    # The facts of other releases have types that cannot be relied on.
+    # Without a session, the types of a release's facts are unchecked.
     entries = [entry for entry in read.releases if entry.sha256 in read.sessions]
-    counted = Counter(_tried(entry, read) for entry in entries)
-    again = _reproductions(database, registry, cache, read)
-    groups = _groups(database) if again else {}
-    found = {}
+    runs_on_task = Counter(_owner_and_task(entry, read) for entry in entries)
+    reproductions = _reproductions(database, registry, cache, read)
+    groups = _groups(database) if reproductions else {}
+    verified = {}
     for entry in entries:
         tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
-        plays = tuple(again.get(entry.sha256, ()))
-        by = (
-            _count_independent([one for one in plays if one.outcome == REPRODUCED], groups) if tier == RECOMPUTED else 0
-        )
-        found[entry.sha256] = Vouched(REPRODUCED if by else tier, plays, counted[_tried(entry, read)], by)
-    return found
+        plays = tuple(reproductions.get(entry.sha256, ()))
+        successes = [play for play in plays if play.outcome == REPRODUCED]
+        by = _count_independent(successes, groups) if tier == RECOMPUTED else 0
+        owner_runs = runs_on_task[_owner_and_task(entry, read)]
+        verified[entry.sha256] = Vouched(REPRODUCED if by else tier, plays, owner_runs, by)
+    return verified
 
 
-def _tried(entry: ReleaseEntry, read: Read) -> tuple[Any, ...]:
-    """Return the owner and task of a release; every version counts, yanked ones too."""
+def _owner_and_task(entry: ReleaseEntry, read: Read) -> tuple[Any, ...]:
+    """Return the owner and task of a release, to count all its versions, yanked ones too."""
     facts = read.releases[entry].facts
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
 
@@ -107,7 +107,7 @@ def _reproductions(
 ) -> dict[str, list[Reproduction]]:
     """Return the reproductions of each release, without yanked ones."""
     originals = {entry.sha256: entry for entry in read.releases if entry.sha256 in read.sessions}
-    found: dict[str, list[Reproduction]] = defaultdict(list)
+    reproductions: dict[str, list[Reproduction]] = defaultdict(list)
     groups: dict[int, set[int]] | None = None
     for entry in read.releases:
         session = read.sessions.get(entry.sha256)
@@ -118,52 +118,61 @@ def _reproductions(
             continue
         original = originals[link.sha256]
         groups = _groups(database) if groups is None else groups
-        if _related(registry, original, entry, groups):
-            outcome, said = "own", "by its own publisher, or by an account of the same organisation"
+        if _is_related(registry, original, entry, groups):
+            outcome, reason = "own", "by its own publisher, or by an account of the same organisation"
         elif _is_copy(read.releases[original], read.releases[entry]):
-            outcome, said = "copy", "it has the same answers, so nothing was played again"
+            outcome, reason = "copy", "it has the same answers, so no game was played again"
         else:
-            outcome, said = _outcome(
+            outcome, reason = _outcome(
                 registry, cache, (original, read.releases[original]), (entry, read.releases[entry])
             )
-        by = registry.listed[entry.reference].publisher
-        found[original.sha256].append(Reproduction(str(entry.reference), entry.reference.owner, outcome, said, by))
-    return found
+        reproductions[original.sha256].append(
+            Reproduction(
+                str(entry.reference),
+                entry.reference.owner,
+                outcome,
+                reason,
+                by=registry.listed[entry.reference].publisher,
+            )
+        )
+    return reproductions
 
 
 def _groups(database: Database) -> dict[int, set[int]]:
-    """Return the ids of each account and its organisations, by account."""
+    """Return for each account the ids of itself and of its organisations."""
     with database.reading() as connection:
-        found = {row.id: {row.id} for row in connection.execute(select(accounts.c.id))}
+        groups = {row.id: {row.id} for row in connection.execute(select(accounts.c.id))}
         for row in connection.execute(select(members)):
-            found[row.account_id].add(row.organisation_id)
-    return found
+            groups[row.account_id].add(row.organisation_id)
+    return groups
 
 
 def _count_independent(plays: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
     """Return the number of reproductions that share no account, owner or organisation with each other."""
-    heads: list[tuple[set[int], set[str]]] = []
-    for one in plays:
-        who, owners = set(groups.get(one.by, {one.by})), {one.owner}
-        apart = []
-        for known, named in heads:
-            if known & who or named & owners:
-                who, owners = who | known, owners | named
+    clusters: list[tuple[set[int], set[str]]] = []
+    for play in plays:
+        account_ids, owners = set(groups.get(play.by, {play.by})), {play.owner}
+        unrelated = []
+        for cluster_ids, cluster_owners in clusters:
+            if cluster_ids & account_ids or cluster_owners & owners:
+                account_ids, owners = account_ids | cluster_ids, owners | cluster_owners
             else:
-                apart.append((known, named))
-        heads = [*apart, (who, owners)]
-    return len(heads)
+                unrelated.append((cluster_ids, cluster_owners))
+        clusters = [*unrelated, (account_ids, owners)]
+    return len(clusters)
 
 
-def _related(registry: PublicRegistry, one: ReleaseEntry, other: ReleaseEntry, groups: Mapping[int, set[int]]) -> bool:
-    if one.reference.owner == other.reference.owner:
+def _is_related(
+    registry: PublicRegistry, original: ReleaseEntry, again: ReleaseEntry, groups: Mapping[int, set[int]]
+) -> bool:
+    if original.reference.owner == again.reference.owner:
         return True
-    first, second = (registry.listed[entry.reference].publisher for entry in (one, other))
+    first, second = (registry.listed[entry.reference].publisher for entry in (original, again))
     return bool(groups[first] & groups[second])
 
 
 def _is_copy(original: Release, again: Release) -> bool:
-    """Return whether a run is a copy of another one: a new play has other times and other rollouts."""
+    """Return whether a run is a copy of another one, with the same rollouts or the same id and times."""
     files = [release.file(DATA + ROLLOUTS_FILE) for release in (original, again)]
     hashes = {None if file is None else file.sha256 for file in files}
     same = all(original.facts.get(name) == again.facts.get(name) for name in ("run_id", "started_at", "finished_at"))
@@ -176,45 +185,48 @@ def _outcome(
     original: tuple[ReleaseEntry, Release],
     again: tuple[ReleaseEntry, Release],
 ) -> tuple[str, str]:
-    """Return the outcome of `nip-run reproduce --fresh` for two plays of one game; cached, since neither changes."""
+    """Compare a run with the original like `nip-run reproduce --fresh`; return the outcome and its reason.
+
+    The outcome is cached, since releases do not change.
+    """
     hashes = [original[0].sha256, again[0].sha256]
-    base, other = (RunFolder(cache.path / "kept" / sha256) for sha256 in hashes)
-    if not (base.manifest_path.is_file() and other.manifest_path.is_file()):
+    base, reproduction = (RunFolder(cache.path / "kept" / sha256) for sha256 in hashes)
+    if not (base.manifest_path.is_file() and reproduction.manifest_path.is_file()):
         return "undecided", "it has no numbers to compare"
-    place = cache.path / "compared" / f"{tagged_hash('compared', [*hashes, _RULE, __version__])}.json"
-    if place.is_file():
-        said = read_json(place)
-        return str(said["outcome"]), str(said["said"])
+    cache_file = cache.path / "compared" / f"{tagged_hash('compared', [*hashes, _RULE_VERSION, __version__])}.json"
+    if cache_file.is_file():
+        cached = read_json(cache_file)
+        return str(cached["outcome"]), str(cached["said"])
     try:
-        outcome, words = _compared(registry, cache, original, again)
+        outcome, reason = _compare(registry, cache, original, again)
     except (NipRunError, OSError) as error:
-        outcome, words = "undecided", f"cannot be compared: {in_words(error)}"
+        outcome, reason = "undecided", f"cannot be compared: {in_words(error)}"
         if isinstance(error, OSError) or is_passing(error, cache.path):
-            return outcome, words  # the next board looks again
-    make_folders(place.parent)
-    atomic_write(place, orjson.dumps({"outcome": outcome, "said": words}))
-    return outcome, words
+            return outcome, reason  # the next board tries again
+    make_folders(cache_file.parent)
+    atomic_write(cache_file, orjson.dumps({"outcome": outcome, "said": reason}))
+    return outcome, reason
 
 
-_RULE = 2
-"""The version of this rule; outcomes of earlier versions are computed again."""
+_RULE_VERSION = 2
+"""Version of the rule in `_compare`, part of the cache key: outcomes of earlier versions are computed again."""
 
 
-def _compared(
+def _compare(
     registry: PublicRegistry,
     cache: BoardCache,
     original: tuple[ReleaseEntry, Release],
     again: tuple[ReleaseEntry, Release],
 ) -> tuple[str, str]:
-    base, other = (RunFolder(cache.path / "kept" / entry.sha256) for entry, _ in (original, again))
-    first, second = base.manifest(), other.manifest()
+    base, reproduction = (RunFolder(cache.path / "kept" / entry.sha256) for entry, _ in (original, again))
+    first, second = base.manifest(), reproduction.manifest()
     if (first.game_sha256, first.dataset_sha256) != (second.game_sha256, second.dataset_sha256):
-        return "other", "it plays other rules, prompts or models, or on other rows"
+        return "other", "its rules, prompts, models or rows are different"
     common = alike(registry, original, again, cache.path / "compared")
     if common.named or (common.is_enough and common.is_copy):
         return "copy", f"{common}: it may be a copy"
-    pair = compare_systems([[base.path], [other.path]], Results(cache.path)).pairs[0]
-    outcome, words = outcome_of(pair, {row["agent"] for row in first.agents})
+    pair = compare_systems([[base.path], [reproduction.path]], Results(cache.path)).pairs[0]
+    outcome, reason = outcome_of(pair, {row["agent"] for row in first.agents})
     if outcome == REPRODUCED and not common.is_enough:
-        return "undecided", f"{words}; but {common}"
-    return outcome, f"{words}; {common}"
+        return "undecided", f"{reason}; but {common}"
+    return outcome, f"{reason}; {common}"

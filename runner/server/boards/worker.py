@@ -1,4 +1,4 @@
-"""What the process does that makes boards: read what is new of the public releases, and write a board of all."""
+"""Building of boards, in a worker process: read new public releases, write a board of all of them."""
 
 from __future__ import annotations
 
@@ -32,125 +32,126 @@ T = TypeVar("T")
 
 
 class BoardWorker:
-    """Makes one board after another; what it has read it remembers."""
+    """Builder of boards, with a cache in memory for the next board."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database, self._blobs = Database(settings.database_url), blobs_of(settings)
-        self._places = BoardPaths.of(settings)
-        self._kept = Remembering.at(self._places.cache)
+        self._paths = BoardPaths.of(settings)
+        self._cache = Remembering.at(self._paths.cache)
         self._harmful: dict[str, str] = {}
-        """By the hashes of releases with which no board can be made, what comes of trying."""
+        """Messages about releases that make building a board fail, by hash."""
 
     def write(self, folder: Path) -> None:
-        """Write the board as it is now.
+        """Write a board of all public releases, leaving out those that make building it fail.
 
         Raises:
-            NipRunError, OSError: it cannot be made.
+            NipRunError, OSError: the board cannot be built.
         """
         registry = PublicRegistry(self._database, self._blobs, self._settings.address, self._settings.limits)
         try:
             self._write(registry, self._good(registry), folder)
         except Exception as error:
-            if _is_the_servers(error):
+            if _is_caused_by_server(error):
                 raise
             self._find_harmful(registry, folder, error)
-            self._write(registry, self._good(registry), _emptied(folder))
-        self._kept.forget_all_but({entry.sha256 for entry in registry.entries()})
+            self._write(registry, self._good(registry), _empty_folder(folder))
+        self._cache.forget_all_but({entry.sha256 for entry in registry.entries()})
 
     def _good(self, registry: PublicRegistry) -> list[ReleaseEntry]:
         return [entry for entry in registry.entries() if entry.sha256 not in self._harmful]
 
     def _write(self, registry: PublicRegistry, entries: Sequence[ReleaseEntry], folder: Path) -> None:
-        """Write a board of some releases."""
-        some = registry.only(entries)
-        read = read_board(some, self._kept)
-        others = {}
+        """Write a board of these releases."""
+        subset = registry.only(entries)
+        read = read_board(subset, self._cache)
+        components = {}
         for entry in entries:
             if entry.reference.kind in (Kind.RUN, Kind.MODEL):
                 continue
             try:
-                others[entry] = self._kept.release(some, entry)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
+                components[entry] = self._cache.release(subset, entry)
+            except Exception as error:  # noqa: BLE001 - a bad release must not prevent the board
                 read.board.left_out.append((str(entry.reference), in_words(error)))
         for entry in registry.entries():
             if entry.sha256 in self._harmful:
                 read.board.left_out.append((str(entry.reference), self._harmful[entry.sha256]))
-        write_folder(Facts(some, read, others, vouched(self._database, some, self._kept, read)), folder)
+        write_folder(Facts(subset, read, components, vouched(self._database, subset, self._cache, read)), folder)
 
     def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
-        """Note the releases with which no board can be made; those of the newest board are looked at last.
+        """Find the releases that make building a board fail, by bisection, and remember them.
+
+        Releases of the newest board are good unless a board of them alone fails, too.
 
         Raises:
-            Exception: `error`, where none can be made of no release either, so that it is no release's.
+            Exception: `error`, if even a board without releases fails.
         """
 
         def works(entries: Sequence[ReleaseEntry]) -> bool:
             try:
-                self._write(registry, entries, _emptied(folder))
-            except Exception as wrong:
-                if _is_the_servers(wrong):
+                self._write(registry, entries, _empty_folder(folder))
+            except Exception as failure:
+                if _is_caused_by_server(failure):
                     raise
                 return False
             return True
 
         if not works([]):
             raise error
-        known = self._shown()
-        good = sorted(self._good(registry), key=lambda entry: str(entry.reference) not in known)
-        shown = sum(str(entry.reference) in known for entry in good)
-        if works(good[:shown]):
-            found = culprits(good[shown:], lambda some: works([*good[:shown], *some]))
+        newest = self._releases_of_newest_board()
+        suspects = sorted(self._good(registry), key=lambda entry: str(entry.reference) not in newest)
+        count = sum(str(entry.reference) in newest for entry in suspects)
+        if works(suspects[:count]):
+            harmful = culprits(suspects[count:], lambda some: works([*suspects[:count], *some]))
         else:
-            found = culprits(good, works)
-        for entry in found:
-            self._harmful[entry.sha256] = f"no board can be made with it: {in_words(error)}"
+            harmful = culprits(suspects, works)
+        for entry in harmful:
+            self._harmful[entry.sha256] = f"the board cannot be built with it: {in_words(error)}"
 
-    def _shown(self) -> set[str]:
-        """The releases of the newest board."""
+    def _releases_of_newest_board(self) -> set[str]:
         with suppress(RunError, OSError, ValueError):
-            name = str(read_json(self._places.current)["name"])
-            return {reference for reference, _ in BoardSnapshot(self._places.made / name).listed()}
+            name = str(read_json(self._paths.current)["name"])
+            return {reference for reference, _ in BoardSnapshot(self._paths.made / name).listed()}
         return set()
 
 
-def _is_the_servers(error: Exception) -> bool:
+def _is_caused_by_server(error: Exception) -> bool:
     return isinstance(error, SQLAlchemyError) or is_server_fault(error) or lacks_memory(error)
 
 
-def culprits(found: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Some of `found` without which all others work together."""
-    if not found or works(found):
+def culprits(items: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Return items to leave out so that the others work together, found by bisection."""
+    if not items or works(items):
         return []
-    if len(found) == 1:
-        return list(found)
-    half = len(found) // 2
-    first = culprits(found[:half], works)
-    good = [one for one in found[:half] if one not in first]
-    return first + culprits(found[half:], lambda more: works([*good, *more]))
+    if len(items) == 1:
+        return list(items)
+    half = len(items) // 2
+    first = culprits(items[:half], works)
+    good = [item for item in items[:half] if item not in first]
+    return first + culprits(items[half:], lambda more: works([*good, *more]))
 
 
-def _emptied(folder: Path) -> Path:
+def _empty_folder(folder: Path) -> Path:
     remove_folder(folder)
     make_folders(folder)
     return folder
 
 
-def made(worker: BoardWorker, places: BoardPaths) -> str:
-    """The name of a new board, which is whole, and the newest from now on."""
-    make_folders(places.made)
-    name = secrets.token_hex(8)  # no number: each private release would raise it
-    beside = places.made / f".{name}"
-    make_folders(beside)
+def made(worker: BoardWorker, paths: BoardPaths) -> str:
+    """Build a board, make it the current one and return its name."""
+    make_folders(paths.made)
+    name = secrets.token_hex(8)  # not the revision, which would reveal the number of private releases
+    temporary = paths.made / f".{name}"
+    make_folders(temporary)
     try:
-        worker.write(beside)
-        for path in beside.iterdir():
+        worker.write(temporary)
+        for path in temporary.iterdir():
             with open_to_read(path) as file:
                 os.fsync(file.fileno())
-        beside.rename(places.made / name)
+        temporary.rename(paths.made / name)
     except BaseException:
-        remove_folder(beside)
+        remove_folder(temporary)
         raise
-    fsync_dir(places.made)
-    atomic_write(places.current, f'{{"name": "{name}"}}\n')
+    fsync_dir(paths.made)
+    atomic_write(paths.current, f'{{"name": "{name}"}}\n')
     return name

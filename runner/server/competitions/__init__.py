@@ -1,1 +1,1 @@
-"""Benchmarks whose labels stay with their owner."""
+"""Competitions: benchmarks whose labels only the owner and the server have."""

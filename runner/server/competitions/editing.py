@@ -1,7 +1,7 @@
-"""What may change of a competition once it is there: its title, limit, a later closing, its labels; and its end.
+"""Changes of an existing competition: its title, its daily limit, a later closing time, its labels, its withdrawal.
 
-Whoever takes part relies on the rest: the rows, which of them are held out, and no earlier closing than was said.
-Each change is an act that is written down, by its owner or by who keeps the server.
+Nothing else may change, because participants rely on it: the rows, which of them are held out, and that it does not
+close earlier than announced. Each change by the owner or by an administrator is recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runner.server.visible_tree import seen_by
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be otherwise; None: as it is."""
+    """New values for a competition; None leaves a value as it is."""
 
     title: str | None = None
     day_limit: int | None = None
@@ -38,87 +38,93 @@ class Changes:
 
 
 def owned(connection: Connection, viewer: Viewer | None, owner: str, name: str) -> RowMapping:
-    """A competition that the viewer may change; None: who keeps the server.
+    """Return a competition that the viewer may change; no viewer means the server's administrator.
 
     Raises:
-        NotPublished: there is none that the viewer may know of.
-        PermissionError: it is another's.
+        NotPublished: the viewer sees no such competition.
+        PermissionError: the viewer is not an owner.
         UsageError: it was withdrawn.
     """
     query = select(competitions).where(competitions.c.owner == owner, competitions.c.name == name)
     if viewer is not None:
         query = query.join(releases, releases.c.id == competitions.c.release_id).where(seen_by(viewer))
-    one = connection.execute(query.with_for_update(of=competitions)).mappings().one_or_none()
-    if one is None:
+    competition = connection.execute(query.with_for_update(of=competitions)).mappings().one_or_none()
+    if competition is None:
         raise NotPublished(f"there is no competition {owner}/{name} here")
     if viewer is not None and not owns(connection, viewer, owner):
-        raise PermissionError(f"only an owner of {owner} changes its competitions")
-    if one["withdrawn"] is not None:
-        raise UsageError(f"{owner}/{name} was withdrawn at {shown_time(one['withdrawn'])}")
-    return one
+        raise PermissionError(f"only an owner of {owner} can change its competitions")
+    if competition["withdrawn"] is not None:
+        raise UsageError(f"{owner}/{name} was withdrawn at {shown_time(competition['withdrawn'])}")
+    return competition
 
 
-def change(connection: Connection, one: RowMapping, changes: Changes, now: float, *, by: str, why: str) -> None:
-    """Change what a competition says of itself, from now on.
+def change(connection: Connection, competition: RowMapping, changes: Changes, now: float, *, by: str, why: str) -> None:
+    """Change the title, the daily limit or the closing time of a competition, and record it.
 
     Raises:
-        UsageError: it would close earlier than was said, or again.
+        UsageError: the new closing time is earlier than announced, or the competition has closed.
     """
-    values = {name: value for name, value in vars(changes).items() if value is not None and value != one[name]}
+    values = {name: value for name, value in vars(changes).items() if value is not None and value != competition[name]}
     if "closes" in values:
-        if now >= one["closes"]:
-            raise UsageError(f"it closed at {shown_time(one['closes'])}, and scores of the held-out part are told")
-        if values["closes"] < one["closes"]:
-            raise UsageError(f"it closes at {shown_time(one['closes'])}, as was said, and no earlier")
+        if now >= competition["closes"]:
+            raise UsageError(
+                f"it closed at {shown_time(competition['closes'])}, and held-out scores are public; it cannot reopen"
+            )
+        if values["closes"] < competition["closes"]:
+            raise UsageError(
+                f"it was announced to close at {shown_time(competition['closes'])}; give that time or a later one"
+            )
         check_closing(values["closes"], now)
     if not values:
         return
-    connection.execute(update(competitions).where(competitions.c.id == one["id"]).values(**values))
-    shown = {**values, "closes": shown_time(values["closes"])} if "closes" in values else values
-    said = ", ".join(f"{name}={value}" for name, value in shown.items())
-    note_act(connection, now, "change-competition", f"{one['owner']}/{one['name']} {said}", by=by, why=why)
+    connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
+    readable = {**values, "closes": shown_time(values["closes"])} if "closes" in values else values
+    summary = ", ".join(f"{name}={value}" for name, value in readable.items())
+    note_act(
+        connection, now, "change-competition", f"{competition['owner']}/{competition['name']} {summary}", by=by, why=why
+    )
 
 
 def relabel(
-    connection: Connection, one: RowMapping, labels: Mapping[str, int], now: float, *, by: str, why: str
+    connection: Connection, competition: RowMapping, labels: Mapping[str, int], now: float, *, by: str, why: str
 ) -> int:
-    """Replace the labels of some rows, and have every submission be scored again; how many labels are others now.
+    """Replace the labels of some rows and queue every submission for scoring; return the number of changed labels.
 
     Raises:
-        UsageError: a label is of no row.
+        UsageError: a label belongs to no row.
     """
-    of = competition_labels.c.competition_id == one["id"]
-    query = select(competition_labels).where(of)
-    there = {row.datapoint_id: row.label for row in connection.execute(query)}
-    check_labels(there.keys() | labels.keys(), there.keys())
-    others = {id_: label for id_, label in labels.items() if there[id_] != label}
-    if not others:
+    of_competition = competition_labels.c.competition_id == competition["id"]
+    query = select(competition_labels).where(of_competition)
+    before = {label_row.datapoint_id: label_row.label for label_row in connection.execute(query)}
+    check_labels(before.keys() | labels.keys(), before.keys())
+    changed = {id_: label for id_, label in labels.items() if before[id_] != label}
+    if not changed:
         return 0
-    for id_, label in others.items():
-        mine = of, competition_labels.c.datapoint_id == id_
-        connection.execute(update(competition_labels).where(*mine).values(label=label))
-    connection.execute(update(competitions).where(competitions.c.id == one["id"]).values(relabelled=now))
-    again = submissions.c.competition_id == one["id"], submissions.c.state == SCORED
-    connection.execute(update(submissions).where(*again).values(state=WAITING, score=None, scored=None))
-    named = f"{one['owner']}/{one['name']}: {len(others)} of {len(there)}"
-    note_act(connection, now, "relabel-competition", named, by=by, why=why)
-    return len(others)
+    for id_, label in changed.items():
+        label_row = of_competition, competition_labels.c.datapoint_id == id_
+        connection.execute(update(competition_labels).where(*label_row).values(label=label))
+    connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(relabelled=now))
+    scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
+    connection.execute(update(submissions).where(*scored).values(state=WAITING, score=None, scored=None))
+    summary = f"{competition['owner']}/{competition['name']}: {len(changed)} of {len(before)}"
+    note_act(connection, now, "relabel-competition", summary, by=by, why=why)
+    return len(changed)
 
 
-def withdraw(connection: Connection, one: RowMapping, now: float, *, by: str, why: str) -> bool:
-    """End a competition: it has no scores and no labels any more. One that nobody has submitted to is gone as a whole.
+def withdraw(connection: Connection, competition: RowMapping, now: float, *, by: str, why: str) -> bool:
+    """Withdraw a competition: delete its labels and scores, and the competition itself if it has no submissions.
 
-    Returns whether it is gone; else its name stays taken, and its page says why it was withdrawn.
+    Return whether the competition was deleted; otherwise its name stays taken and its page shows the reason.
     """
-    note_act(connection, now, "withdraw-competition", f"{one['owner']}/{one['name']}", by=by, why=why)
-    connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == one["id"]))
-    of = submissions.c.competition_id == one["id"]
-    if not connection.execute(select(func.count()).select_from(submissions).where(of)).scalar_one():
-        connection.execute(delete(competitions).where(competitions.c.id == one["id"]))
+    note_act(connection, now, "withdraw-competition", f"{competition['owner']}/{competition['name']}", by=by, why=why)
+    connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))
+    of_competition = submissions.c.competition_id == competition["id"]
+    if not connection.execute(select(func.count()).select_from(submissions).where(of_competition)).scalar_one():
+        connection.execute(delete(competitions).where(competitions.c.id == competition["id"]))
         return True
     values: dict[str, Any] = {"withdrawn": now, "why": why}
-    connection.execute(update(competitions).where(competitions.c.id == one["id"]).values(**values))
-    said = f"the competition was withdrawn at {shown_time(now)}: {why}"
-    taken = of, submissions.c.state != REFUSED
-    connection.execute(update(submissions).where(*taken).values(state=REFUSED, why=said, score=None, scored=None))
+    connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
+    reason = f"the competition was withdrawn at {shown_time(now)}: {why}"
+    accepted = of_competition, submissions.c.state != REFUSED
+    connection.execute(update(submissions).where(*accepted).values(state=REFUSED, why=reason, score=None, scored=None))
     return False

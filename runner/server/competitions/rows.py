@@ -1,4 +1,4 @@
-"""The rows that a competition is about, and whether a run was played on just these, by the hashes of its datapoints."""
+"""Hashes of the rows of competitions and runs: a run belongs to a competition if both have the same rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MAX_LINE = 64 << 20
 
 
 def competition_rows(hashes: Iterable[str]) -> str:
-    """The hash of datapoints without labels, by the hash of each, in any order."""
+    """Hash a set of datapoints without labels, given their hashes in any order."""
     return tagged_hash("competition_rows", sorted(hashes))
 
 
 def rows_of_run(tree: Transport, folder: str) -> str | None:
-    """`competition_rows` of the datapoints that a published run was played on.
+    """Return `competition_rows` of the datapoints of a published run.
 
-    None of one that has labels, or whose rows are not in its release: nobody could see what it was played on. What the
-    file says was checked before: it is what the run's journal was played with.
+    Return None if the rows have labels or are not part of the release. The upload's check has verified that the file
+    has the rows that the journal was played on.
     """
     path = f"{folder}/{ROWS}"
     if not any(file.path == path for file in tree.stored(path)):

@@ -1,9 +1,9 @@
-"""A submission's verdicts into its scores, by the labels that the server alone has; and what is told of a score.
+"""Scores of a submission, computed with the server's secret labels, and the part of a score that is published.
 
-What is told of a part is one number, its accuracy, rounded to a step of two rows or more, so that an answer says at
-most as much as the steps between 0 and 1 can. Its interval follows from that number, and from how many groups of rows
-there are, which all know: the ends of an exact one would move where the number stays. Other metrics may depend on few
-rows, such as the precision of who accepts one, and several together tell more than each.
+For each part, only the accuracy is published, rounded to a step of at least two rows, to limit how much an answer
+reveals about the labels. The interval is computed from the rounded accuracy and the number of groups of rows, which
+everybody knows: the ends of the exact interval would reveal more. Other metrics are not published: they may depend on
+few rows, such as the precision of a verifier that accepts once, and several together reveal more than each.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ FEWEST_ROWS = 2
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
-def scored(settings: Settings, place: Path, submission: int) -> dict[str, Any]:
-    """The metrics of a submission on each part in full, or why it is refused; in a process of its own."""
+def scored(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
+    """Return all metrics of a submission on each part, or the reason for refusing it. Runs in an isolated process."""
     database = Database(settings.database_url)
     with database.reading() as connection:
         row = connection.execute(
@@ -52,43 +52,42 @@ def scored(settings: Settings, place: Path, submission: int) -> dict[str, Any]:
             .join(releases, releases.c.id == submissions.c.release_id)
             .where(submissions.c.id == submission)
         ).one()
-        found = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
-        labels = {one.datapoint_id: (one.label, one.is_held) for one in connection.execute(found)}
+        query = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
+        labels = {label.datapoint_id: (label.label, label.is_held) for label in connection.execute(query)}
     if not labels:
         return {"refused": "its competition was withdrawn"}
     viewer = Viewer(owners=frozenset((row.owner,)))
     registry = Registry(ServerTree(database, blobs_of(settings), viewer), settings.limits)
-    got = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), place / "got")
-    folder = got.run
+    folder = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), work_folder / "got").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()
     parts = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}
-    plays: Counter[str] = Counter()
-    copied: Counter[str] = Counter()
+    game_counts: Counter[str] = Counter()
+    origin_counts: Counter[str] = Counter()
     with closing(Reconstructor(folder, plan)) as journal:
         for rollout in journal.rollouts():
             if rollout.outcome == Outcome.TRANSPORT_FAILED:
-                return {"refused": "games of it were lost in transport; all rows are scored, or none"}
-            plays[rollout.job.datapoint.id] += 1
+                return {
+                    "refused": "games failed in transport, so rows are missing; resume the run and publish it again"
+                }
+            game_counts[rollout.job.datapoint.id] += 1
             if (origin := rollout.verdict_origin(plan.spec.protocol.verifier_name)) is not None:
-                copied[origin] += 1
+                origin_counts[origin] += 1
             label, is_held = labels[rollout.job.datapoint.id]
             parts[is_held].add(_labelled(rollout, label, row.group_by))
-    if plays.keys() != labels.keys() or len(set(plays.values())) != 1:
-        return {
-            "refused": "it has not played all rows, each as often as the others; all rows are scored alike, or none"
-        }
+    if game_counts.keys() != labels.keys() or len(set(game_counts.values())) != 1:
+        return {"refused": "it must play every row of the competition, and each row equally often"}
     held = sum(is_held for _, is_held in labels.values())
     return {
         OPEN_PART: _summary(parts[False], len(labels) - held),
         HELD_PART: _summary(parts[True], held) if held else None,
         "unranked": _unranked(plan, manifest),
-        "origins": {"verdicts": plays.total(), "journal": manifest.journal, "copied": dict(copied)},
+        "origins": {"verdicts": game_counts.total(), "journal": manifest.journal, "copied": dict(origin_counts)},
     }
 
 
 def _unranked(plan: Plan, manifest: Manifest) -> str | None:
-    """Return why a submission has no rank, whatever the others are."""
+    """Return why a submission does not rank, for reasons that are independent of other submissions."""
     if manifest.is_whole_replay:
         return str(Unranked.REPLAYED_ANSWERS)
     return fixed_verdicts(plan.spec.protocol.parameters.force_guess, verifiers_of(manifest))
@@ -101,17 +100,18 @@ def _labelled(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
 
 
 def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
-    # Owners have the labels. Of the other metrics the reward is one, which is not computed again.
+    # The owner of the competition, who has the labels, sees all of these metrics. Rewards are not among them, because
+    # they are not recomputed with the labels.
     summary, shown = metrics.summary(), metrics_shown(Show.COMPETITION)
-    kept = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in shown]
-    return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": kept}
+    selected = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in shown]
+    return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": selected}
 
 
-# What is told
+# Published scores
 
 
 def step_of(rows: int) -> float:
-    """The step that numbers over so many rows are rounded to."""
+    """Return the step for rounding proportions over this number of rows."""
     return next((step for step in _STEPS if step * rows >= FEWEST_ROWS - 1e-9), 1.0)
 
 
@@ -119,32 +119,32 @@ METHOD = "95%, Wilson over groups of rows, of all values that are rounded to thi
 
 
 def told(part: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of the metrics of a part."""
+    """Return the published score of a part: the rounded accuracy and its interval."""
     step = step_of(part["rows"])
-    metrics = [_told(row, step) for row in part["metrics"] if row["metric"] == RANKING_METRIC]
+    metrics = [_rounded(row, step) for row in part["metrics"] if row["metric"] == RANKING_METRIC]
     return {"rows": part["rows"], "rounded_to": step, "interval": METHOD, "metrics": metrics}
 
 
-def _told(row: Mapping[str, Any], step: float) -> dict[str, Any]:
-    """How many games and groups there are is of the rows, and of how often each is played, and of no label."""
+def _rounded(row: Mapping[str, Any], step: float) -> dict[str, Any]:
+    """Round a metric. The numbers of games and groups are exact, since they do not depend on labels."""
     value = None if row["value"] is None else round(round(row["value"] / step) * step, 6)
-    low, high = (None, None) if value is None else _around(value, step, row["clusters"])
+    low, high = (None, None) if value is None else _wilson_of_rounded(value, step, row["clusters"])
     return {
         "metric": row["metric"], "value": value, "ci_low": low, "ci_high": high, "n": row["n"],
         "clusters": row["clusters"],
     }  # fmt: skip
 
 
-def _around(value: float, step: float, groups: int) -> tuple[float | None, float | None]:
-    """Wilson's interval of a rounded share, from its lowest end to its highest; none of a single group."""
+def _wilson_of_rounded(value: float, step: float, groups: int) -> tuple[float | None, float | None]:
+    """Return the union of the Wilson intervals of all shares that round to `value`, or Nones for a single group."""
     if groups < 2:
         return None, None
     lowest, highest = max(0.0, value - step / 2), min(1.0, value + step / 2)
-    low, _ = wilson(lowest, _error(lowest, groups), groups, groups)
-    _, high = wilson(highest, _error(highest, groups), groups, groups)
+    low, _ = wilson(lowest, _standard_error(lowest, groups), groups, groups)
+    _, high = wilson(highest, _standard_error(highest, groups), groups, groups)
     return math.floor(low * 1e6) / 1e6, math.ceil(high * 1e6) / 1e6
 
 
-def _error(share: float, groups: int) -> float:
-    """Where each group is one draw."""
+def _standard_error(share: float, groups: int) -> float:
+    """Return the standard error of a share over independent groups."""
     return math.sqrt(share * (1 - share) / (groups - 1))

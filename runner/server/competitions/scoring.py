@@ -1,4 +1,4 @@
-"""Scores submissions, one after the other and accounts by turns, beside what a server answers."""
+"""A background thread of the server that scores submissions, one at a time and accounts in turn."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from runner.server.settings import Settings
 from runner.server.store.database import Database
 
 EACH_SECONDS = 5.0
-"""Between two looks at whether a command beside the server has left some to score."""
+"""Interval of the checks for submissions that another process, such as a command, has queued."""
 LOG = logging.getLogger("nip_run.server")
 AGAIN_SECONDS = 60.0
-"""After which one is scored again that the server itself could not score, as where its disk was full."""
+"""Delay before scoring is tried again after the server's own failure, such as a full disk."""
 
 
 class Scoring:
-    """Those that wait are in the database, so that a server that was killed goes on with them."""
+    """The queue of submissions to score. It is in the database, so a new server continues after one was killed."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
-        self._awake, self._ending = Event(), Event()
-        self._put_off: dict[int, float] = {}
-        """Of those that could not be scored, when each is tried again."""
+        self._wake_up, self._stopping = Event(), Event()
+        self._retry_at: dict[int, float] = {}
+        """The time of the next try for each submission that could not be scored."""
         self._turns: dict[int, int] = {}
-        """Of each account that has some waiting, its last turn."""
+        """The last turn of each account that has waiting submissions."""
 
     def start(self) -> None:
         clear(self._settings)
@@ -36,40 +36,43 @@ class Scoring:
         self.wake()
 
     def wake(self) -> None:
-        """Say that there may be some to score."""
-        self._awake.set()
+        """Check for waiting submissions now."""
+        self._wake_up.set()
 
     def _work(self) -> None:
-        while not self._ending.is_set():
-            self._awake.wait(EACH_SECONDS)
-            self._awake.clear()
-            if self._ending.is_set():
+        while not self._stopping.is_set():
+            self._wake_up.wait(EACH_SECONDS)
+            self._wake_up.clear()
+            if self._stopping.is_set():
                 return
             try:
                 self._score()
-            except Exception:  # they stay as they are, until it is awake again
+            except Exception:  # the submissions stay queued until the next check
                 LOG.exception("submissions could not be scored")
 
     def _score(self) -> None:
-        while not self._ending.is_set() and (submission := self.following(waiting(self._database))) is not None:
+        while not self._stopping.is_set() and (submission := self.following(waiting(self._database))) is not None:
             try:
                 score(self._settings, self._database, submission)
             except Exception:  # the next is scored all the same
                 LOG.exception("a submission could not be scored", extra={"submission": submission})
-                self._put_off[submission] = time.monotonic() + AGAIN_SECONDS
+                self._retry_at[submission] = time.monotonic() + AGAIN_SECONDS
 
-    def following(self, there: Mapping[int, int]) -> int | None:
-        """Of those that wait, the oldest one of the account whose turn is the longest ago."""
+    def following(self, accounts: Mapping[int, int]) -> int | None:
+        """Return the next submission: the oldest one of the account that has waited longest for a turn.
+
+        `accounts` has the account of each waiting submission.
+        """
         now = time.monotonic()
-        self._put_off = {one: until for one, until in self._put_off.items() if one in there}
-        self._turns = {account: turn for account, turn in self._turns.items() if account in there.values()}
-        ready = [one for one in there if self._put_off.get(one, 0.0) <= now]
+        self._retry_at = {submission: at for submission, at in self._retry_at.items() if submission in accounts}
+        self._turns = {account: turn for account, turn in self._turns.items() if account in accounts.values()}
+        ready = [submission for submission in accounts if self._retry_at.get(submission, 0.0) <= now]
         if not ready:
             return None
-        chosen = min(ready, key=lambda one: (self._turns.get(there[one], 0), one))
-        self._turns[there[chosen]] = 1 + max(self._turns.values(), default=0)
+        chosen = min(ready, key=lambda submission: (self._turns.get(accounts[submission], 0), submission))
+        self._turns[accounts[chosen]] = 1 + max(self._turns.values(), default=0)
         return chosen
 
     def close(self) -> None:
-        self._ending.set()
-        self._awake.set()
+        self._stopping.set()
+        self._wake_up.set()

@@ -1,7 +1,7 @@
-"""Competitions: rows that all may read, labels that the server alone has, and the runs that were submitted.
+"""Competitions: public rows, labels that only the server has, and submitted runs.
 
-A competition is of one release of a dataset without labels, and made by its owner. A run that is published, and was
-played on just these rows, is a submission: by what it was played on, and not by what it says of itself.
+The owner of a dataset release without labels creates a competition on it. Every published run that was played on
+exactly these rows is a submission, no matter which dataset the run names.
 """
 
 from __future__ import annotations
@@ -48,79 +48,79 @@ from runner.spec.datasets.settings import DatasetSettings
 DAY = 24 * 3600.0
 LONGEST = 3_653 * DAY
 WAITING, SCORED, REFUSED = "waiting", "scored", "refused"
-_SHOWN = 3
+_MAX_LISTED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompetitionRequest:
-    """A competition as its owner asks for it."""
+    """A competition to create."""
 
     dataset: str
     """`OWNER/NAME@VERSION`."""
     name: str
     title: str = ""
     labels: Mapping[str, int]
-    """Of every row, by its id."""
+    """The label of every row, by the row's id."""
     day_limit: int
-    """The most submissions of one owner, and of one account, in 24 hours."""
+    """Maximum submissions of one owner, and of one account, in 24 hours."""
     closes: float
     """Seconds since 1970."""
     held_out: Sequence[str] = ()
-    """Ids of rows whose score is told after closing."""
+    """Ids of rows whose score is shown only after closing."""
     held_share: float = 0.0
     """The share of rows to hold out, in whole groups, chosen at random (alternative to row ids)."""
     group_by: str | None = None
-    """The column whose values are clusters of the errors."""
+    """The column whose values are clusters in the interval."""
 
 
 def make(
     settings: Settings,
     database: Database,
     viewer: Viewer,
-    wanted: CompetitionRequest,
+    request: CompetitionRequest,
     now: float,
     *,
     lot: random.Random | None = None,
 ) -> str:
-    """Make a competition, and say what it is called. The lot is drawn where nobody can foresee it.
+    """Create a competition and return its name, OWNER/NAME. `lot` chooses held-out rows; by default unpredictably.
 
     Raises:
-        PermissionError: the dataset is another's.
+        PermissionError: the viewer is not an owner of the dataset.
         NotPublished: there is no such dataset.
-        TakenError: there is a competition of this name.
-        UsageError: what is asked for is none.
+        TakenError: a competition of this name exists.
+        UsageError: the request is invalid.
     """
-    reference = parse(wanted.dataset, Kind.DATASET)
+    reference = parse(request.dataset, Kind.DATASET)
     if not isinstance(reference, Reference) or not reference.version:
-        raise UsageError("a competition is of one release, OWNER/NAME@VERSION")
-    if wrong := wrong_word(wanted.name):
-        raise UsageError(wrong)
-    check_closing(wanted.closes, now)
+        raise UsageError("a competition needs one release of a dataset; write OWNER/NAME@VERSION")
+    if problem := wrong_word(request.name):
+        raise UsageError(problem)
+    check_closing(request.closes, now)
     with database.reading() as connection:
         release = _release(connection, viewer, reference)
         if not owns(connection, viewer, reference.owner):
-            raise PermissionError(f"only an owner of {reference.owner} makes competitions of its datasets")
-    rows = run_bounded_check(settings, _read_rows, str(reference), wanted.group_by)
-    held = _held_out(wanted, rows["groups"], lot or SystemRandom())
+            raise PermissionError(f"only an owner of {reference.owner} can create competitions on its datasets")
+    rows = run_bounded_check(settings, _read_rows, str(reference), request.group_by)
+    held = _held_out(request, rows["groups"], lot or SystemRandom())
     with database.writing() as connection:
-        _check_name(connection, reference.owner, wanted.name)
+        _check_name(connection, reference.owner, request.name)
         row = {
-            "owner": reference.owner, "name": wanted.name, "title": wanted.title, "release_id": release,
-            "rows_sha256": rows["sha256"], "group_by": wanted.group_by, "day_limit": wanted.day_limit,
-            "created": now, "closes": wanted.closes,
+            "owner": reference.owner, "name": request.name, "title": request.title, "release_id": release,
+            "rows_sha256": rows["sha256"], "group_by": request.group_by, "day_limit": request.day_limit,
+            "created": now, "closes": request.closes,
         }  # fmt: skip
-        made = connection.execute(insert(competitions).returning(competitions.c.id), row).scalar_one()
+        competition = connection.execute(insert(competitions).returning(competitions.c.id), row).scalar_one()
         labels = [
-            {"competition_id": made, "datapoint_id": id_, "label": label, "is_held": id_ in held}
-            for id_, label in wanted.labels.items()
+            {"competition_id": competition, "datapoint_id": id_, "label": label, "is_held": id_ in held}
+            for id_, label in request.labels.items()
         ]
         connection.execute(insert(competition_labels), labels)
         database.changed(connection)
-    return f"{reference.owner}/{wanted.name}"
+    return f"{reference.owner}/{request.name}"
 
 
 def check_closing(closes: float, now: float) -> None:
-    """Raises: UsageError: no competition closes then."""
+    """Raise UsageError if a closing time is in the past or more than ten years away."""
     if closes <= now:
         raise UsageError("the closing time has passed; give a later time")
     if closes > now + LONGEST:
@@ -128,20 +128,20 @@ def check_closing(closes: float, now: float) -> None:
 
 
 def _check_name(connection: Connection, owner: str, name: str) -> None:
-    there = select(competitions.c.id).where(competitions.c.owner == owner, competitions.c.name == name)
-    if connection.execute(there).scalar() is not None:
-        raise TakenError(f"there is a competition {owner}/{name}")
+    query = select(competitions.c.id).where(competitions.c.owner == owner, competitions.c.name == name)
+    if connection.execute(query).scalar() is not None:
+        raise TakenError(f"a competition {owner}/{name} exists; choose another name")
 
 
 def _release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
-    found = connection.execute(select(releases.c.id).where(is_release(reference), seen_by(viewer))).scalar()
-    if found is None:
+    release_id = connection.execute(select(releases.c.id).where(is_release(reference), seen_by(viewer))).scalar()
+    if release_id is None:
         raise NotPublished(f"there is no {reference} here")
-    return int(found)
+    return int(release_id)
 
 
 def owns(connection: Connection, viewer: Viewer, owner: str) -> bool:
-    """Whether who asks is the owner, or an owner of the organisation, with a token that may publish."""
+    """Return whether the viewer is this account, or an owner of this organisation, with a token that may publish."""
     if viewer.account_id is None or not viewer.publishes_as(owner):
         return False
     if viewer.account == owner:
@@ -154,127 +154,128 @@ def owns(connection: Connection, viewer: Viewer, owner: str) -> bool:
     return bool(connection.execute(query).scalar())
 
 
-def _read_rows(settings: Settings, place: Path, named: str, group_by: str | None) -> dict[str, Any]:
-    """The hash of a dataset's rows, and the group of each; in a process of its own.
+def _read_rows(settings: Settings, folder: Path, dataset: str, group_by: str | None) -> dict[str, Any]:
+    """Return the hash of a dataset's rows and the group of each row. Runs in an isolated process.
 
     Raises:
-        UsageError: its rows have labels, or no such column.
-        SpecError: it cannot be read.
+        UsageError: the rows have labels, or the column does not exist.
+        SpecError: the dataset cannot be read.
     """
-    reference = parse(named)
+    reference = parse(dataset)
     assert isinstance(reference, Reference)
     database = Database(settings.database_url)
     tree = ServerTree(database, blobs_of(settings), Viewer(owners=frozenset((reference.owner,))))
     registry = Registry(tree, settings.limits)
-    registry.unpack(registry.find(reference), place / "dataset")
-    path = next((place / "dataset" / name for name in DATASETS if (place / "dataset" / name).is_file()), None)
+    registry.unpack(registry.find(reference), folder / "dataset")
+    path = next((folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()), None)
     if path is None:
-        raise UsageError(f"{named} has no table of rows")
-    found = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(named))
-    if found.is_labelled:
-        raise UsageError(f"{named} has labels, which all can read; publish its rows with an empty column 'label'")
-    sha256 = competition_rows(point.content_hash for point in found.datapoints)
-    return {"sha256": sha256, "groups": {point.id: point.group for point in found.datapoints}}
+        raise UsageError(f"{dataset} has no table of rows")
+    rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(dataset))
+    if rows.is_labelled:
+        raise UsageError(
+            f"{dataset} has labels, which everyone can read; publish its rows with an empty column 'label'"
+        )
+    sha256 = competition_rows(point.content_hash for point in rows.datapoints)
+    return {"sha256": sha256, "groups": {point.id: point.group for point in rows.datapoints}}
 
 
-def _held_out(wanted: CompetitionRequest, groups: Mapping[str, str], lot: random.Random) -> set[str]:
-    """The ids of the part that is held out; see also that all rows have a label, and no others."""
-    check_labels(wanted.labels.keys(), groups.keys())
-    held = set(wanted.held_out)
-    if held and wanted.held_share:
+def _held_out(request: CompetitionRequest, groups: Mapping[str, str], lot: random.Random) -> set[str]:
+    """Return the ids of the held-out rows, after checking that labels and rows match."""
+    check_labels(request.labels.keys(), groups.keys())
+    held = set(request.held_out)
+    if held and request.held_share:
         raise UsageError("give either the ids of the held-out rows or their share, not both")
     if unknown := held - groups.keys():
-        raise UsageError(f"no row is {comma_join(sorted(unknown)[:_SHOWN])}, which is to be held out")
-    if wanted.held_share:
+        raise UsageError(f"rows to hold out do not exist: {comma_join(sorted(unknown)[:_MAX_LISTED])}")
+    if request.held_share:
         names = sorted(set(groups.values()))
         lot.shuffle(names)
-        taken = set(names[: math.ceil(len(names) * wanted.held_share)])
-        held = {id_ for id_, group in groups.items() if group in taken}
+        held_groups = set(names[: math.ceil(len(names) * request.held_share)])
+        held = {id_ for id_, group in groups.items() if group in held_groups}
     if len(held) == len(groups):
         raise UsageError("all rows would be held out, so no score would be shown before closing")
     return held
 
 
 def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
-    """Raises: UsageError: a row has no label, or a label no row."""
-    for what, ids in (("no label is given of", rows - labelled), ("no row is", labelled - rows)):
+    """Raise UsageError if a row has no label or a label belongs to no row."""
+    for problem, ids in (("rows without a label", rows - labelled), ("labels without a row", labelled - rows)):
         if ids:
-            shown = comma_join(sorted(ids)[:_SHOWN])
-            raise UsageError(f"{what} {shown}{f' and {len(ids) - _SHOWN} more' if len(ids) > _SHOWN else ''}")
+            more = f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else ""
+            raise UsageError(f"{problem}: {comma_join(sorted(ids)[:_MAX_LISTED])}{more}")
 
 
 # Submissions
 
 
 def enter(connection: Connection, viewer: Viewer, rows: str, *, release: int, owner: str, now: float) -> None:
-    """Take a run that is published as a submission to each competition of its rows, or say there why it is none.
+    """Record a published run as a submission to each competition on its rows, accepted or refused with a reason.
 
-    `now` is when its publisher ended sending it: how long a check waits and takes makes nobody late.
+    `now` is when the upload was complete, so that the duration of its check makes no submission late.
     """
     query = select(competitions).join(releases, releases.c.id == competitions.c.release_id)
-    # One at a time for each competition, so that the limit holds where several are published at once.
+    # The lock on the competition makes concurrent publishers respect the daily limit.
     query = query.where(competitions.c.rows_sha256 == rows, seen_by(viewer)).with_for_update(of=competitions)
-    for one in connection.execute(query).mappings().all():
-        why = _hindrance(connection, one, owner, viewer.account_id, now)
+    for competition in connection.execute(query).mappings().all():
+        reason = _refusal(connection, competition, owner, viewer.account_id, now)
         row = {
-            "competition_id": one["id"], "release_id": release, "owner": owner, "account_id": viewer.account_id,
-            "created": now, "state": REFUSED if why else WAITING, "why": why,
+            "competition_id": competition["id"], "release_id": release, "owner": owner,
+            "account_id": viewer.account_id, "created": now, "state": REFUSED if reason else WAITING, "why": reason,
         }  # fmt: skip
         connection.execute(insert(submissions), row)
 
 
-def _hindrance(connection: Connection, one: RowMapping, owner: str, account: int | None, now: float) -> str:
-    if one["withdrawn"] is not None:
-        return f"{one['owner']}/{one['name']} was withdrawn at {shown_time(one['withdrawn'])}: {one['why']}"
-    if now >= one["closes"]:
-        return f"{one['owner']}/{one['name']} closed at {shown_time(one['closes'])}, and takes no more submissions"
-    for column, value, who in (
+def _refusal(connection: Connection, competition: RowMapping, owner: str, account: int | None, now: float) -> str:
+    name = f"{competition['owner']}/{competition['name']}"
+    if competition["withdrawn"] is not None:
+        return f"{name} was withdrawn at {shown_time(competition['withdrawn'])}: {competition['why']}"
+    if now >= competition["closes"]:
+        return f"{name} closed at {shown_time(competition['closes'])} and accepts no more submissions"
+    for column, value, submitter in (
         (submissions.c.owner, owner, owner),
         (submissions.c.account_id, account, "this account"),
     ):
         query = select(submissions.c.created).where(
-            submissions.c.competition_id == one["id"], column == value, submissions.c.created > now - DAY,
-            or_(submissions.c.state != REFUSED, submissions.c.scored.is_not(None)),  # what took a score to refuse, too
+            submissions.c.competition_id == competition["id"], column == value, submissions.c.created > now - DAY,
+            or_(submissions.c.state != REFUSED, submissions.c.scored.is_not(None)),  # refused after scoring counts, too
         )  # fmt: skip
         times = sorted(row.created for row in connection.execute(query))
-        if len(times) >= one["day_limit"]:
-            following = times[len(times) - one["day_limit"]] + DAY
-            when = (
-                "none is taken before it closes"
-                if following >= one["closes"]
-                else f"the next is taken at {shown_time(following)}"
+        if len(times) >= competition["day_limit"]:
+            following = times[len(times) - competition["day_limit"]] + DAY
+            hint = (
+                "it closes before the next one would be accepted"
+                if following >= competition["closes"]
+                else f"the next one is accepted from {shown_time(following)}"
             )
-            return f"{counted(len(times), 'submission')} of {who} in 24 hours, of {one['day_limit']}: {when}"
+            submitted = counted(len(times), "submission")
+            return f"{submitter} has {submitted} in 24 hours, and the limit is {competition['day_limit']}; {hint}"
     return ""
 
 
 def shown_time(seconds: float) -> str:
-    """In UTC, up to the second that it has surely begun in."""
+    """Format a time in UTC, rounded up to a second."""
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def waiting(database: Database) -> dict[int, int]:
-    """The submissions that wait for their score, those too that a server left which was killed, each with its account.
-
-    The oldest first.
-    """
+    """Return the account of each submission that is waiting for its score, oldest first."""
     query = select(submissions.c.id, submissions.c.account_id).where(submissions.c.state == WAITING)
     with database.reading() as connection:
         return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
 
 
 def score(settings: Settings, database: Database, submission: int) -> None:
-    """Score one that waits, and note what came of it; once, however often it is asked for.
+    """Score a waiting submission and store the result; do nothing if it is not waiting.
 
     Raises:
-        IsolatedTaskError: the server could not, and it waits as before.
+        IsolatedTaskError: the server failed, and the submission is still waiting.
     """
-    while not _scored(settings, database, submission):
-        pass  # its labels were replaced in the meantime
+    while not _try_to_score(settings, database, submission):
+        pass  # the labels were replaced in the meantime
 
 
-def _scored(settings: Settings, database: Database, submission: int) -> bool:
-    """Score one; False where that was by labels that are no more."""
+def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
+    """Score a submission; return False, without a result, if labels were replaced while scoring."""
     query = select(competitions.c.relabelled, submissions.c.state)
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission)
@@ -283,29 +284,29 @@ def _scored(settings: Settings, database: Database, submission: int) -> bool:
     if before is None or before.state != WAITING:
         return True
     try:
-        found = run_bounded_check(settings, scored, submission)
+        result = run_bounded_check(settings, scored, submission)
     except ReleaseError as error:
-        found = {"refused": str(error)}
-    refused = found.get("refused", "")
+        result = {"refused": str(error)}
+    refused = result.get("refused", "")
     values: dict[str, Any] = {"state": REFUSED if refused else SCORED, "why": refused, "scored": time.time()}
     if not refused:
-        values["score"] = orjson.dumps(found).decode()
+        values["score"] = orjson.dumps(result).decode()
     with database.writing() as connection:
-        now = connection.execute(query).one_or_none()
-        if now is not None and now.relabelled != before.relabelled:
+        after = connection.execute(query).one_or_none()
+        if after is not None and after.relabelled != before.relabelled:
             return False
-        chosen = submissions.c.id == submission, submissions.c.state == WAITING
-        connection.execute(update(submissions).where(*chosen).values(**values))
+        still_waiting = submissions.c.id == submission, submissions.c.state == WAITING
+        connection.execute(update(submissions).where(*still_waiting).values(**values))
         database.changed(connection)
     return True
 
 
 def counts(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
-    """How many submissions were taken of each owner, of those that the viewer may know of."""
+    """Return the number of accepted submissions by owner, of those that the viewer may know of."""
     query = (
-        select(submissions.c.owner, func.count().label("taken"))
+        select(submissions.c.owner, func.count().label("accepted"))
         .join(releases, releases.c.id == submissions.c.release_id)
         .where(submissions.c.competition_id == competition, submissions.c.state != REFUSED, seen_by(viewer))
         .group_by(submissions.c.owner)
     )
-    return {row.owner: row.taken for row in connection.execute(query)}
+    return {row.owner: row.accepted for row in connection.execute(query)}

@@ -1,1 +1,1 @@
-"""Where a server keeps things: its database and its blobs."""
+"""The storage of a server: its database and its blobs."""

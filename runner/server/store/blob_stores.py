@@ -1,4 +1,4 @@
-"""Where a server's blobs are, by what its settings say."""
+"""Choice of the blob store that a server's settings name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from runner.server.store.blobs import Blobs, DiskBlobs
 
 
 def blobs_of(settings: Settings) -> Blobs:
-    """Raises: UsageError: no place for blobs is named so."""
+    """Open the server's blob store; raise UsageError if its URL is not valid."""
     if settings.blobs is None:
         return DiskBlobs(settings.folder / "blobs")
     from runner.server.store.object_store import ObjectBlobs

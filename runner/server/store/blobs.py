@@ -1,4 +1,4 @@
-"""Files by the SHA-256 of their bytes: kept once, however many releases have them, and never changed."""
+"""Blob stores: files under the SHA-256 of their bytes, stored once for all releases and never changed."""
 
 from __future__ import annotations
 
@@ -19,85 +19,87 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobsError(ReleaseError):
-    """What keeps the blobs does not do as it should, for no reason of what they are."""
+    """The blob store failed, for a reason other than the blob's content."""
 
 
 class Blobs(Protocol):
-    """Where blobs are. No name is ever made of what somebody sent: only of a hash."""
+    """A blob store. Names of stored files consist only of hashes, never of text that a client sent."""
 
     def has(self, sha256: str) -> bool:
-        """Whether it is there, whole."""
+        """Return whether the complete blob is stored."""
 
     def put(self, sha256: str, file: Path) -> None:
-        """Keep a file, whose bytes have this hash; it may be moved away. Once this returns, it stays.
+        """Store a file with this hash durably. The file may be moved away.
 
         Raises:
-            BlobsError: it cannot be kept.
+            BlobsError: it cannot be stored.
         """
 
     def open(self, sha256: str) -> IO[bytes]:
-        """Raises:
-        NotPublished: it is not there.
-        BlobsError: it cannot be read.
+        """Open a blob for reading.
+
+        Raises:
+            NotPublished: it does not exist.
+            BlobsError: it cannot be read.
         """
 
     def stored(self) -> Iterator[str]:
-        """The hashes of all that are there, in any order."""
+        """Yield the hashes of all blobs, in any order."""
 
     def remove(self, sha256: str) -> None:
-        """Forget one, if it is there."""
+        """Remove a blob if it exists."""
 
     def tidy(self) -> None:
-        """Remove what killed servers left; while none runs."""
+        """Remove temporary files that killed servers left behind. Call it while no server runs."""
 
 
 class DiskBlobs:
-    """See `Blobs`. `AB/ABCD...` below a folder, each moved to its place whole."""
+    """Blobs in a folder, as files `AB/ABCD...` that appear only once they are complete."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def _place(self, sha256: str) -> Path:
+    def _path(self, sha256: str) -> Path:
         return self._folder / sha256[:2] / sha256
 
     def has(self, sha256: str) -> bool:
-        return self._place(sha256).is_file()
+        return self._path(sha256).is_file()
 
     def put(self, sha256: str, file: Path) -> None:
-        place = self._place(sha256)
+        path = self._path(sha256)
         try:
-            make_folders(place.parent)
+            make_folders(path.parent)
             with open_to_read(file) as source:
                 os.fsync(source.fileno())
-                if not place.is_file():
-                    self._link(source, file, place)
-            # Also where it was there: whoever put it may not have come so far.
-            fsync_dir(place.parent)
+                if not path.is_file():
+                    self._link(source, file, path)
+            # Even if the file existed: the process that moved it there may have stopped before this.
+            fsync_dir(path.parent)
             fsync_dir(self._folder)
         except OSError as error:
-            raise BlobsError(f"a file of the upload cannot be kept: {error.strerror}") from error
+            raise BlobsError(f"a file of the upload cannot be stored: {error.strerror}") from error
 
     @staticmethod
-    def _link(source: IO[bytes], file: Path, place: Path) -> None:
-        """Give a file its place as its second name; where the disk has no such names, or is another one, copy it."""
-        beside = place.with_name(f".{secrets.token_hex(8)}")
+    def _link(source: IO[bytes], file: Path, path: Path) -> None:
+        """Hard-link the file into place, or copy it if the file system does not support links."""
+        temporary = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            if not same_file(file, beside):
-                with os.fdopen(create_only(beside, os.O_WRONLY), "wb") as copy:
+            if not same_file(file, temporary):
+                with os.fdopen(create_only(temporary, os.O_WRONLY), "wb") as copy:
                     shutil.copyfileobj(source, copy, 1 << 20)
                     copy.flush()
                     os.fsync(copy.fileno())
-            beside.rename(place)
+            temporary.rename(path)
         finally:
-            # A rename onto another name of the same file does nothing.
+            # A rename does nothing if both names are links to one file, so the temporary name may remain.
             with suppress(FileNotFoundError):
-                beside.unlink()
+                temporary.unlink()
 
     def open(self, sha256: str) -> IO[bytes]:
         try:
-            return open_to_read(self._place(sha256))
+            return open_to_read(self._path(sha256))
         except FileNotFoundError as error:
-            raise NotPublished(f"no blob {sha256[:12]} is there") from error
+            raise NotPublished(f"there is no blob {sha256[:12]}") from error
         except OSError as error:
             raise BlobsError(f"the blob {sha256[:12]} cannot be read: {error.strerror}") from error
 
@@ -106,8 +108,8 @@ class DiskBlobs:
             yield from sorted(path.name for path in folder.iterdir() if _HASH.fullmatch(path.name))
 
     def remove(self, sha256: str) -> None:
-        self._place(sha256).unlink(missing_ok=True)
+        self._path(sha256).unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        for left in self._folder.glob("[0-9a-f][0-9a-f]/.*"):
-            left.unlink(missing_ok=True)
+        for path in self._folder.glob("[0-9a-f][0-9a-f]/.*"):
+            path.unlink(missing_ok=True)

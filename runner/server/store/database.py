@@ -1,4 +1,4 @@
-"""The database of a server: SQLite, or PostgreSQL, behind the same few calls."""
+"""The database of a server: SQLite or PostgreSQL behind one interface."""
 
 from __future__ import annotations
 
@@ -29,26 +29,27 @@ from runner.server.store.schema import VERSION, meta, metadata
 from runner.server.store.upgrades import check_version, upgrade
 
 _WRITES = "nip_run_writes"
-_WRITER, _OWNER = 0x6E69705F72756E, 0x6E69705F72756F
-"""What writers, and the one server, hold of a database in PostgreSQL."""
+_WRITER_LOCK, _SERVER_LOCK = 0x6E69705F72756E, 0x6E69705F72756F
+"""Keys of PostgreSQL's advisory locks: for the current writer, and for the only server of a database."""
 BUSY_SECONDS = 30.0
 
 
 class Database:
-    """Opened once in a process, and used by all its threads."""
+    """The connections of one process to the database, shared by its threads."""
 
     def __init__(self, url: str, *, before_upgrade: Callable[[Database, int], None] | None = None) -> None:
-        """A database that is empty gets its tables; one of an earlier version is upgraded, if it may be.
+        """Connect, create the tables of an empty database, and upgrade the tables of an earlier version.
 
-        `before_upgrade` is called with its version first, and nothing is changed where that raises; None: it may not.
+        `before_upgrade` is called before an upgrade with the database and its schema version; if it raises, nothing
+        changes. None: an earlier version is refused.
 
         Raises:
-            UsageError: no database is named so.
-            RunError: it cannot be reached, was made by a newer nip-run, or by an older one and may not be changed.
+            UsageError: the URL is not that of a supported database.
+            RunError: the database cannot be reached, comes from a newer nip-run, or would have to be upgraded.
         """
         self._engine = _engine(url)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
-        self._held: Connection | None = None
+        self._owner_connection: Connection | None = None
         try:
             self._prepare(before_upgrade)
         except DBAPIError as error:
@@ -61,57 +62,58 @@ class Database:
 
     def _prepare(self, before_upgrade: Callable[[Database, int], None] | None) -> None:
         with self.reading() as connection:
-            found = self.schema(connection) if inspect(connection).has_table("meta") else None
-        if found == VERSION:
+            version = self.schema(connection) if inspect(connection).has_table("meta") else None
+        if version == VERSION:
             return
-        if found is not None:
-            check_version(found, "the database")
+        if version is not None:
+            check_version(version, "the database")
             if before_upgrade is None:
                 raise RunError(
-                    f"the database has schema {found}, and this nip-run has {VERSION}: `nip-run serve` upgrades it"
+                    f"the database has schema {version}, but this nip-run needs {VERSION}; "
+                    "start `nip-run serve` once to upgrade it"
                 )
-            before_upgrade(self, found)
+            before_upgrade(self, version)
         with self.writing() as connection:
             if not inspect(connection).has_table("meta"):
                 metadata.create_all(connection)
                 rows = [{"key": "schema", "value": str(VERSION)}, {"key": "revision", "value": "0"}]
                 connection.execute(insert(meta), rows)
-            elif (now := self.schema(connection)) != VERSION:
-                upgrade(connection, now)
+            elif (current := self.schema(connection)) != VERSION:
+                upgrade(connection, current)
 
     @staticmethod
     def schema(connection: Connection) -> int:
-        """The version of the tables that are there."""
+        """Return the schema version of the database."""
         return int(connection.execute(select(meta.c.value).where(meta.c.key == "schema")).scalar_one())
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the database."""
+        """Open a read transaction, which sees one consistent state of the database."""
         options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         with self._engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that is kept whole once the block has ended well; there is one at a time."""
+        """Open a write transaction, which commits when the block ends without an error. Only one runs at a time."""
         with self._engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
             if not self.is_sqlite:
-                # As on SQLite, so that what is read before something is written holds until it is written.
-                connection.execute(select(func.pg_advisory_xact_lock(_WRITER)))
+                # Like SQLite's BEGIN IMMEDIATE: what the transaction reads stays true until it writes.
+                connection.execute(select(func.pg_advisory_xact_lock(_WRITER_LOCK)))
             yield connection
 
     def hold(self) -> bool:
-        """Be the one server of a database in PostgreSQL until it is closed; False where another is.
+        """Become the only server of a PostgreSQL database until `close`; return False if there is another one.
 
-        One in SQLite is held by the lock on its folder.
+        For SQLite, the lock on the server's folder does the same.
         """
         if self.is_sqlite:
             return True
-        self._held = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        return bool(self._held.execute(select(func.pg_try_advisory_lock(_OWNER))).scalar_one())
+        self._owner_connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        return bool(self._owner_connection.execute(select(func.pg_try_advisory_lock(_SERVER_LOCK))).scalar_one())
 
     def answers(self) -> bool:
-        """Whether it can be asked."""
+        """Return whether the database answers a query."""
         try:
             with self.reading() as connection:
                 return bool(connection.execute(text("SELECT 1")).scalar_one())
@@ -119,23 +121,23 @@ class Database:
             return False
 
     def revision(self, connection: Connection) -> int:
-        """Counts the changes of what can be seen."""
+        """Return the revision, which grows with every change of visible data."""
         return int(connection.execute(select(meta.c.value).where(meta.c.key == "revision")).scalar_one())
 
     def changed(self, connection: Connection) -> None:
-        """Say, within a transaction, that what can be seen changes with it."""
+        """Increment the revision. Call it in each transaction that changes visible data."""
         following = cast(cast(meta.c.value, Integer) + 1, String)
         connection.execute(update(meta).where(meta.c.key == "revision").values(value=following))
 
     def close(self) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._owner_connection is not None:
+            self._owner_connection.close()
+            self._owner_connection = None
         self._engine.dispose()
 
 
 def _engine(url: str) -> Engine:
-    """Its errors, which logs have, name no values: those may be labels."""
+    """Create an engine. `hide_parameters` keeps values, which may be labels, out of errors and logs."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
@@ -150,12 +152,15 @@ def _engine(url: str) -> Engine:
     except ImportError as error:
         raise UsageError(f"PostgreSQL needs its driver ({error}); pip install 'nip-run[postgresql]'") from error
     except (ArgumentError, SQLAlchemyError) as error:
-        raise UsageError(f"no database is named so: {error}") from error
-    raise UsageError(f"a server keeps its records in SQLite or PostgreSQL, and not in {parsed.get_backend_name()}")
+        raise UsageError(f"invalid database URL in --database: {error}") from error
+    raise UsageError(
+        f"--database names {parsed.get_backend_name()}, but only SQLite and PostgreSQL are supported; "
+        "write sqlite:///FILE or postgresql+psycopg://..."
+    )
 
 
 def _set_up_sqlite(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # this module begins transactions, and not the driver
+    connection.isolation_level = None  # this module begins transactions, not the driver
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
 
@@ -165,17 +170,23 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-_ON_DISK = ("unable to open database file", "disk I/O error", "disk is full", "readonly database", "No space left")
-"""How SQLite and PostgreSQL say that their disk takes no more, or may not be written to."""
+_DISK_ERROR_TEXTS = (
+    "unable to open database file",
+    "disk I/O error",
+    "disk is full",
+    "readonly database",
+    "No space left",
+)
+"""Texts that SQLite and PostgreSQL use to report a full or read-only disk."""
 
 
 def is_full(error: DBAPIError) -> bool:
-    """Whether a disk that takes no more is behind what a database says."""
-    return any(words in str(error.orig) for words in _ON_DISK)
+    """Return whether a database error was caused by a full or read-only disk."""
+    return any(disk_text in str(error.orig) for disk_text in _DISK_ERROR_TEXTS)
 
 
 def said_by(error: DBAPIError) -> str:
-    """What a database says, in words for who keeps it."""
-    said = str(error.orig).strip()
-    hint = "; see whether its disk is full, or its folder cannot be written, which it must be to be read, too"
-    return said + hint if is_full(error) else said
+    """Return the message of a database error, with a hint if its disk is full or read-only."""
+    message = str(error.orig).strip()
+    hint = "; check that its disk is not full and its folder is writable (SQLite needs this even for reading)"
+    return message + hint if is_full(error) else message

@@ -1,4 +1,4 @@
-"""Blobs in an object store, such as S3 or what speaks its language, through `obstore`."""
+"""Blobs in an object store, such as S3 or a compatible service, through `obstore`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from runner.server.store.blobs import BlobsError
 
 
 class ObjectBlobs:
-    """See `Blobs`. `AB/ABCD...` below the URL's prefix; an object is there whole, or not at all."""
+    """Blobs as objects `AB/ABCD...` below the URL's prefix. Object stores never show incomplete objects."""
 
     def __init__(self, url: str) -> None:
-        """Raises:
-        UsageError: no store is named so.
-        """
+        """Open the store; raise UsageError if the URL is not valid."""
         try:
             self._store = from_url(url)
         except (BaseError, ValueError) as error:
             raise UsageError(
-                f"no place for blobs is named so: {str(error).splitlines()[0]}; write s3://BUCKET/PREFIX"
+                f"invalid URL of a blob store in --blobs: {str(error).splitlines()[0]}; write s3://BUCKET/PREFIX"
             ) from error
 
     @staticmethod
@@ -39,7 +37,7 @@ class ObjectBlobs:
         except FileNotFoundError:
             return False
         except BaseError as error:
-            raise BlobsError(f"the store of blobs does not answer: {error}") from error
+            raise BlobsError(f"the blob store does not answer: {error}") from error
         return True
 
     def put(self, sha256: str, file: Path) -> None:
@@ -48,29 +46,29 @@ class ObjectBlobs:
         try:
             obstore.put(self._store, self._key(sha256), file)
         except (BaseError, OSError) as error:
-            raise BlobsError(f"a file of the upload cannot be kept: {error}") from error
+            raise BlobsError(f"a file of the upload cannot be stored: {error}") from error
 
     def open(self, sha256: str) -> IO[bytes]:
         try:
-            return io.BufferedReader(_Raw(obstore.open_reader(self._store, self._key(sha256))))
+            return io.BufferedReader(_RawReader(obstore.open_reader(self._store, self._key(sha256))))
         except FileNotFoundError as error:
-            raise NotPublished(f"no blob {sha256[:12]} is there") from error
+            raise NotPublished(f"there is no blob {sha256[:12]}") from error
         except BaseError as error:
             raise BlobsError(f"the blob {sha256[:12]} cannot be read: {error}") from error
 
     def stored(self) -> Iterator[str]:
         for batch in obstore.list(self._store):
-            yield from (str(one["path"]).rpartition("/")[2] for one in batch)
+            yield from (str(entry["path"]).rpartition("/")[2] for entry in batch)
 
     def remove(self, sha256: str) -> None:
         obstore.delete(self._store, self._key(sha256))
 
     def tidy(self) -> None:
-        """An object that was not sent whole is none."""
+        """Do nothing: the store itself discards incomplete objects."""
 
 
-class _Raw(io.RawIOBase):
-    """A reader of `obstore` as Python's own files are."""
+class _RawReader(io.RawIOBase):
+    """Adapter from an `obstore` reader to Python's file interface."""
 
     def __init__(self, reader: obstore.ReadableFile) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""A server's files are for who runs it alone: its records have labels, and private releases."""
+"""File permissions of a server's folder, which has labels and private releases: only the server's user has access."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from runner.base.errors import RunError
 from runner.base.storage.safe_files import make_folders
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @contextmanager
 def closed_to_others(folder: Path) -> Iterator[None]:
-    """Take from others what they may do in a server's folder, as an earlier nip-run left it, and with what is made now.
+    """Create a server's folder and deny access to other users, for existing files and for those created in the block.
 
     Raises:
-        RunError: it cannot be made, or read.
+        RunError: the folder cannot be created or read.
     """
-    before = os.umask(_OTHERS)
+    previous_umask = os.umask(_OTHER_USERS)
     try:
         try:
             _close(folder)
@@ -29,16 +29,16 @@ def closed_to_others(folder: Path) -> Iterator[None]:
             raise RunError(f"the server's folder {folder} cannot be written: {error.strerror}") from error
         yield
     finally:
-        os.umask(before)
+        os.umask(previous_umask)
 
 
 def _close(folder: Path) -> None:
     make_folders(folder)
-    own = folder.resolve()
-    for path in (own, *own.iterdir()):
-        # A folder that was given to the server, as a volume is, may be another's: what it makes there is not. And a
-        # server that runs may have removed a file.
+    root = folder.resolve()
+    for path in (root, *root.iterdir()):
+        # A mounted volume may belong to another user, who then keeps its permissions. A running server may remove files
+        # while this runs.
         with suppress(PermissionError, FileNotFoundError):
             mode = path.lstat().st_mode
-            if not stat.S_ISLNK(mode) and mode & _OTHERS:
-                path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+            if not stat.S_ISLNK(mode) and mode & _OTHER_USERS:
+                path.chmod(stat.S_IMODE(mode) & ~_OTHER_USERS)

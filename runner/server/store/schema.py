@@ -1,7 +1,7 @@
 """The tables of a server's database, one schema for SQLite and PostgreSQL.
 
-What a manifest says stands in the manifest; what is here of it is `files` and `checks`, which `rebuild` makes again.
-The truth that is nowhere else: accounts, members, tokens, and who published what when.
+`files` and `checks` are derived from manifests, and `rebuild` recomputes them. All other tables (accounts, members,
+tokens, who published what and when, ...) hold data that exists nowhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sqlalchemy import (
 from runner.documents.releases.reference import Reference
 
 VERSION = 3
-"""Of the schema; a database of an earlier one is upgraded (`upgrades.py`), and one of a later one is refused."""
+"""Schema version. `upgrades.py` upgrades databases of earlier versions; later versions are refused."""
 
 metadata = MetaData()
 
@@ -35,16 +35,16 @@ meta = Table(
     metadata,
     Column("key", String(60), primary_key=True),
     Column("value", Text, nullable=False),
-)  # `schema` (the version), `revision` (counts what was made visible or changed)
+)  # keys: `schema` (the version), `revision` (grows with every change of visible data)
 
 accounts = Table(
     "accounts",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", String(100), nullable=False, unique=True),
-    Column("folded", String(100), nullable=False, unique=True),  # no two names that look alike
+    Column("folded", String(100), nullable=False, unique=True),  # equal for names that look alike
     Column("is_organisation", Boolean, nullable=False),
-    Column("created", Float, nullable=False),  # seconds since 1970, as all times here
+    Column("created", Float, nullable=False),  # seconds since 1970, like all times in this schema
     Column("disabled", Float),
 )
 
@@ -53,7 +53,7 @@ members = Table(
     metadata,
     Column("organisation_id", ForeignKey("accounts.id"), primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), primary_key=True),
-    Column("is_owner", Boolean, nullable=False),  # may say who else is a member; every member may publish
+    Column("is_owner", Boolean, nullable=False),  # owners may change members; every member may publish
 )
 
 invitations = Table(
@@ -61,14 +61,14 @@ invitations = Table(
     metadata,
     Column("organisation_id", ForeignKey("accounts.id"), primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), primary_key=True),
-    Column("is_owner", Boolean, nullable=False),  # what it would be
+    Column("is_owner", Boolean, nullable=False),  # whether the account would join as an owner
     Column("created", Float, nullable=False),
-)  # nobody is in an organisation by another's word alone
+)  # an account joins only by accepting an invitation
 
 tokens = Table(
     "tokens",
     metadata,
-    Column("id", String(16), primary_key=True),  # the part of a token that is no secret
+    Column("id", String(16), primary_key=True),  # the public part of a token
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("secret_sha256", String(64), nullable=False),
     Column("scope", String(10), nullable=False),
@@ -83,11 +83,11 @@ acts = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("at", Float, nullable=False),
-    Column("by", String(100), nullable=False),  # an account, or "" for the server's own commands
+    Column("by", String(100), nullable=False),  # an account, or "" for commands on the server's machine
     Column("did", String(40), nullable=False),
     Column("to", String(500), nullable=False),
     Column("why", Text, nullable=False),
-)  # what was done to accounts, tokens and visibility: never a secret
+)  # audit log of changes to accounts, tokens and visibility; contains no secrets
 
 releases = Table(
     "releases",
@@ -98,7 +98,7 @@ releases = Table(
     Column("name", String(100), nullable=False),
     Column("version", String(100), nullable=False),
     Column("sha256", String(64), nullable=False, index=True),
-    Column("visibility", String(10), nullable=False),  # as the manifest says, or `hidden` by who keeps the server
+    Column("visibility", String(10), nullable=False),  # as in the manifest, or `hidden` by an administrator
     Column("publisher_id", ForeignKey("accounts.id"), nullable=False),
     Column("created", Float, nullable=False),
     UniqueConstraint("kind", "owner", "name", "version"),
@@ -108,10 +108,10 @@ releases = Table(
 files = Table(
     "files",
     metadata,
-    # KIND/OWNER/NAME/VERSION/PATH, ordered by bytes, so that pages of a list follow each other on every database
+    # KIND/OWNER/NAME/VERSION/PATH, ordered by bytes, so that paging through a list is the same on both databases
     Column("path", String(800).with_variant(String(800, collation="C"), "postgresql"), primary_key=True),
     Column("release_id", ForeignKey("releases.id"), nullable=False, index=True),
-    Column("part", String(10), nullable=False),  # "" of the release itself, `yanked`, `signature`
+    Column("part", String(10), nullable=False),  # "" for the release itself, `yanked` or `signature`
     Column("sha256", String(64), nullable=False, index=True),
     Column("size", BigInteger, nullable=False),
 )
@@ -120,7 +120,7 @@ checks = Table(
     "checks",
     metadata,
     Column("release_id", ForeignKey("releases.id"), primary_key=True),
-    Column("by", String(40), nullable=False),  # the version of nip-run that checked it
+    Column("by", String(40), nullable=False),  # the version of nip-run that checked the release
     Column("tier", String(20), nullable=False),
     Column("said", Text, nullable=False),  # JSON: notes of the check
 )
@@ -132,25 +132,25 @@ competitions = Table(
     Column("owner", String(100), nullable=False),
     Column("name", String(100), nullable=False),
     Column("title", String(300), nullable=False),
-    Column("release_id", ForeignKey("releases.id"), nullable=False),  # of the dataset, whose rows have no labels
-    Column("rows_sha256", String(64), nullable=False, index=True),  # of all rows; a submission has played just these
-    Column("group_by", String(200)),  # the column whose values are clusters of the errors
+    Column("release_id", ForeignKey("releases.id"), nullable=False),  # the dataset, without labels
+    Column("rows_sha256", String(64), nullable=False, index=True),  # hash of all rows; submissions have the same hash
+    Column("group_by", String(200)),  # the column whose values are clusters in the interval
     Column("day_limit", Integer, nullable=False),
     Column("created", Float, nullable=False),
     Column("closes", Float, nullable=False),
-    Column("relabelled", Float),  # when its labels were last replaced
+    Column("relabelled", Float),  # when labels were last replaced
     Column("withdrawn", Float),
-    Column("why", Text),  # it was withdrawn
+    Column("why", Text),  # reason for withdrawing it
     UniqueConstraint("owner", "name"),
 )
 
 competition_labels = Table(
-    "competition_labels",  # a secret: what scores a submission reads it, and nothing else
+    "competition_labels",  # secret: read only to score submissions
     metadata,
     Column("competition_id", ForeignKey("competitions.id"), primary_key=True),
     Column("datapoint_id", Text, primary_key=True),
     Column("label", Integer, nullable=False),
-    Column("is_held", Boolean, nullable=False),  # told after closing only
+    Column("is_held", Boolean, nullable=False),  # in the held-out part, whose score is shown only after closing
 )
 
 submissions = Table(
@@ -163,8 +163,8 @@ submissions = Table(
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("created", Float, nullable=False),
     Column("state", String(10), nullable=False, index=True),
-    Column("why", Text, nullable=False),  # of one that is refused
-    Column("score", Text),  # JSON: the metrics of each part in full, of which the API tells less
+    Column("why", Text, nullable=False),  # reason for refusing it
+    Column("score", Text),  # JSON: all metrics of each part; the API shows only some
     Column("scored", Float),
     UniqueConstraint("competition_id", "release_id"),
     Index("submissions_by_time", "competition_id", "created"),
@@ -189,7 +189,7 @@ browsers = Table(
     Column("token_id", ForeignKey("tokens.id"), nullable=False, index=True),
     Column("secret_sha256", String(64), nullable=False),
     Column("expires", Float, nullable=False),
-)  # that are signed in; nothing of it is backed up, since it only says who signs in again
+)  # browser sessions; not in backups, because browsers can sign in again
 
 
 def is_release(reference: Reference) -> ColumnElement[bool]:

@@ -1,1 +1,1 @@
-"""From what somebody sends to what others see."""
+"""Uploads: receiving, checking and publishing releases."""

@@ -1,7 +1,7 @@
-"""What is checked of an upload before anybody sees it, in a process of its own with bounded time and memory.
+"""The check of an upload before it is published, in an isolated process with limited time and memory.
 
-Everything in it is a stranger's. The process has what was sent, and what the server shows to whoever sent it; it says
-what is wrong, or what the server vouches for. However it ends, the server goes on.
+The content of an upload is untrusted. The process can read the upload and the releases that its publisher may see. It
+reports problems, or what the server vouches for. The server continues no matter how the process ends.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from runner.server.visible_tree import ServerTree
 
 MOST_PROBLEMS = 50
 RECOMPUTED, KEPT = "recomputed", "self-reported"
-"""Whether the server has computed a run's numbers again from its journal; of what is no run nothing is computed."""
+"""Verification tiers: the server recomputes a run's numbers from its journal, and nothing of other kinds."""
 MOST_SAID = 4 << 20
-"""Bytes of a verdict."""
-EXPLAINED_BY_TIME = "it takes longer to check than this server takes for one publish"
+"""Maximum size of a verdict in bytes."""
+EXPLAINED_BY_TIME = "checking it takes longer than this server allows for one upload; publish fewer or smaller releases"
 
 
 @dataclass(frozen=True)
 class UploadVerdict:
-    """What a check came to."""
+    """The outcome of a check."""
 
     problems: Sequence[str] = ()
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of each release that may be seen, what is to be said of it."""
+    """Notes on each good release, by its folder."""
     rows: Mapping[str, str] = field(default_factory=dict)
-    """Of each run that was played without labels, the hash of its datapoints: see `competition_rows`."""
+    """Hash of the datapoints of each run that was played without labels, by its folder: see `competition_rows`."""
 
     @property
     def is_good(self) -> bool:
@@ -59,31 +59,31 @@ class UploadVerdict:
 
 
 class UploadTransport:
-    """See `Transport`: an upload as a registry would have it, over what the publisher can see there already."""
+    """A `Transport` that reads an upload as if it were published, on top of what its publisher can see."""
 
     where = "the upload"
 
-    def __init__(self, declaration: Declaration, uploads: Uploads, upload: str, there: ServerTree) -> None:
-        self._uploads, self._upload, self._there = uploads, upload, there
-        self._files = {f"{one.path}/{file.path}": file for one in declaration.folders for file in one.files}
+    def __init__(self, declaration: Declaration, uploads: Uploads, upload: str, published: ServerTree) -> None:
+        self._uploads, self._upload, self._published = uploads, upload, published
+        self._files = {f"{folder.path}/{file.path}": file for folder in declaration.folders for file in folder.files}
 
     def stored(self, prefix: str = "") -> Iterator[Stored]:
         yield from (Stored(path, file.size) for path, file in self._files.items() if path.startswith(prefix))
-        yield from (stored for stored in self._there.stored(prefix) if stored.path not in self._files)
+        yield from (stored for stored in self._published.stored(prefix) if stored.path not in self._files)
 
     def open(self, path: str) -> IO[bytes]:
         file = self._files.get(path)
-        return self._there.open(path) if file is None else self._uploads.open_blob(self._upload, file.sha256)
+        return self._published.open(path) if file is None else self._uploads.open_blob(self._upload, file.sha256)
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
-        raise UsageError("nothing is added to an upload here")
+        raise UsageError("this view of the upload is read-only")
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file or connection stays open."""
 
 
 def check(incoming: UploadTransport, declaration: Declaration, settings: Settings) -> UploadVerdict:
-    """Everything that is wrong with an upload; in this process."""
+    """Check an upload in this process."""
     problems: list[str] = []
     notes: dict[str, Sequence[str]] = {}
     rows: dict[str, str] = {}
@@ -91,15 +91,18 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
     for folder in declaration.folders:
         try:
             if folder.part == "":
-                found = list(_wrong_release(registry, incoming, folder, settings))
-                notes[folder.path] = [line for line in found if isinstance(line, CheckNote)]
-                problems += (_named(folder, line) for line in found if not isinstance(line, CheckNote))
-                if folder.reference.kind == Kind.RUN and (played := rows_of_run(incoming, folder.path)) is not None:
-                    rows[folder.path] = played
+                findings = list(_release_problems(registry, incoming, folder, settings))
+                notes[folder.path] = [line for line in findings if isinstance(line, CheckNote)]
+                problems += (_with_release(folder, line) for line in findings if not isinstance(line, CheckNote))
+                if (
+                    folder.reference.kind == Kind.RUN
+                    and (rows_sha256 := rows_of_run(incoming, folder.path)) is not None
+                ):
+                    rows[folder.path] = rows_sha256
             else:
-                problems += (_named(folder, line) for line in _wrong_addition(registry, incoming, folder))
+                problems += (_with_release(folder, line) for line in _addition_problems(registry, incoming, folder))
         except SQLAlchemyError:
-            raise  # it is the server's own
+            raise  # a fault of the server, not of the upload
         except Exception as error:
             if is_server_fault(error) or lacks_memory(error):
                 raise
@@ -109,18 +112,18 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
     return UploadVerdict(problems[:MOST_PROBLEMS], notes, rows)
 
 
-def _named(folder: DeclaredFolder, line: str) -> str:
-    """What is wrong with a release, which says whose it is: it is told among what is wrong with others."""
-    says_it = line.startswith((folder.path, folder.reference.folder, str(folder.reference)))
-    return line if says_it else f"{folder.path}: {line}"
+def _with_release(folder: DeclaredFolder, line: str) -> str:
+    """Prefix a problem with its release, unless it starts with it, since one list has the problems of all releases."""
+    has_prefix = line.startswith((folder.path, folder.reference.folder, str(folder.reference)))
+    return line if has_prefix else f"{folder.path}: {line}"
 
 
-def _wrong_release(
+def _release_problems(
     registry: Registry, incoming: UploadTransport, folder: DeclaredFolder, settings: Settings
 ) -> Iterator[str]:
     data = small_file(incoming.open(f"{folder.path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
-    said = read_checksum(small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
-    if digest(data) != said:
+    expected = read_checksum(small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
+    if digest(data) != expected:
         yield f"{folder.path}: {CHECKSUM} is not the hash of {MANIFEST}"
         return
     try:
@@ -129,41 +132,44 @@ def _wrong_release(
         yield f"{folder.path}: {error}"
         return
     if release.reference != folder.reference:
-        yield f"{folder.path}: it says that it is {release.reference}"
+        yield f"{folder.path}: its manifest names another release, {release.reference}"
         return
     listed = {file.path: (file.sha256, file.size) for file in release.files}
     sent = {file.path: (file.sha256, file.size) for file in folder.files if file.path not in (MANIFEST, CHECKSUM)}
     for path in sorted(listed.keys() ^ sent.keys()):
-        yield f"{folder.path}: {path} is {'not sent' if path in listed else 'no file of the release'}"
+        yield f"{folder.path}: {path} is {'missing from the upload' if path in listed else 'not in the manifest'}"
     for path in sorted(path for path in listed.keys() & sent.keys() if listed[path] != sent[path]):
-        yield f"{folder.path}: {path} is sent as another file than the manifest lists"
+        yield f"{folder.path}: {path} has another hash or size than in the manifest"
     if listed == sent:
-        yield from _wrong_links(incoming, release)
+        yield from _link_problems(incoming, release)
         yield from wrong_in_release(registry, registry.find(folder.reference))
 
 
-def _wrong_links(incoming: UploadTransport, release: Release) -> Iterator[str]:
-    """What a release says of others that are here, or come with it, and are otherwise, or not for all who see it.
+def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]:
+    """Yield problems with links to releases on this server or in the upload: another hash, or a private target.
 
-    Of one that is not here nothing is said: it may be another registry's, or somebody else's own.
+    Links to unknown releases are fine: those may be in another registry, or private releases of other owners.
     """
     for link in release.links:
-        named = None if link.release is None else parse(link.release)
-        if not isinstance(named, Reference) or named.version is None:
+        target = None if link.release is None else parse(link.release)
+        if not isinstance(target, Reference) or target.version is None:
             continue
         try:
-            there = read_checksum(small_file(incoming.open(f"{named.folder}/{CHECKSUM}"), CHECKSUM, 1_000))
-            manifest = small_file(incoming.open(f"{named.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
+            sha256 = read_checksum(small_file(incoming.open(f"{target.folder}/{CHECKSUM}"), CHECKSUM, 1_000))
+            manifest = small_file(incoming.open(f"{target.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
         except NotPublished:
             continue
-        if link.sha256 not in (None, there):
-            yield f"{release.reference}: {named} is another here than the one that it names as {link.role}"
+        if link.sha256 not in (None, sha256):
+            yield f"{release.reference}: its link {link.role} to {target} has another hash than that release has here"
         elif release.visibility == "public" and Release.from_bytes(manifest).visibility == "private":
-            yield f"{release.reference} is public, and {named}, which it names as {link.role}, is private"
+            yield (
+                f"{release.reference} is public, but its link {link.role} names {target}, which is private; "
+                "publish that one publicly, too"
+            )
 
 
-def _wrong_addition(registry: Registry, incoming: UploadTransport, folder: DeclaredFolder) -> Iterator[str]:
-    """What is wrong with the yank or the signature of a release."""
+def _addition_problems(registry: Registry, incoming: UploadTransport, folder: DeclaredFolder) -> Iterator[str]:
+    """Yield problems with the yank or the signature of a release."""
     try:
         registry.read(registry.find(folder.reference))
     except (NotPublished, ReleaseError) as error:
@@ -173,39 +179,47 @@ def _wrong_addition(registry: Registry, incoming: UploadTransport, folder: Decla
         read_yanked(small_file(incoming.open(f"{folder.path}/{YANKED_FILE}"), YANKED_FILE, MAX_BYTES))
 
 
-# The process
+# Running the check in a process
 
 
 class CheckError(RunError):
-    """The server could not check it, for no reason of the upload's own."""
+    """The server could not check an upload, for a reason other than the upload's content."""
 
 
 def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration: Declaration) -> UploadVerdict:
-    """`check`, in a process that is ended where it takes too long or too much.
+    """Run `check` in an isolated process, which is killed if it exceeds its limits.
 
     Raises:
-        CheckError: the process ended otherwise, which is no word on the upload.
+        CheckError: the process failed for another reason; the upload may be fine.
     """
-    within = UploadPieces(settings.incoming).folder(upload)  # what a killed server leaves is removed with the upload
+    # In the upload's folder, so that files left by a killed server are deleted with the upload.
+    within = UploadPieces(settings.incoming).folder(upload)
     try:
         ending = run_isolated(
-            TaskLimits.of(settings), within, _check, settings, viewer, upload, declaration.to_bytes(), most=MOST_SAID
+            TaskLimits.of(settings),
+            within,
+            _check_in_process,
+            settings,
+            viewer,
+            upload,
+            declaration.to_bytes(),
+            most=MOST_SAID,
         )
     except OSError as error:
-        raise CheckError(f"it cannot be checked now: {error}") from error
+        raise CheckError(f"the upload cannot be checked now: {error}") from error
     match ending.how:
         case How.ANSWERED:
             return UploadVerdict(**ending.answer)
         case How.TOO_LONG:
             return UploadVerdict([EXPLAINED_BY_TIME])
         case How.TOO_MUCH:
-            return UploadVerdict([f"its check takes more than {settings.check_bytes >> 20:,} MiB of memory"])
+            return UploadVerdict([f"checking it needs more than {settings.check_bytes >> 20:,} MiB of memory"])
         case How.DIED:
-            raise CheckError(f"its check {ending.why}")
+            raise CheckError(f"the check {ending.why}")
 
 
-def _check(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
-    """The fields of the `UploadVerdict`; in a process of its own."""
+def _check_in_process(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
+    """Check an upload and return the fields of its verdict. Runs in the isolated process."""
     from runner.server.store.blob_stores import blobs_of
 
     database, blobs = Database(settings.database_url), blobs_of(settings)
@@ -213,5 +227,5 @@ def _check(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: b
     incoming = UploadTransport(
         declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)
     )
-    found = check(incoming, declaration, settings)
-    return {"problems": list(found.problems), "notes": dict(found.notes), "rows": dict(found.rows)}
+    verdict = check(incoming, declaration, settings)
+    return {"problems": list(verdict.problems), "notes": dict(verdict.notes), "rows": dict(verdict.rows)}

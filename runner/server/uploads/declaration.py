@@ -1,4 +1,4 @@
-"""What an upload says that it will be: folders of a registry, and of each the files with their hashes and sizes."""
+"""The declaration of an upload: folders of the registry, each with the hashes and sizes of its files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIZES = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
 
 @dataclass(frozen=True)
 class DeclaredFile:
-    """A file of an upload."""
+    """A file in a declaration."""
 
     path: str
     size: int
@@ -38,11 +38,11 @@ class DeclaredFile:
 
 @dataclass(frozen=True)
 class DeclaredFolder:
-    """A release, or what is added to one later: why it was yanked, or its signature."""
+    """A release, or an addition to an existing one: its yank or its signature."""
 
     reference: Reference
     part: str
-    """`""`, `yanked` or `signature`."""
+    """`""` for a release itself, `yanked` or `signature`."""
     files: Sequence[DeclaredFile]
 
     @property
@@ -52,42 +52,45 @@ class DeclaredFolder:
 
 @dataclass(frozen=True)
 class Declaration:
-    """All that is seen at once, or not at all."""
+    """The folders of one upload, which become visible together."""
 
     folders: Sequence[DeclaredFolder]
 
     def id(self, account: int) -> str:
-        """That of the upload: the same account that declares the same goes on where it was."""
+        """Return the upload's id. An account that declares the same again gets the same id, and resumes the upload."""
         return hashlib.sha256(b"%d\n%s" % (account, self.to_bytes())).hexdigest()[:32]
 
     @cached_property
     def blobs(self) -> Mapping[str, int]:
-        """The size of each file that there is, by hash."""
+        """The size of each distinct file, by hash."""
         return {file.sha256: file.size for folder in self.folders for file in folder.files}
 
     def to_bytes(self) -> bytes:
-        said = [
-            {"folder": one.path, "files": [{"path": f.path, "sha256": f.sha256, "size": f.size} for f in one.files]}
-            for one in self.folders
+        folders = [
+            {
+                "folder": folder.path,
+                "files": [{"path": f.path, "sha256": f.sha256, "size": f.size} for f in folder.files],
+            }
+            for folder in self.folders
         ]
-        return orjson.dumps(said)
+        return orjson.dumps(folders)
 
     @classmethod
-    def of(cls, said: Sequence[Mapping[str, Any]], limits: Limits, most: int, most_files: int) -> Self:
-        """What somebody declares, of which every name and size is one that there may be.
+    def of(cls, declared: Sequence[Mapping[str, Any]], limits: Limits, most: int, most_files: int) -> Self:
+        """Check and parse what a client declares, with at most `most` folders and `most_files` files.
 
         Raises:
-            ReleaseError: it is not, with each thing that is wrong as a note.
+            ReleaseError: a name, a size or a number is invalid; each problem is a note.
         """
-        wrong: list[str] = []
+        problems: list[str] = []
         folders = []
-        if not 1 <= len(said) <= most:
-            wrong.append(f"{len(said)} releases; 1 to {most} are taken at once")
-        if (count := sum(len(one["files"]) for one in said)) > most_files:
-            wrong.append(f"{count:,} files; at most {most_files:,} are taken at once")
-            said = []
-        for one in said[:most]:
-            path = str(one["folder"])
+        if not 1 <= len(declared) <= most:
+            problems.append(f"{len(declared)} releases; one upload may have 1 to {most}")
+        if (count := sum(len(entry["files"]) for entry in declared)) > most_files:
+            problems.append(f"{count:,} files; one upload may have at most {most_files:,}")
+            declared = []
+        for entry in declared[:most]:
+            path = str(entry["folder"])
             base, _, part = path.rpartition("/")
             reference = Reference.of_folder(path)
             if reference is None and part in (YANKED, SIGNATURE):
@@ -95,67 +98,68 @@ class Declaration:
             else:
                 part = ""
             if reference is None:
-                wrong.append(f"{shortened(path)!r} is no KIND/OWNER/NAME/VERSION")
+                problems.append(f"{shortened(path)!r} is not KIND/OWNER/NAME/VERSION")
                 continue
-            files = [DeclaredFile(str(f["path"]), int(f["size"]), str(f["sha256"])) for f in one["files"]]
+            files = [DeclaredFile(str(f["path"]), int(f["size"]), str(f["sha256"])) for f in entry["files"]]
             folder = DeclaredFolder(reference, part, files)
-            wrong += (f"{folder.path}: {message}" for message in _wrong(folder, limits))
+            problems += (f"{folder.path}: {problem}" for problem in _problems(folder, limits))
             folders.append(folder)
-        twice = sorted(path for path, count in Counter(folder.path for folder in folders).items() if count > 1)
-        wrong += (f"{path} is there twice" for path in twice)
+        repeated = sorted(path for path, count in Counter(folder.path for folder in folders).items() if count > 1)
+        problems += (f"{path} is declared twice" for path in repeated)
         sizes: dict[str, int] = {}
         for file in (file for folder in folders for file in folder.files):
             if sizes.setdefault(file.sha256, file.size) != file.size:
-                wrong.append(f"file {shortened(file.path)!r}: another file with its hash has another size")
-        if wrong:
-            raise ReleaseError("the upload cannot be taken").with_notes(wrong[:20])
+                problems.append(f"file {shortened(file.path)!r}: another file with the same hash has another size")
+        if problems:
+            raise ReleaseError("the server does not accept this upload").with_notes(problems[:20])
         return cls(folders)
 
     @classmethod
     def from_bytes(cls, data: bytes | str) -> Self:
-        """What was declared before, and found good."""
+        """Parse the output of `to_bytes`."""
         folders = []
-        for one in orjson.loads(data):
-            reference, part = Reference.of_folder(one["folder"]), ""
+        for entry in orjson.loads(data):
+            reference, part = Reference.of_folder(entry["folder"]), ""
             if reference is None:
-                base, _, part = one["folder"].rpartition("/")
+                base, _, part = entry["folder"].rpartition("/")
                 reference = Reference.of_folder(base)
             assert reference is not None
-            files = [DeclaredFile(f["path"], f["size"], f["sha256"]) for f in one["files"]]
+            files = [DeclaredFile(f["path"], f["size"], f["sha256"]) for f in entry["files"]]
             folders.append(DeclaredFolder(reference, part, files))
         return cls(folders)
 
 
-def _wrong(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
+def _problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
     files = folder.files
     if len(files) > limits.files + 2:
-        yield f"{len(files)} files; at most {limits.files} are taken"
+        yield f"{len(files)} files; a release may have at most {limits.files}"
         return
     for file in files:
         if not _HEX.fullmatch(file.sha256):
-            yield f"file {shortened(file.path)!r}: no SHA-256"
-        most = _most(folder.part, file.path, limits)
-        if not 0 <= file.size <= most:
-            yield f"file {shortened(file.path)!r} has {file.size:,} bytes; at most {most:,} are taken"
-        if wrong := _wrong_name(folder.part, file.path):
-            yield f"file {shortened(file.path)!r}: {wrong}"
-    yield from (f"file {shortened(path)!r}: {why}" for path, why in wrong_together(file.path for file in files))
+            yield f"file {shortened(file.path)!r}: its hash is not a SHA-256 in hexadecimal"
+        max_bytes = _max_bytes(folder.part, file.path, limits)
+        if not 0 <= file.size <= max_bytes:
+            yield f"file {shortened(file.path)!r} has {file.size:,} bytes; at most {max_bytes:,} are allowed"
+        if problem := _path_problem(folder.part, file.path):
+            yield f"file {shortened(file.path)!r}: {problem}"
+    conflicts = wrong_together(file.path for file in files)
+    yield from (f"file {shortened(path)!r}: {problem}" for path, problem in conflicts)
     if (total := sum(file.size for file in files)) > limits.total_bytes:
-        yield f"{total:,} bytes in all; at most {limits.total_bytes:,} are taken"
+        yield f"{total:,} bytes in total; a release may have at most {limits.total_bytes:,}"
     names = {file.path for file in files}
     if folder.part == "" and not {MANIFEST, CHECKSUM} <= names:
-        yield f"{MANIFEST} and {CHECKSUM} belong to every release"
+        yield f"a release needs {MANIFEST} and {CHECKSUM}"
     if folder.part == YANKED and names != {YANKED_FILE}:
-        yield f"{YANKED_FILE} alone belongs there"
+        yield f"this folder must contain {YANKED_FILE} and nothing else"
     if folder.part == SIGNATURE and not 1 <= len(files) <= MAX_SIGNATURES:
-        yield f"1 to {MAX_SIGNATURES} files belong there"
+        yield f"this folder must contain 1 to {MAX_SIGNATURES} files"
 
 
-def _most(part: str, path: str, limits: Limits) -> int:
+def _max_bytes(part: str, path: str, limits: Limits) -> int:
     if part:
         return MAX_BYTES if part == YANKED else MAX_SIGNATURE
     return _SIZES.get(path, limits.file_bytes)
 
 
-def _wrong_name(part: str, path: str) -> str | None:
+def _path_problem(part: str, path: str) -> str | None:
     return None if part == "" and path in _SIZES else wrong_path(path)

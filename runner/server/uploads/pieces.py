@@ -1,6 +1,6 @@
-"""What was sent of uploads, on a disk: each blob a file, as long as what is there of it, and renamed once it is whole.
+"""Received bytes of uploads on disk: each blob is a file that grows with each piece and is renamed when complete.
 
-No name is made of what somebody sent: only of an upload's id and of a hash.
+File names consist of an upload's id and a hash, never of text that a client sent.
 """
 
 from __future__ import annotations
@@ -18,35 +18,37 @@ from runner.base.errors import NotPublished, ReleaseError
 from runner.base.storage.safe_files import is_there, make_folders, open_own, open_to_read, remove_folder
 from runner.documents.releases.bundle import PIECE
 
-_UPLOAD = re.compile(r"[0-9a-f]{32}(\.old)?")
+_UPLOAD_FOLDER = re.compile(r"[0-9a-f]{32}(\.old)?")
 
 
 class OffsetError(ReleaseError):
-    """A piece does not follow what is there."""
+    """A piece does not start where the stored bytes end; `have` is their number."""
 
     def __init__(self, have: int) -> None:
-        super().__init__(f"{have:,} bytes are there; send what follows them")
+        super().__init__(f"the server has {have:,} bytes; continue from there")
         self.have = have
 
 
 class NoRoomError(ReleaseError):
-    """The server has no room for it now."""
+    """The server has no disk space for this now."""
 
 
 class Receiving:
-    """Takes the next bytes of one blob, and no more than it has. Whoever has one closes it."""
+    """A writer for the next bytes of one blob. The caller must close it."""
 
-    def __init__(self, file: IO[bytes], part: Path, whole: Path, have: int, size: int) -> None:
-        self._file, self._part, self._whole, self._size = file, part, whole, size
+    def __init__(self, file: IO[bytes], part: Path, complete: Path, have: int, size: int) -> None:
+        self._file, self._part, self._complete, self._size = file, part, complete, size
         self.have = have
 
     def write(self, data: bytes | bytearray) -> None:
-        """Raises:
-        ReleaseError: the blob is longer than was declared.
-        NoRoomError: the disk is full.
+        """Append bytes.
+
+        Raises:
+            ReleaseError: the blob would be longer than declared.
+            NoRoomError: the disk is full.
         """
         if self.have + len(data) > self._size:
-            raise ReleaseError(f"more was sent than the {self._size:,} bytes that were declared")
+            raise ReleaseError(f"the client sent more than the {self._size:,} bytes that it declared")
         rest = memoryview(data)
         try:
             while rest:
@@ -54,42 +56,43 @@ class Receiving:
                 self.have += written
                 rest = rest[written:]
         except OSError as error:
-            raise NoRoomError(f"the server cannot keep it: {error.strerror}; send the rest later") from error
+            raise NoRoomError(f"the server cannot store it: {error.strerror}; send the rest later") from error
 
     def end(self) -> None:
-        """Have what came stay there. Of a blob that is whole, its hash is looked at.
+        """Write the received bytes to disk durably, and check the hash of a complete blob.
 
         Raises:
-            ReleaseError: it is another than was declared; it is to be sent anew.
+            ReleaseError: the hash is not the declared one; the client must send the whole blob again.
+            NotPublished: the upload was abandoned in the meantime.
             NoRoomError: the disk is full.
         """
         try:
             os.fsync(self._file.fileno())
             if self.have == self._size:
-                self._end_blob()
+                self._finish_blob()
         except OSError as error:
-            raise NoRoomError(f"the server cannot keep it: {error.strerror}; send the rest later") from error
+            raise NoRoomError(f"the server cannot store it: {error.strerror}; send the rest later") from error
 
-    def _end_blob(self) -> None:
-        hashed = hashlib.sha256()
+    def _finish_blob(self) -> None:
+        hasher = hashlib.sha256()
         self._file.seek(0)
         while data := self._file.read(PIECE):
-            hashed.update(data)
-        # The file is locked, and written to by whoever has the lock alone; it must be the one that stands there, too.
+            hasher.update(data)
+        # Only the owner of the lock writes to the file. It must still be the file under this name.
         if not is_there(self._part, self._file.fileno()):
-            raise NotPublished("the upload was given up in the meantime; declare it again")
-        if hashed.hexdigest() != self._whole.name:
+            raise NotPublished("the upload was abandoned in the meantime; declare it again")
+        if hasher.hexdigest() != self._complete.name:
             self._part.unlink(missing_ok=True)
-            raise ReleaseError(f"what was sent as {self._whole.name[:12]} has another hash; send it again")
-        self._part.rename(self._whole)
+            raise ReleaseError(f"the bytes sent for {self._complete.name[:12]} have another hash; send the blob again")
+        self._part.rename(self._complete)
 
     def close(self) -> None:
-        """What came stays, though not through a power cut, unless it was ended."""
+        """Close the file. Received bytes stay, but without `end` they may be lost in a power failure."""
         self._file.close()
 
 
 class UploadPieces:
-    """The pieces of all uploads, below one folder."""
+    """The received bytes of all uploads, in one folder."""
 
     def __init__(self, incoming: Path) -> None:
         self._incoming = incoming
@@ -101,7 +104,7 @@ class UploadPieces:
         return self.folder(upload) / f"{sha256}.part"
 
     def have(self, upload: str, sha256: str) -> int | None:
-        """How many bytes of a blob are there; None: all of them, and they are what was declared."""
+        """Return the number of received bytes of a blob; None if it is complete and its hash is correct."""
         if (self.folder(upload) / sha256).is_file():
             return None
         try:
@@ -110,11 +113,11 @@ class UploadPieces:
             return 0
 
     def receive(self, upload: str, sha256: str, size: int, offset: int) -> Receiving:
-        """What takes the bytes of a blob that follow the first `offset`.
+        """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
-            OffsetError: something else is there; or a piece of it is being sent, by another connection.
-            NoRoomError: nothing can be written.
+            OffsetError: the number of stored bytes is different, or another connection is sending this blob.
+            NoRoomError: the file cannot be written.
         """
         part = self._part(upload, sha256)
         try:
@@ -122,9 +125,9 @@ class UploadPieces:
             descriptor = open_own(part, os.O_RDWR | os.O_CREAT)
             file = os.fdopen(descriptor, "r+b", buffering=0)
         except OSError as error:
-            raise NoRoomError(f"the server cannot keep it: {error.strerror}; send it later") from error
+            raise NoRoomError(f"the server cannot store it: {error.strerror}; send it later") from error
         try:
-            # One writer at a time: what was hashed must not be written to by another who is still there.
+            # One writer at a time, since another one could change the file after it is hashed.
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -138,43 +141,43 @@ class UploadPieces:
             raise
 
     def open(self, upload: str, sha256: str) -> IO[bytes] | None:
-        """A blob that was sent whole; None where it was not."""
+        """Open a completely received blob; return None if it is not complete."""
         try:
             return open_to_read(self.folder(upload) / sha256)
         except FileNotFoundError:
             return None
 
     def whole(self, upload: str, sha256: str) -> Path | None:
-        """Where a blob is that was sent whole."""
+        """Return the path of a completely received blob, or None."""
         path = self.folder(upload) / sha256
         return path if path.is_file() else None
 
     def stored(self) -> Iterator[tuple[str, float]]:
-        """The uploads of which anything is there, and when something was last added to or taken from each."""
-        with suppress(FileNotFoundError), os.scandir(self._incoming) as found:
-            for entry in found:
-                if _UPLOAD.fullmatch(entry.name):
+        """Yield the id of each upload with a folder, and the folder's modification time."""
+        with suppress(FileNotFoundError), os.scandir(self._incoming) as entries:
+            for entry in entries:
+                if _UPLOAD_FOLDER.fullmatch(entry.name):
                     with suppress(OSError):
                         yield entry.name, entry.stat(follow_symlinks=False).st_mtime
 
     def sent(self, upload: str) -> int:
-        """Bytes that are there of all blobs of an upload."""
-        found = 0
+        """Return the total of received bytes of an upload."""
+        total = 0
         with suppress(FileNotFoundError), os.scandir(self.folder(upload)) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):
-                    found += entry.stat(follow_symlinks=False).st_size
-        return found
+                    total += entry.stat(follow_symlinks=False).st_size
+        return total
 
     def clear(self, upload: str) -> None:
-        """Remove what was sent of an upload. Whoever still sends to it is told, and nothing of it comes back."""
+        """Remove the received bytes of an upload. A client that is still sending gets an error."""
         folder = self.folder(upload)
-        with suppress(OSError):  # what is left is removed when what is nobody's is looked for
-            gone = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
-            remove_folder(gone)
+        with suppress(OSError):  # `Uploads.forget_old` removes the rest
+            old = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
+            remove_folder(old)
 
     def room(self) -> int:
-        """Bytes that the disk takes."""
+        """Return the free bytes of the disk."""
         make_folders(self._incoming)
-        found = os.statvfs(self._incoming)
-        return found.f_bavail * found.f_frsize
+        statistics = os.statvfs(self._incoming)
+        return statistics.f_bavail * statistics.f_frsize

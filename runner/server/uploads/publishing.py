@@ -1,7 +1,7 @@
-"""From an upload that is whole to releases that can be seen: checked, kept, and then shown in one transaction.
+"""Publication of a complete upload: check it, store its blobs, then make its releases visible in one transaction.
 
-Killed at any moment, the server finds an upload either open, being checked, or ended: what it shows and that it shows
-it are noted together. One that was being checked is checked again.
+A server that is killed at any moment finds each upload open, being checked, or ended, since the releases and the
+upload's state change in the same transaction. An upload that was being checked is checked again.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 RETRY_SECONDS = 2.0
-NOT_CHECKED = "the server could not check it; publish it again later, and tell who runs it"
+NOT_CHECKED = "the server failed to check it; publish it again later, and tell the server's administrator"
 
 
-class _Taken(Exception):
-    """Something stands where a folder of an upload belongs."""
+class _TakenFolder(Exception):
+    """A folder of an upload exists already."""
 
 
 class Publishing:
-    """Checks what was sent, a few uploads at a time, and shows what is good."""
+    """Checks complete uploads in background threads, and publishes the good ones."""
 
     def __init__(self, settings: Settings, database: Database, blobs: Blobs) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
         self.uploads = Uploads(settings, database, blobs)
         self.scoring = Scoring(settings, database)
         self._queue = Queue()
-        self._ending = Event()
+        self._stopping = Event()
 
     def start(self) -> None:
-        """Check what waits, now and from now on."""
+        """Start the threads that check uploads and score submissions."""
         for number in range(self._settings.checks_at_once):
             Thread(target=self._work, name=f"check-{number}", daemon=True).start()
         self.scoring.start()
         self.look_again()
 
     def look_again(self) -> None:
-        """Have all that is to be checked be waiting for it, as after a server was killed."""
+        """Queue all uploads that wait for their check, also those left by a killed server."""
         self.scoring.wake()
         for upload, account in self.uploads.unchecked():
             self._queue.put(QueuedUpload(upload, account))
 
     def commit(self, upload: Upload, now: float) -> None:
-        """Have an upload that is whole be checked, and then seen; once, however often it is asked for.
+        """Queue a complete upload for its check and publication; do nothing if that has been done.
 
         Raises:
             ReleaseError: blobs are missing.
@@ -74,63 +74,64 @@ class Publishing:
         if upload.state != OPEN:
             return
         if upload.missing:
-            raise ReleaseError(f"{len(upload.missing)} files are not sent yet")
+            raise ReleaseError(f"{len(upload.missing)} files are missing; send them first")
         if self.uploads.set_state(upload.id, CHECKING, [], now, only=OPEN):
             self._queue.put(QueuedUpload(upload.id, upload.account_id))
 
     def _work(self) -> None:
-        while (one := self._queue.take()) is not None:
+        while (queued := self._queue.take()) is not None:
             try:
-                self._check(one)
+                self._check(queued)
             except Exception:
-                LOG.exception("the check of an upload failed", extra={"upload": one.upload})
-                self._ending.wait(RETRY_SECONDS)
-                self._try_again(replace(one, tries=one.tries + 1))
+                LOG.exception("the check of an upload failed", extra={"upload": queued.upload})
+                self._stopping.wait(RETRY_SECONDS)
+                self._try_again(replace(queued, tries=queued.tries + 1))
             else:
-                self._queue.done(one)
+                self._queue.done(queued)
 
-    def _try_again(self, one: QueuedUpload) -> None:
-        """Later; after some times the upload is open again, and whoever sent it is told. Its blobs stay."""
-        if one.tries < self._settings.check_tries:
-            self._queue.again(one)
+    def _try_again(self, queued: QueuedUpload) -> None:
+        """Queue an upload again or, after too many tries, reopen it with a problem; its blobs stay."""
+        if queued.tries < self._settings.check_tries:
+            self._queue.again(queued)
             return
         try:
-            self.uploads.set_state(one.upload, OPEN, [NOT_CHECKED], time.time(), only=CHECKING)
-        except Exception:  # then `look_again` finds it
-            LOG.exception("an upload cannot be given back", extra={"upload": one.upload})
-        self._queue.done(one)
+            self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], time.time(), only=CHECKING)
+        except Exception:  # `look_again` will queue it
+            LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
+        self._queue.done(queued)
 
     def check(self, upload: str, account_id: int) -> None:
-        """Check an upload now, and show it if it is good; without `start`, nothing else does."""
+        """Check an upload now, in this thread, and publish it if it is good."""
         self._check(QueuedUpload(upload, account_id))
 
-    def _check(self, one: QueuedUpload) -> None:
+    def _check(self, queued: QueuedUpload) -> None:
         with self._database.reading() as connection:
-            viewer = viewer_of_account(connection, one.account_id)
-        found = self.uploads.find(viewer, one.upload)
-        if found.state != CHECKING:
+            viewer = viewer_of_account(connection, queued.account_id)
+        upload = self.uploads.find(viewer, queued.upload)
+        if upload.state != CHECKING:
             return
-        if self._lacks(found):
-            self.uploads.set_state(found.id, OPEN, ["files of it are gone; send it again"], time.time(), only=CHECKING)
+        if self._lacks_blobs(upload):
+            lost = "the server has lost files of it; publish it again"
+            self.uploads.set_state(upload.id, OPEN, [lost], time.time(), only=CHECKING)
             return
-        verdict = self._wrong_owner(viewer, found) or check_isolated(
-            self._settings, viewer, found.id, found.declaration
+        verdict = self._refuse_lost_permission(viewer, upload) or check_isolated(
+            self._settings, viewer, upload.id, upload.declaration
         )
         if not verdict.is_good:
-            # What was sent goes first: the same may be declared again as soon as it is refused.
-            self.uploads.pieces.clear(found.id)
-            self.uploads.set_state(found.id, REFUSED, verdict.problems, time.time(), only=CHECKING)
+            # Delete first: once it is refused, the client may declare the same upload again.
+            self.uploads.pieces.clear(upload.id)
+            self.uploads.set_state(upload.id, REFUSED, verdict.problems, time.time(), only=CHECKING)
             return
-        for sha256 in found.declaration.blobs:
-            path = self.uploads.pieces.whole(found.id, sha256)
+        for sha256 in upload.declaration.blobs:
+            path = self.uploads.pieces.whole(upload.id, sha256)
             if path is not None:
                 self._blobs.put(sha256, path)
-        self._show(found, verdict)
+        self._publish(upload, verdict)
         self.scoring.wake()
-        self.uploads.pieces.clear(found.id)
+        self.uploads.pieces.clear(upload.id)
 
-    def _lacks(self, upload: Upload) -> bool:
-        """Whether a blob is neither sent nor kept, as where a folder was emptied by hand."""
+    def _lacks_blobs(self, upload: Upload) -> bool:
+        """Return whether a blob is neither received nor stored, for example because someone emptied a folder."""
         pieces = self.uploads.pieces
         return any(
             pieces.whole(upload.id, sha256) is None and not self._blobs.has(sha256)
@@ -138,51 +139,52 @@ class Publishing:
         )
 
     @staticmethod
-    def _wrong_owner(viewer: Viewer, upload: Upload) -> UploadVerdict | None:
-        """What was allowed when it was declared may not be now."""
+    def _refuse_lost_permission(viewer: Viewer, upload: Upload) -> UploadVerdict | None:
+        """Return a bad verdict if the publisher has lost the permission to publish as an owner since declaring."""
         owners = {folder.reference.owner for folder in upload.declaration.folders}
-        wrong = sorted(owner for owner in owners if not viewer.publishes_as(owner))
-        return UploadVerdict([f"you may not publish as {owner} any more" for owner in wrong]) if wrong else None
+        lost = sorted(owner for owner in owners if not viewer.publishes_as(owner))
+        return UploadVerdict([f"you may no longer publish as {owner}" for owner in lost]) if lost else None
 
-    def _show(self, upload: Upload, verdict: UploadVerdict) -> None:
-        """All of it and the note that it is shown, or nothing of it."""
+    def _publish(self, upload: Upload, verdict: UploadVerdict) -> None:
+        """Make the releases of an upload visible and change its state, in one transaction."""
         try:
             with self._database.writing() as connection:
                 viewer = viewer_of_account(connection, upload.account_id)
-                if (wrong := self._wrong_owner(viewer, upload)) is not None:  # since its check began
+                if (refusal := self._refuse_lost_permission(viewer, upload)) is not None:  # since the check began
                     now = time.time()
-                    self.uploads.note_state(connection, upload.id, REFUSED, wrong.problems, now, only=CHECKING)
+                    self.uploads.note_state(connection, upload.id, REFUSED, refusal.problems, now, only=CHECKING)
                     return
                 sent = self.uploads.touched(connection, upload.id)
-                is_seen = self.uploads.note_state(
+                is_published = self.uploads.note_state(
                     connection, upload.id, SEEN, [], time.time(), only=CHECKING, seen=upload.declaration.folders
                 )
-                if sent is None or not is_seen:
+                if sent is None or not is_published:
                     return
                 for folder in sorted(upload.declaration.folders, key=lambda folder: folder.part):  # releases first
                     self._insert(connection, upload, viewer, folder, verdict, sent=sent)
                 self._database.changed(connection)
-        except (IntegrityError, _Taken):
-            taken = ["a name and version of it was published by somebody else in the meantime"]
-            self.uploads.set_state(upload.id, TAKEN, taken, time.time(), only=CHECKING)
+        except (IntegrityError, _TakenFolder):
+            problems = ["someone else published one of these names and versions in the meantime; choose a new version"]
+            self.uploads.set_state(upload.id, TAKEN, problems, time.time(), only=CHECKING)
 
     def _insert(
         self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: UploadVerdict,
         *, sent: float,
     ) -> None:  # fmt: skip
-        where = folder.reference
+        reference = folder.reference
         if folder.part == "":
-            made = self._insert_release(connection, upload, folder, verdict)
-            if (played := verdict.rows.get(folder.path)) is not None:
-                enter(connection, viewer, played, release=made, owner=where.owner, now=sent)
+            release_id = self._insert_release(connection, upload, folder, verdict)
+            if (rows_sha256 := verdict.rows.get(folder.path)) is not None:
+                enter(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=sent)
         else:
-            # Held until the end: two who add a part to it at once do so one after the other.
-            found = connection.execute(select(releases.c.id).where(is_release(where)).with_for_update()).scalar()
-            if found is None or is_there(connection, folder):
-                raise _Taken
-            made = found
+            # The lock on the row makes concurrent additions to a release wait for each other.
+            query = select(releases.c.id).where(is_release(reference)).with_for_update()
+            existing_id = connection.execute(query).scalar()
+            if existing_id is None or is_there(connection, folder):
+                raise _TakenFolder
+            release_id = existing_id
         rows = [
-            {"path": f"{folder.path}/{file.path}", "release_id": made, "part": folder.part, "sha256": file.sha256,
+            {"path": f"{folder.path}/{file.path}", "release_id": release_id, "part": folder.part, "sha256": file.sha256,
              "size": file.size}
             for file in folder.files
         ]  # fmt: skip
@@ -191,28 +193,28 @@ class Publishing:
     def _insert_release(
         self, connection: Connection, upload: Upload, folder: DeclaredFolder, verdict: UploadVerdict
     ) -> int:
-        where = folder.reference
+        reference = folder.reference
         manifest = next(file for file in folder.files if file.path == MANIFEST)
         with self._blobs.open(manifest.sha256) as source:
             release = Release.from_bytes(small_file(source, MANIFEST, MAX_MANIFEST), self._settings.limits)
         row = {
-            "kind": str(where.kind), "owner": where.owner, "name": where.name, "version": where.version,
+            "kind": str(reference.kind), "owner": reference.owner, "name": reference.name, "version": reference.version,
             "sha256": manifest.sha256, "visibility": release.visibility, "publisher_id": upload.account_id,
             "created": time.time(),
         }  # fmt: skip
-        made = int(connection.execute(insert(releases).returning(releases.c.id), row).scalar_one())
-        connection.execute(insert(checks), check_row(made, where.kind, verdict.notes.get(folder.path, ())))
-        return made
+        release_id = int(connection.execute(insert(releases).returning(releases.c.id), row).scalar_one())
+        connection.execute(insert(checks), check_row(release_id, reference.kind, verdict.notes.get(folder.path, ())))
+        return release_id
 
     def close(self) -> None:
-        """End without waiting for what is still to be checked: it is checked when the server begins again."""
-        self._ending.set()
+        """Stop without waiting for queued uploads; the next server checks them."""
+        self._stopping.set()
         self.scoring.close()
         self._queue.close()
 
 
 def check_row(release: int, kind: Kind, notes: object) -> dict[str, object]:
-    """What stands in `checks` of a release that was found good."""
-    said = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
+    """Return the row of the table `checks` for a release that passed its check."""
+    result = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
     tier = RECOMPUTED if kind == Kind.RUN else KEPT
-    return {"release_id": release, "by": __version__, "tier": tier, "said": said}
+    return {"release_id": release, "by": __version__, "tier": tier, "said": result}

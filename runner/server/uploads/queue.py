@@ -1,4 +1,4 @@
-"""Uploads that wait for their check: by turns among who sent them, so that nobody keeps the others waiting."""
+"""The queue of uploads that wait for their check. It serves accounts in turn, to prevent one from blocking others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Condition
 
 @dataclass(frozen=True)
 class QueuedUpload:
-    """One upload that is to be checked."""
+    """An upload that waits for its check."""
 
     upload: str
     account_id: int
@@ -17,53 +17,53 @@ class QueuedUpload:
 
 
 class Queue:
-    """First come, first served within an account; accounts by turns. Each upload is in it once, until it is done."""
+    """A queue that serves accounts in turn, and each account's uploads in order. It has each upload at most once."""
 
     def __init__(self) -> None:
         self._condition = Condition()
         self._turns: deque[int] = deque()
-        self._of: dict[int, deque[QueuedUpload]] = {}
-        self._known: set[str] = set()
+        self._waiting: dict[int, deque[QueuedUpload]] = {}
+        self._ids: set[str] = set()
         self._closed = False
 
-    def put(self, one: QueuedUpload) -> None:
-        """Have an upload wait, unless it does, or is being checked."""
+    def put(self, item: QueuedUpload) -> None:
+        """Add an upload, unless it is waiting or being checked."""
         with self._condition:
-            if one.upload not in self._known:
-                self._known.add(one.upload)
-                self._append(one)
+            if item.upload not in self._ids:
+                self._ids.add(item.upload)
+                self._append(item)
 
-    def _append(self, one: QueuedUpload) -> None:
-        waiting = self._of.setdefault(one.account_id, deque())
+    def _append(self, item: QueuedUpload) -> None:
+        waiting = self._waiting.setdefault(item.account_id, deque())
         if not waiting:
-            self._turns.append(one.account_id)
-        waiting.append(one)
+            self._turns.append(item.account_id)
+        waiting.append(item)
         self._condition.notify()
 
     def take(self) -> QueuedUpload | None:
-        """The next one, which is waited for; None once the queue is closed. Whoever takes one says when it is done."""
+        """Wait for the next upload and return it; None if the queue is closed. The caller calls `done` or `again`."""
         with self._condition:
             while not (self._turns or self._closed):
                 self._condition.wait()
             if self._closed:
                 return None
             account = self._turns.popleft()
-            one = self._of[account].popleft()
-            if self._of[account]:
+            item = self._waiting[account].popleft()
+            if self._waiting[account]:
                 self._turns.append(account)
             else:
-                del self._of[account]
-            return one
+                del self._waiting[account]
+            return item
 
-    def done(self, one: QueuedUpload) -> None:
-        """It need not be known any more."""
+    def done(self, item: QueuedUpload) -> None:
+        """Forget an upload, so that it can be added again."""
         with self._condition:
-            self._known.discard(one.upload)
+            self._ids.discard(item.upload)
 
-    def again(self, one: QueuedUpload) -> None:
-        """Have one that was taken wait behind all others of its account."""
+    def again(self, item: QueuedUpload) -> None:
+        """Queue an upload from `take` again, behind all others of its account."""
         with self._condition:
-            self._append(one)
+            self._append(item)
 
     def close(self) -> None:
         with self._condition:

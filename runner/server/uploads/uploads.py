@@ -1,10 +1,10 @@
-"""Uploads: declared, sent in pieces, checked, and then seen whole, or not at all.
+"""Uploads: declared, sent in pieces, checked, and published completely or not at all.
 
-An upload is known by what it declares and who declares it, so that whoever was cut off declares the same again and goes
-on. Pieces are appended to files beside each other (`pieces.py`). Whether a blob is what was declared is seen by its
-hash, once it is whole, and nothing of it is seen by others before its upload is.
+The id of an upload is a hash of its account and declaration, so a client that lost its connection declares the same
+again and resumes. Pieces are appended to files (`pieces.py`). The hash of a blob is checked when it is complete. Other
+accounts see nothing of an upload before it is published.
 
-    open -> checking -> published | refused | taken      and from checking back to open, where it could not be checked
+    open -> checking -> published | refused | taken      and from checking back to open if the server failed to check it
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from functools import lru_cache
 from typing import IO, Any
 
 import orjson
-from sqlalchemy import Connection, func, insert, select, update
-from sqlalchemy import delete as deleted
+from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from runner.base.errors import NotPublished, TakenError, UsageError
@@ -36,14 +35,14 @@ from runner.server.visible_tree import seen_by
 OPEN, CHECKING, SEEN, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)
 MOST_ENDED, MOST_PROBLEMS, LONGEST_PROBLEM = 200, 50, 1_000
-"""Of an account: so many of its uploads that ended are known, each with so many problems of so many characters."""
+"""Limits on stored results: ended uploads of an account, problems of an upload, characters of a problem."""
 TOUCHED_EACH = 60.0
-"""Seconds between two notes that an upload is still being sent."""
+"""Minimum seconds between two updates of `touched`, the time when an upload last received bytes."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """One upload as it is now."""
+    """The current state of one upload."""
 
     id: str
     declaration: Declaration
@@ -51,11 +50,11 @@ class Upload:
     problems: Sequence[str]
     account_id: int
     missing: dict[str, tuple[int, int]]
-    """Of each blob that is not whole: how many bytes it has, and how many are there."""
+    """The size and the number of received bytes of each incomplete blob, by hash."""
 
 
 class Uploads:
-    """All uploads of a server."""
+    """The uploads of a server."""
 
     def __init__(self, settings: Settings, database: Database, blobs: Blobs) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
@@ -65,29 +64,29 @@ class Uploads:
     # Declaring
 
     def begin(self, viewer: Viewer, declaration: Declaration, now: float) -> Upload:
-        """Declare an upload, or go on with one.
+        """Declare an upload, or resume one with the same declaration.
 
         Raises:
             PermissionError: the viewer may not publish as one of its owners.
-            TakenError: one of its folders is there, and this upload has not put it there.
-            UsageError: the account has too much that is open, or would have published too much.
-            NoRoomError: the disk has no room for it.
+            TakenError: one of its folders exists, and not from this upload.
+            UsageError: the account has too many open uploads, or would exceed its quota.
+            NoRoomError: the disk has no space for it.
         """
         for folder in declaration.folders:
             if not viewer.publishes_as(folder.reference.owner):
-                raise PermissionError(f"this token may not publish as {folder.reference.owner}")
+                raise PermissionError(f"this token may not publish as {folder.reference.owner}; use another token")
         assert viewer.account_id is not None
         upload = declaration.id(viewer.account_id)
-        with self._database.reading() as connection:  # and not while writers wait: it may be much that is there
+        with self._database.reading() as connection:  # not in the write transaction, since this may take long
             published = published_bytes(connection, viewer.account_id)
             new = new_bytes(connection, viewer.account_id, declaration.blobs)
-        with suppress(IntegrityError), self._database.writing() as connection:  # somebody declares the same just now
+        with suppress(IntegrityError), self._database.writing() as connection:  # a concurrent request declares the same
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload)).one_or_none()
-            there = [folder.path for folder in declaration.folders if is_there(connection, folder)]
-            done = row is not None and row.state == SEEN and len(there) == len(declaration.folders)
-            if there and not done:
-                raise TakenError(f"{there[0]} is there already")
-            if row is None or not (done or row.state in _ACTIVE):
+            existing = [folder.path for folder in declaration.folders if is_there(connection, folder)]
+            is_published = row is not None and row.state == SEEN and len(existing) == len(declaration.folders)
+            if existing and not is_published:
+                raise TakenError(f"{existing[0]} exists already; publish under a new version")
+            if row is None or not (is_published or row.state in _ACTIVE):
                 self._open(connection, upload, viewer.account_id, declaration, now, published=published, new=new)
         return self.find(viewer, upload)
 
@@ -95,42 +94,43 @@ class Uploads:
         self, connection: Connection, upload: str, account: int, declaration: Declaration, now: float,
         *, published: int, new: int,
     ) -> None:  # fmt: skip
-        """A new upload; or one that was refused, or whose releases have gone, anew."""
+        """Insert an upload, replacing one that was refused or whose releases no longer exist."""
         size = sum(declaration.blobs.values())
         mine = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
             uploads.c.account_id == account, uploads.c.state.in_(_ACTIVE)
         )
         count, total = connection.execute(mine).one()
         if count >= self._settings.open_uploads:
-            raise UsageError(f"{count} uploads of yours are open; end them, or wait until they are forgotten")
+            raise UsageError(f"{count} uploads of your account are open; finish them, or wait until they expire")
         if total + size > self._settings.open_bytes:
             raise UsageError(
-                f"your open uploads would have {total + size:,} bytes; at most {self._settings.open_bytes:,} are taken"
+                f"your open uploads would have {total + size:,} bytes, but the limit is {self._settings.open_bytes:,}; "
+                "finish the others first"
             )
         check_quota(self._settings, published, total, new)
         check_room(connection, self._settings, self.pieces, size, _ACTIVE)
-        connection.execute(deleted(uploads).where(uploads.c.id == upload))
+        connection.execute(delete(uploads).where(uploads.c.id == upload))
         row = {
             "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
             "state": OPEN, "problems": "[]", "touched": now,
         }  # fmt: skip
         connection.execute(insert(uploads), row)
 
-    # Asking
+    # Reading
 
     def find(self, viewer: Viewer, upload: str) -> Upload:
-        """An upload of the viewer's own.
+        """Return an upload of the viewer's account.
 
         Raises:
-            NotPublished: there is none.
+            NotPublished: there is none with this id.
         """
         with self._database.reading() as connection:
             row, declaration = self._row(connection, viewer, upload)
             is_open = row.state == OPEN
-            known = _known(connection, viewer, list(declaration.blobs)) if is_open else set()
+            visible = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
-            have = None if sha256 in known else self.pieces.have(upload, sha256)
+            have = None if sha256 in visible else self.pieces.have(upload, sha256)
             if have is not None:
                 missing[sha256] = size, have
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
@@ -144,8 +144,8 @@ class Uploads:
         return row, self._declaration(upload, row.state in _ACTIVE)
 
     def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
-        """Return what an upload declares. The id is its hash, but an upload that has ended keeps only a part of it."""
-        del is_active  # makes the two cases different entries of the cache
+        """Return the declaration of an upload. Once the upload ends, the database has only a part of it."""
+        del is_active  # part of the cache key only
         with self._database.reading() as connection:
             query = select(uploads.c.declared).where(uploads.c.id == upload)
             return Declaration.from_bytes(connection.execute(query).scalar_one())
@@ -153,39 +153,39 @@ class Uploads:
     # Sending
 
     def receive(self, viewer: Viewer, upload: str, sha256: str, offset: int) -> Receiving:
-        """What takes the bytes of a blob that follow the first `offset`.
+        """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
-            NotPublished: there is no such upload, or it takes no such blob now.
-            OffsetError: something else is there; or a piece of it is being sent, by another connection.
-            NoRoomError: nothing can be written.
+            NotPublished: there is no such upload, it is not open, or it does not declare this blob.
+            OffsetError: the number of stored bytes is different, or another connection is sending this blob.
+            NoRoomError: the file cannot be written.
         """
         now = time.time()
         with self._database.reading() as connection:
             row, declaration = self._row(connection, viewer, upload)
-            known = _known(connection, viewer, [sha256])
+            visible = _visible_blobs(connection, viewer, [sha256])
         size = declaration.blobs.get(sha256)
         if size is None or row.state != OPEN:
-            raise NotPublished("the upload takes no such blob now")
-        if known or self.pieces.have(upload, sha256) is None:
+            raise NotPublished("the upload is not open, or does not declare this blob; declare it again")
+        if visible or self.pieces.have(upload, sha256) is None:
             raise OffsetError(size)
         if self.pieces.room() < self._settings.spare_bytes:
-            raise NoRoomError("the server's disk is full; send it later, and tell who runs it")
+            raise NoRoomError("the server's disk is full; send it later, and tell the server's administrator")
         if abs(now - row.touched) > TOUCHED_EACH:
             with self._database.writing() as connection:
                 connection.execute(update(uploads).where(uploads.c.id == upload).values(touched=now))
         return self.pieces.receive(upload, sha256, size, offset)
 
     def open_blob(self, upload: str, sha256: str) -> IO[bytes]:
-        """A blob of an upload: as it was sent, or where it was known, from those that are kept."""
+        """Open a blob of an upload: the received file or, if the client did not have to send it, the stored blob."""
         return self.pieces.open(upload, sha256) or self._blobs.open(sha256)
 
-    # What became of them
+    # Changing the state
 
     def set_state(
         self, upload: str, state: str, problems: Sequence[str], now: float, *, only: str | None = None
     ) -> bool:
-        """Note what became of an upload; with `only` where it is in this state."""
+        """Set the state of an upload, with `only` if it is in that state; return whether it changed."""
         with self._database.writing() as connection:
             return self.note_state(connection, upload, state, problems, now, only=only)
 
@@ -194,14 +194,14 @@ class Uploads:
         connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
         only: str | None = None, seen: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
-        """`set_state`, within a transaction. Of one that ends the names of what is `seen` stay, and no files."""
+        """Do the same as `set_state` within a transaction. An ended upload keeps the names of the folders in `seen`."""
         query = update(uploads).where(uploads.c.id == upload)
         if only is not None:
             query = query.where(uploads.c.state == only)
-        told = [shortened(one, LONGEST_PROBLEM) for one in problems[:MOST_PROBLEMS]]
-        values: dict[str, Any] = {"state": state, "problems": orjson.dumps(told).decode(), "touched": now}
+        stored = [shortened(problem, LONGEST_PROBLEM) for problem in problems[:MOST_PROBLEMS]]
+        values: dict[str, Any] = {"state": state, "problems": orjson.dumps(stored).decode(), "touched": now}
         if state not in _ACTIVE:
-            values["declared"] = Declaration([replace(one, files=[]) for one in seen]).to_bytes().decode()
+            values["declared"] = Declaration([replace(folder, files=[]) for folder in seen]).to_bytes().decode()
         if connection.execute(query.values(**values)).rowcount == 0:
             return False
         if state not in _ACTIVE:
@@ -210,55 +210,55 @@ class Uploads:
 
     @staticmethod
     def touched(connection: Connection, upload: str) -> float | None:
-        """When something of an upload was sent last; of one that is being checked, when it was committed."""
+        """Return when an upload last received bytes or, if it is being checked, when it was committed."""
         return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload)).scalar_one_or_none()
 
     def unchecked(self) -> list[tuple[str, int]]:
-        """Uploads that wait for their check, as after a server was killed, each with its account."""
+        """Return the uploads that wait for their check, also after a server was killed, each with its account."""
         with self._database.reading() as connection:
             query = select(uploads.c.id, uploads.c.account_id).where(uploads.c.state == CHECKING)
             return [(row.id, row.account_id) for row in connection.execute(query.order_by(uploads.c.touched))]
 
     def abandon(self, viewer: Viewer, upload: str) -> None:
-        """Forget an upload of the viewer's own that is not being checked."""
+        """Delete an upload of the viewer's account, unless it is being checked."""
         with self._database.writing() as connection:
             mine = uploads.c.id == upload, uploads.c.account_id == viewer.account_id, uploads.c.state != CHECKING
-            done = connection.execute(deleted(uploads).where(*mine))
-        if done.rowcount:
+            is_deleted = connection.execute(delete(uploads).where(*mine)).rowcount > 0
+        if is_deleted:
             self.pieces.clear(upload)
 
     def forget_old(self, now: float) -> None:
-        """Forget the uploads that nothing was sent for in a long time, and remove what is nobody's."""
+        """Delete uploads that have received nothing for a long time, and folders without an upload."""
         with self._database.writing() as connection:
             old = uploads.c.touched < now - self._settings.upload_seconds, uploads.c.state != CHECKING
-            connection.execute(deleted(uploads).where(*old))
-        there = [upload for upload, _ in self.pieces.stored()]  # before it is asked whose they are
+            connection.execute(delete(uploads).where(*old))
+        stored = [upload for upload, _ in self.pieces.stored()]  # before the query: a new upload may create a folder
         with self._database.reading() as connection:
             active = {row.id for row in connection.execute(select(uploads.c.id).where(uploads.c.state.in_(_ACTIVE)))}
-        for upload in there:
+        for upload in stored:
             if upload not in active:
                 self.pieces.clear(upload)
 
 
 def _forget_ended(connection: Connection, upload: str) -> None:
-    """Forget the oldest ended uploads of whose account this one is."""
+    """Delete the oldest ended uploads of this upload's account, beyond the limit."""
     account = connection.execute(select(uploads.c.account_id).where(uploads.c.id == upload)).scalar_one()
     ended = select(uploads.c.id).where(uploads.c.account_id == account, uploads.c.state.not_in(_ACTIVE))
     newest = ended.order_by(uploads.c.touched.desc(), uploads.c.id)
     old = [row.id for row in connection.execute(newest.offset(MOST_ENDED).limit(500))]
     if old:
-        connection.execute(deleted(uploads).where(uploads.c.id.in_(old)))
+        connection.execute(delete(uploads).where(uploads.c.id.in_(old)))
 
 
 def is_there(connection: Connection, folder: DeclaredFolder) -> bool:
-    """Whether anything stands in the place of a folder: of a release itself, of its yank, or of its signature."""
+    """Return whether a folder is published: a release, its yank, or its signature."""
     query = select(releases.c.id).where(is_release(folder.reference))
     if folder.part:
         query = query.join(files, files.c.release_id == releases.c.id).where(files.c.part == folder.part)
     return connection.execute(query.limit(1)).scalar() is not None
 
 
-def _known(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
-    """The blobs that the viewer can see already; what others keep to themselves is sent, as if it were not there."""
+def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
+    """Return the blobs that the viewer can see. The viewer must send others, so that private blobs stay secret."""
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return set(connection.execute(query.where(files.c.sha256.in_(blobs), seen_by(viewer))).scalars())

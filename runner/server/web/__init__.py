@@ -1,1 +1,1 @@
-"""What the server answers: the API, which clients use, and the pages, which people look at."""
+"""The HTTP side of a server: the API for clients, the pages for people, and the middleware around both."""

@@ -1,6 +1,6 @@
-"""The names that a server is asked by: a page of another name that leads to this machine reads nothing here.
+"""A check of the `Host` header against DNS rebinding, where a page's own host name resolves to this server.
 
-Who is asked by an address in figures, and not by a name, is not asked through somebody else's name.
+IP addresses are always allowed, because rebinding needs a host name.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::[0-9]*)?")
 
 
 class Hosts:
-    """Answers with 421 who asks by another name than the server's own."""
+    """Middleware that answers 421 if a request names another host than the server's."""
 
     def __init__(self, app: ASGIApp, address: str) -> None:
         self._app, self._address = app, address
-        self._own = {"localhost", (urlsplit(address).hostname or "").lower()}
+        self._own_names = {"localhost", (urlsplit(address).hostname or "").lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in FREE:
-            said = Headers(scope=scope).getlist("host")
-            if not all(self._is_own(one) for one in said):
-                words = f"this server is not asked by that name; ask {self._address} (--address says its name)"
-                await fault(421, "host", words)(scope, receive, send)
-                return
+        is_checked = scope["type"] == "http" and scope["path"] not in FREE
+        if is_checked and not all(self._is_own(host) for host in Headers(scope=scope).getlist("host")):
+            message = f"unknown host; use {self._address}, or start the server with --address https://THIS-HOST"
+            await fault(421, "host", message)(scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
-    def _is_own(self, said: str) -> bool:
-        shape = _HOST.fullmatch(said.strip())
-        if shape is None:
+    def _is_own(self, header: str) -> bool:
+        match = _HOST.fullmatch(header.strip())
+        if match is None:
             return False
-        host = shape[1].lower().rstrip(".")
-        return host in self._own or _is_figures(host.strip("[]"))
+        host = match[1].lower().rstrip(".")
+        return host in self._own_names or _is_ip_address(host.strip("[]"))
 
 
-def _is_figures(host: str) -> bool:
+def _is_ip_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What goes wrong with a request, in the words of the API: a code, a message, and everything that is wrong."""
+"""Errors of the API: a code, a message, and a list of problems."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Code = Literal[
 
 
 class ApiError(BaseModel):
-    """Why a request was not done."""
+    """The body of an error response."""
 
     code: Code
-    """One word for a program, which stays what it is; docs/reference/registry-server.md says what each means."""
+    """A stable code for programs; docs/reference/registry-server.md explains each."""
     message: str
     problems: list[str] = []
-    """Everything that is wrong, where it is more than one thing."""
+    """The single problems, if there are several."""
     have: int | None = None
-    """Of a piece that does not follow: how many bytes are there."""
+    """Number of stored bytes, if a piece has another offset."""
 
 
-_OF_STATUS: Mapping[int, Code] = {
+_CODE_OF_STATUS: Mapping[int, Code] = {
     400: "usage", 401: "token", 403: "forbidden", 404: "missing", 405: "method", 408: "slow", 413: "too_large",
     416: "range", 422: "invalid", 429: "too_many", 503: "busy", 507: "full",
 }  # fmt: skip
@@ -64,53 +64,53 @@ def fault(
     have: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """An answer that says what is wrong."""
-    said = ApiError(code=code, message=message, problems=list(problems), have=have)
-    response = JSONResponse(said.model_dump(exclude_none=True), status, headers)
+    """Return an error response."""
+    error = ApiError(code=code, message=message, problems=list(problems), have=have)
+    response = JSONResponse(error.model_dump(exclude_none=True), status, headers)
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
     return response
 
 
 def handle_faults(app: FastAPI) -> None:
-    """Answer with a `ApiError` whatever goes wrong."""
+    """Make an application answer every error with an `ApiError`."""
 
-    async def ours(_: Request, error: Exception) -> JSONResponse:
+    async def known_error(_: Request, error: Exception) -> JSONResponse:
         status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))
         problems = getattr(error, "__notes__", ())
         return fault(status, code, str(error), problems, have=error.have if isinstance(error, OffsetError) else None)
 
-    async def theirs(request: Request, error: Exception) -> JSONResponse:
+    async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        code = _OF_STATUS.get(error.status_code, "usage" if error.status_code < 500 else "failed")
+        code = _CODE_OF_STATUS.get(error.status_code, "usage" if error.status_code < 500 else "failed")
         headers = dict(error.headers or {})
         if error.status_code == 405 and (methods := _methods(app, request)):
-            headers["allow"] = ", ".join(methods)  # of all operations there, and not of the one route that was found
+            headers["allow"] = ", ".join(methods)  # of all routes with this path, not only of the one that matched
         return fault(error.status_code, code, str(error.detail), headers=headers)
 
-    async def storing(_: Request, error: Exception) -> JSONResponse:
+    async def database_error(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, OperationalError) and is_full(error):
-            LOG.error("the disk of the database takes no more", exc_info=error)
-            return fault(507, "full", "the server has no room for it now; tell who runs it")
+            LOG.error("the disk of the database is full", exc_info=error)
+            return fault(507, "full", "the server's disk is full; tell the server's administrator")
         LOG.error("the database does not answer", exc_info=error)
         response = fault(503, "busy", "the server's database does not answer; try again later")
         response.headers["retry-after"] = "2"
         return response
 
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
+    async def validation_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        return fault(422, "invalid", "the request is not what the API takes", wrong[:20])
+        problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        return fault(422, "invalid", "the request does not match the API's schema", problems[:20])
 
-    app.add_exception_handler(NipRunError, ours)
-    app.add_exception_handler(PermissionError, ours)
-    app.add_exception_handler(OperationalError, storing)
-    app.add_exception_handler(PoolTimeout, storing)
-    app.add_exception_handler(HTTPException, theirs)
-    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(NipRunError, known_error)
+    app.add_exception_handler(PermissionError, known_error)
+    app.add_exception_handler(OperationalError, database_error)
+    app.add_exception_handler(PoolTimeout, database_error)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(RequestValidationError, validation_error)
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """The methods of the operations of the document at the address that was asked for."""
+    """Return the methods that the OpenAPI document has for the path of a request."""
     path = getattr(request.scope.get("route"), "path_format", "")
     return sorted(method.upper() for method in app.openapi()["paths"].get(path, ()))

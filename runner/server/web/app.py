@@ -1,4 +1,4 @@
-"""The application: the routes of a server, and what goes on beside them."""
+"""The ASGI application of a server: its routes, its middleware and its background work."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ from runner.server.web.request_bodies import Bodies
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
-FORGET_SECONDS = 600.0
+CLEANUP_SECONDS = 600.0
 
 
 def application(server: Service) -> FastAPI:
-    """The routes of a server, for whatever runs ASGI."""
+    """Build the application of a server."""
     site = ServerSite.of(server.settings, server.database)
 
     @asynccontextmanager
-    async def living(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(server.publishing.start)
-        forgetting = asyncio.create_task(_forget_old(server))
+        cleanup = asyncio.create_task(_clean_up(server))
         site.boards.start()
         yield
         site.boards.close()
-        forgetting.cancel()
+        cleanup.cancel()
         server.publishing.close()
 
     app = FastAPI(
         title="nip-run registry",
         version=__version__,
         summary="Releases of runs and components: found, read, published.",
-        lifespan=living,
+        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
         responses=ALWAYS,
-        redirect_slashes=False,  # it would name whatever host was asked, and have what was sent be sent again
+        redirect_slashes=False,  # a redirect would contain the request's Host, and make clients send bodies again
     )
     app.state.server = server
     app.state.numbers = Numbers()
@@ -69,12 +69,12 @@ def application(server: Service) -> FastAPI:
     add_pages(app, site)
     describe(app)
     handle_faults(app)
-    _watch(app, server)
+    _add_middleware(app, server)
     return app
 
 
-def _watch(app: FastAPI, server: Service) -> None:
-    """What stands before the routes; the last is the outermost."""
+def _add_middleware(app: FastAPI, server: Service) -> None:
+    """Add the middleware; the last one is the outermost."""
 
     def is_good(token: str) -> bool:
         with server.database.reading() as connection:
@@ -92,11 +92,12 @@ def _watch(app: FastAPI, server: Service) -> None:
     app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
 
 
-async def _forget_old(server: Service) -> None:
+async def _clean_up(server: Service) -> None:
+    """Delete expired uploads and queue forgotten checks, from time to time."""
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())
             await asyncio.to_thread(server.publishing.look_again)
-        except Exception:  # the next turn may do better
-            LOG.exception("what is old cannot be forgotten")
-        await asyncio.sleep(FORGET_SECONDS)
+        except Exception:  # the next time may succeed
+            LOG.exception("old uploads could not be deleted")
+        await asyncio.sleep(CLEANUP_SECONDS)

@@ -1,4 +1,4 @@
-"""Who asks: the token of a request into a viewer."""
+"""Authentication: from the token of a request to a viewer."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from runner.server.service import Service
 
 bearer = HTTPBearer(
     scheme_name="token",
-    description="`nip-run server add-token` makes one, or who has one: `POST /api/v1/tokens`.",
+    description="Create one with `nip-run server add-token` or, if you have one, `POST /api/v1/tokens`.",
     auto_error=False,
 )
-"""For the document alone: `asking` reads the header."""
-_Wanted = Annotated[object, Security(bearer)]
+"""The security scheme for the OpenAPI document; `asking` reads the header."""
+_DocumentedToken = Annotated[object, Security(bearer)]
 
 
 def server_of(request: Request) -> Service:
-    """The server that a request came to."""
-    found: Service = request.app.state.server
-    return found
+    """Return the server that answers a request."""
+    service: Service = request.app.state.server
+    return service
 
 
 def asking(request: Request) -> Viewer:
-    """Who asks; anybody, where no token is given. One that is not good is refused, and not taken for none."""
-    said = request.headers.get("authorization")
-    if said is None:
+    """Return the viewer of a request, `ANYBODY` if it has no token. An invalid token is an error."""
+    header = request.headers.get("authorization")
+    if header is None:
         return ANYBODY
-    scheme, _, token = said.partition(" ")
+    scheme, _, token = header.partition(" ")
     with server_of(request).database.reading() as connection:
         viewer = viewer_of(connection, token.strip(), time.time()) if scheme.lower() == "bearer" else None
     if viewer is None:
-        raise HTTPException(401, "this token is not known, has expired, or was revoked")
+        raise HTTPException(401, "the token is unknown, expired or revoked")
     request.state.account = viewer.account  # for the log
     return viewer
 
 
 def require_token(scope: Scope, missing: str, refused: str) -> Callable[..., Viewer]:
-    """Return a dependency that is the viewer whose token has at least this scope; the texts are its error messages."""
+    """Return a dependency: the viewer, if the token has at least this scope; otherwise an error with these messages."""
 
-    def viewer_with_token(viewer: Annotated[Viewer, Depends(asking)], _: _Wanted) -> Viewer:
+    def viewer_with_token(viewer: Annotated[Viewer, Depends(asking)], _: _DocumentedToken) -> Viewer:
         if viewer.account_id is None:
             raise HTTPException(401, missing)
         if not viewer.scope.allows(scope):
@@ -54,9 +54,13 @@ def require_token(scope: Scope, missing: str, refused: str) -> Callable[..., Vie
     return viewer_with_token
 
 
-known = require_token(Scope.READ, "a token is needed", "")
-publishing = require_token(Scope.PUBLISH, "a token is needed to publish", "this token may read, and not publish")
-keeping = require_token(Scope.ADMIN, "a token is needed that may administer", "this token may not administer")
+known = require_token(Scope.READ, "this request needs a token", "")
+publishing = require_token(
+    Scope.PUBLISH, "this request needs a token with scope publish", "the token's scope is read; use one with publish"
+)
+keeping = require_token(
+    Scope.ADMIN, "this request needs a token with scope admin", "the token does not have scope admin"
+)
 
 Asking = Annotated[Viewer, Depends(asking)]
 Known = Annotated[Viewer, Depends(known)]

@@ -1,4 +1,4 @@
-"""Browsers that are signed in: their cookies, and the forms that they send."""
+"""Cookies and forms of browsers that are signed in."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def cookie_name(request: Request, name: str) -> str:
 
 
 def find_session(request: Request) -> SignedIn | None:
-    """Return who is signed in. A cookie counts only for pages, never for the API."""
+    """Return the session of a request's cookie. Cookies are valid for pages only, never for the API."""
     with server_of(request).database.reading() as connection:
         return signed_in(connection, request.cookies.get(cookie_name(request, SESSION), ""), time.time())
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; none if it is too large, has too many fields, or is not a form."""
+    """Return the fields of a form; an empty dictionary if it is too large, has too many fields, or is not a form."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         return {}
     body = b""
@@ -44,13 +44,14 @@ async def read_form(request: Request) -> dict[str, str]:
     return {name: re.sub(r"[\x00-\x1f\x7f]", "", values[0]) for name, values in fields.items()}
 
 
-def is_own_form(request: Request, form: dict[str, str], word: str) -> bool:
-    """Return whether a form has the secret word of its page and, as far as the browser says, is from this server."""
-    return is_same_origin(request) and bool(word) and hmac.compare_digest(form.get("word", "").encode(), word.encode())
+def is_own_form(request: Request, form: dict[str, str], csrf_token: str) -> bool:
+    """Return whether a form has the right CSRF token and was sent from a page of this server."""
+    is_correct = bool(csrf_token) and hmac.compare_digest(form.get("word", "").encode(), csrf_token.encode())
+    return is_correct and is_same_origin(request)
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether a form was sent from a page of this server, as far as the browser says."""
+    """Return whether a form was sent from a page of this server, according to the browser's headers."""
     site = request.headers.get("sec-fetch-site", "same-origin")
     origin = request.headers.get("origin")
     host = request.headers.get("host", "")

@@ -1,4 +1,4 @@
-"""Who asks, as limits count them: one address, however it is written, or the network that one caller has of it."""
+"""Callers as rate limits count them: by IPv4 address or by IPv6 network."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 GONE = "nip_run.gone"
-"""Stands in the scope of a request once its connection is lost, so that nothing more is made for it."""
+"""Set in the ASGI scope when the client disconnects, so that handlers can stop early."""
 ROOM = "nip_run.room"
-"""Stands there, too: what ends another request that waits for its client, of the same address or of any."""
+"""Set in the ASGI scope to a function that ends another request which is waiting for its client (`make_room`)."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def _address(said: str) -> _Address | None:
-    """An address; of IPv4 that is written as IPv6, as a socket for both does it, that of IPv4."""
+def _parse_address(text: str) -> _Address | None:
+    """Parse an IP address. An IPv4 address that is written as IPv6, as dual-stack sockets do, becomes IPv4."""
     try:
-        found = ipaddress.ip_address(said)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if found.version == 6 else None
-    return mapped or found
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return mapped or address
 
 
 def caller(address: str) -> str:
-    """Who is counted as one: an address of IPv4, the /64 of one of IPv6; what is no address stays as it is."""
-    found = _address(address)
-    if found is None:
+    """Return what counts as one caller: an IPv4 address, or the /64 network of an IPv6 address."""
+    parsed = _parse_address(address)
+    if parsed is None:
         return address
-    return str(ipaddress.IPv6Network((int(found), 64), strict=False)) if found.version == 6 else str(found)
+    return str(ipaddress.IPv6Network((int(parsed), 64), strict=False)) if parsed.version == 6 else str(parsed)
 
 
 def is_within(address: str, networks: Sequence[str]) -> bool:
-    """Whether an address is in one of these networks."""
-    found = _address(address)
-    return found is not None and any(found in ipaddress.ip_network(network) for network in networks)
+    """Return whether an address is in one of these networks."""
+    parsed = _parse_address(address)
+    return parsed is not None and any(parsed in ipaddress.ip_network(network) for network in networks)
 
 
 def unbelieved(scope: Scope, proxies: Sequence[str]) -> str | None:
-    """The other end of a connection that says who asks, as a proxy does, and is none of the proxies that are named."""
+    """Return the peer's address if it sends `X-Forwarded-For` without being one of the trusted proxies, else None."""
     peer = str(scope["client"][0]) if scope.get("client") else ""
-    says = bool(proxies) and "x-forwarded-for" in Headers(scope=scope)
-    return peer if says and not is_within(peer, proxies) else None
+    forwards = bool(proxies) and "x-forwarded-for" in Headers(scope=scope)
+    return peer if forwards and not is_within(peer, proxies) else None
 
 
 def address_of(scope: Scope, proxies: Sequence[str]) -> str:
-    """Who asks: the other end of the connection, or whom a proxy that is trusted says last."""
+    """Return the caller of a request: its peer or, behind a trusted proxy, the last address in `X-Forwarded-For`."""
     client = scope.get("client")
     peer = str(client[0]) if client else ""
     if not is_within(peer, proxies):
         return caller(peer)
-    said = Headers(scope=scope).getlist("x-forwarded-for")
-    last = said[-1].rpartition(",")[2].strip() if said else ""
-    return caller(last if _address(last) else peer)
+    headers = Headers(scope=scope).getlist("x-forwarded-for")
+    last = headers[-1].rpartition(",")[2].strip() if headers else ""
+    return caller(last if _parse_address(last) else peer)

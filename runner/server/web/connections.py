@@ -1,7 +1,7 @@
-"""Connections: ended where the head of a request does not come, and, where all are taken, where a client is waited for.
+"""Limits on connections, which keep the server reachable while other clients hold idle or slow connections open.
 
-Who asks for something is answered, however many connections others hold open and say nothing on. An address has so many
-connections; a proxy, whose connections are those of many, any number.
+A connection is closed if the head of a request does not arrive in time. If there are too many connections, the server
+closes one that is waiting for its client. The limit for one address does not apply to proxies.
 """
 
 from __future__ import annotations
@@ -17,111 +17,119 @@ from runner.server.settings import Settings
 from runner.server.web.callers import GONE, ROOM, caller, is_within
 
 HEAD_SECONDS = 20.0
-"""In which the head of a request must come, once its connection is there or its first byte is."""
+"""Time limit for the head of a request, from the start of the connection or, later, from the head's first byte."""
 
 
 class Bounded(H11Protocol):
-    """A connection that waits for its client for a while, and gives way to others before that."""
+    """A connection with a time limit for its client, which may be closed earlier to make room for others."""
 
     most = most_of_one = 0
-    """Connections, and those of one address; see `bounded`."""
+    """Maximum connections, in total and from one address; `bounded` sets them."""
     proxies: Sequence[str] = ()
-    _waiting: asyncio.TimerHandle | None = None
+    _timeout: asyncio.TimerHandle | None = None
     since = 0.0
     is_given_up = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.since = self.loop.time()
-        self._wait()
-        self._make_room()
+        self._start_timeout()
+        self._enforce_limits()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.scope is not None:  # its request is begun once this returns
+        if self.scope is not None:  # the request starts after this returns
             cast("dict[str, Any]", self.scope)[ROOM] = self.make_room
         if self.is_between():
-            self._wait()
+            self._start_timeout()
         else:
-            self._wait_no_more()
+            self._cancel_timeout()
 
     def on_response_complete(self) -> None:
         self.since = self.loop.time()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_more()
-        scope = cast("dict[str, Any] | None", self.scope)  # none before the first request
+        self._cancel_timeout()
+        scope = cast("dict[str, Any] | None", self.scope)  # None before the first request
         if scope is not None:
             scope[GONE] = True
         super().connection_lost(exc)
 
     def is_between(self) -> bool:
-        """Whether nothing is asked for now."""
-        cycle: RequestResponseCycle | None = self.cycle  # none before the first request, whatever its type says
+        """Return whether no request is in progress."""
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, contrary to its type
         return cycle is None or cycle.response_complete
 
     def is_kept_waiting(self) -> bool:
-        """Whether it is the client's turn: to send a head, or more of a body, or to read what it asked for."""
+        """Return whether the server waits for the client, to send a head or more of a body, or to read a response."""
         return self.is_between() or self.cycle.more_body or self.flow.write_paused
 
-    def _wait(self) -> None:
-        if self._waiting is None:
-            self._waiting = self.loop.call_later(HEAD_SECONDS, self._end)
+    def _start_timeout(self) -> None:
+        if self._timeout is None:
+            self._timeout = self.loop.call_later(HEAD_SECONDS, self._on_timeout)
 
-    def _wait_no_more(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
-    def _end(self) -> None:
-        self._waiting = None
+    def _on_timeout(self) -> None:
+        self._timeout = None
         if self.is_between():
             self.transport.close()
 
-    def _make_room(self) -> None:
-        """Where this is one too many, of its address or of all, give up one that waits for its client.
+    def _enforce_limits(self) -> None:
+        """Close another connection that waits for its client if there are too many, in total or from one address.
 
-        First one of the address that has most of them, there one without a request, and of those the oldest: what
-        was being sent is gone on with where it was cut off.
+        It is one from the address with the most connections, preferably without a request, and the oldest of these.
+        A client that was sending or receiving a file can resume.
         """
-        others = self._others()
-        held = Counter(one.address() for one in others)
-        here = self.address()
-        if held[here] >= self.most_of_one and not is_within(here, self.proxies):
-            _give_up([one for one in others if one.address() == here], held)
-        elif len(others) + 1 >= self.most:
-            _give_up(others, held)
+        candidates = self._other_connections()
+        counts = Counter(connection.address() for connection in candidates)
+        address = self.address()
+        if counts[address] >= self.most_of_one and not is_within(address, self.proxies):
+            _close_one([connection for connection in candidates if connection.address() == address], counts)
+        elif len(candidates) + 1 >= self.most:
+            _close_one(candidates, counts)
 
     def make_room(self, *, of_one: bool) -> bool:
-        """End a request that waits for its client, of this address or of any; whether there was one.
+        """End another request that waits for its client, from this address (`of_one`) or any; return whether one ended.
 
-        Whose a proxy's requests are is not known here, so that none of them ends for another of one address.
+        For a proxy's address nothing ends, because its requests come from many clients that are unknown here.
         """
-        here = self.address()
-        if of_one and is_within(here, self.proxies):
+        address = self.address()
+        if of_one and is_within(address, self.proxies):
             return False
-        others = [one for one in self._others() if not one.is_between() and (not of_one or one.address() == here)]
-        return _give_up(others, Counter(one.address() for one in others))
+        candidates = [
+            connection
+            for connection in self._other_connections()
+            if not connection.is_between() and (not of_one or connection.address() == address)
+        ]
+        return _close_one(candidates, Counter(connection.address() for connection in candidates))
 
-    def _others(self) -> list[Bounded]:
-        return [one for one in cast("set[Bounded]", self.connections) if one is not self and not one.is_given_up]
+    def _other_connections(self) -> list[Bounded]:
+        connections = cast("set[Bounded]", self.connections)
+        return [connection for connection in connections if connection is not self and not connection.is_given_up]
 
     def address(self) -> str:
-        """Of its other end, as limits count it."""
+        """Return the peer's address, as limits count it."""
         return caller(self.client[0]) if self.client else ""
 
 
-def _give_up(some: Iterable[Bounded], held: Mapping[str, int]) -> bool:
-    waiting = [one for one in some if one.is_kept_waiting()]
+def _close_one(connections: Iterable[Bounded], counts: Mapping[str, int]) -> bool:
+    waiting = [connection for connection in connections if connection.is_kept_waiting()]
     if waiting:
-        given_up = min(waiting, key=lambda one: (-held[one.address()], not one.is_between(), one.since))
-        given_up.is_given_up = True
-        given_up.transport.abort()
+        closed = min(
+            waiting,
+            key=lambda connection: (-counts[connection.address()], not connection.is_between(), connection.since),
+        )
+        closed.is_given_up = True
+        closed.transport.abort()
     return bool(waiting)
 
 
 def bounded(settings: Settings) -> type[Bounded]:
-    """Connections of a server."""
-    said = {"most": settings.connections, "most_of_one": settings.connections_of_one, "proxies": settings.proxies}
-    return type("BoundedBySettings", (Bounded,), said)
+    """Return the connection class for a server's settings."""
+    limits = {"most": settings.connections, "most_of_one": settings.connections_of_one, "proxies": settings.proxies}
+    return type("BoundedBySettings", (Bounded,), limits)

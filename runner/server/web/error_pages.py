@@ -1,4 +1,4 @@
-"""What went wrong, as a page where a browser asks for one; what nobody foresaw, as a fault like any other."""
+"""Error pages for browsers, and a response for unexpected exceptions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FOR_PROGRAMS = ("/api/", "/healthz", "/readyz", "/metrics")
 _TITLES = {403: "Not allowed", 404: "Not here", 405: "Not possible", 422: "Not understood", 429: "Too many requests",
            503: "Not now"}  # fmt: skip
 _MESSAGES = {
-    404: "There is no such page. What is private is shown to its owners alone.",
-    405: "This address takes no such request.",
-    422: "The address is not one that this server makes.",
+    404: "There is no such page, or it is private and you are not signed in as its owner.",
+    405: "This address does not accept such a request.",
+    422: "The address is not valid. Follow a link on a page of this server.",
     500: "Internal error. The administrator can find details in the server log.",
 }
-"""Messages for people, in place of the API's message."""
+"""Messages for people instead of the API's message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ErrorView(View):
 
 
 class ErrorPage:
-    """Has the faults of pages be pages, and every error answered for."""
+    """Middleware that turns error responses into pages for browsers, and exceptions into error responses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -52,35 +52,35 @@ class ErrorPage:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        has_begun, held = False, list[Message]()
+        has_started, error_messages = False, list[Message]()
 
-        async def told(message: Message) -> None:
-            nonlocal has_begun
+        async def send_or_collect(message: Message) -> None:
+            nonlocal has_started
             if message["type"] == "http.response.start" and _is_for_people(scope, message):
-                held.append(message)
+                error_messages.append(message)
                 return
-            if held:
-                held.append(message)
+            if error_messages:
+                error_messages.append(message)
                 if not message.get("more_body"):
-                    has_begun = True
-                    await _page_of(held)(scope, receive, send)
+                    has_started = True
+                    await _page_of(error_messages)(scope, receive, send)
                 return
-            has_begun = True
+            has_started = True
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_or_collect)
         except Exception:
             LOG.exception("a request failed", extra={"path": scope["path"]})
-            if has_begun:
+            if has_started:
                 raise
-            held.clear()
-            answer = fault(500, "failed", "the server failed; its log says why")
-            await answer(scope, receive, told)
+            error_messages.clear()
+            response = fault(500, "failed", "internal error; the administrator can find details in the server log")
+            await response(scope, receive, send_or_collect)
 
 
 def _is_for_people(scope: Scope, start: Message) -> bool:
-    """Whether a fault is the answer to a browser that asks for a page."""
+    """Return whether a response is an error of the API for a browser that requested a page."""
     if start["status"] < 400 or scope["path"].startswith(_FOR_PROGRAMS):
         return False
     return "text/html" in Headers(scope=scope).get("accept", "") and (
@@ -88,27 +88,35 @@ def _is_for_people(scope: Scope, start: Message) -> bool:
     )
 
 
-def _page_of(held: list[Message]) -> Response:
-    status = int(held[0]["status"])
-    said = _fault_of(b"".join(message.get("body", b"") for message in held[1:]))
+def _page_of(error_messages: list[Message]) -> Response:
+    start, *body = error_messages
+    status = int(start["status"])
+    error = _parse_error(b"".join(message.get("body", b"") for message in body))
     view = ErrorView(
-        message=_MESSAGES.get(status) or _sentence(str(said.get("message", ""))), problems=said.get("problems", []),
+        message=_MESSAGES.get(status) or _sentence(str(error.get("message", ""))), problems=error.get("problems", []),
         status=status, code=HTTPStatus(status).phrase,
     )  # fmt: skip
     page = ServedPage(_TITLES.get(status, "Something went wrong"), [("wrong", view.render())])
-    kept = {name: value for name, value in Headers(raw=held[0]["headers"]).items() if name in ("retry-after", "allow")}
-    headers = {**kept, "content-security-policy": POLICY, "referrer-policy": "same-origin", "cache-control": "no-store"}
+    original = {
+        name: value for name, value in Headers(raw=start["headers"]).items() if name in ("retry-after", "allow")
+    }
+    headers = {
+        **original,
+        "content-security-policy": POLICY,
+        "referrer-policy": "same-origin",
+        "cache-control": "no-store",
+    }
     return Response(served(page), status, headers, "text/html; charset=utf-8")
 
 
-def _sentence(words: str) -> str:
+def _sentence(message: str) -> str:
     """Return a message of the API as a sentence of a page."""
-    return words and f"{words[0].upper()}{words[1:]}{'' if words.endswith('.') else '.'}"
+    return message and f"{message[0].upper()}{message[1:]}{'' if message.endswith('.') else '.'}"
 
 
-def _fault_of(body: bytes) -> dict[str, Any]:
+def _parse_error(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
+        parsed = json.loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

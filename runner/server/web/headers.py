@@ -1,4 +1,4 @@
-"""What every answer says of itself, whatever it is."""
+"""Default headers of all responses."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ ALWAYS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-"""A page that needs more says so itself; what may be kept by caches, too."""
+"""Strict defaults. Pages set a wider content security policy, and cacheable responses another cache-control."""
 
 
 class Headers:
-    """Adds what an answer does not say."""
+    """Middleware that adds the default headers that a response does not set."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def sent(message: Message) -> None:
+        async def send_with_defaults(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in ALWAYS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, sent)
+        await self._app(scope, receive, send_with_defaults)

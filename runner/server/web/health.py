@@ -1,4 +1,4 @@
-"""How the server is: whether it lives, whether it can work, and its numbers."""
+"""Health checks and metrics of a server."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from runner.server.web.observability import Numbers
 router = APIRouter(tags=["state"])
 _NO_BLOB = "0" * 64
 FRESH_SECONDS = 1.0
-"""For which what was seen is told again."""
+"""Seconds to reuse a result."""
 READY_SECONDS = 5.0
 
 
 class Readiness:
-    """What of a server does not answer, as it was seen a moment ago: there is one look at a time, whoever asks."""
+    """The state of the database and the blob store, checked at most once at a time and cached for a moment."""
 
     def __init__(self, server: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
-        self._look: asyncio.Future[list[str]] | None = None
-        self._begun = 0.0
+        self._probe: asyncio.Future[list[str]] | None = None
+        self._started = 0.0
 
     async def wrong(self) -> list[str]:
-        """What does not answer, or not in time."""
-        if self._look is None or (self._look.done() and self._clock() > self._begun + FRESH_SECONDS):
-            self._begun = self._clock()
-            self._look = asyncio.get_running_loop().run_in_executor(None, self._looked)
-        done, _ = await asyncio.wait([self._look], timeout=READY_SECONDS)
-        return self._look.result() if done else [f"nothing answers within {READY_SECONDS:g} seconds"]
+        """Return the problems: parts of the server that do not answer, or not in time."""
+        if self._probe is None or (self._probe.done() and self._clock() > self._started + FRESH_SECONDS):
+            self._started = self._clock()
+            self._probe = asyncio.get_running_loop().run_in_executor(None, self._run_probe)
+        done, _ = await asyncio.wait([self._probe], timeout=READY_SECONDS)
+        return self._probe.result() if done else [f"nothing answers within {READY_SECONDS:g} seconds"]
 
-    def _looked(self) -> list[str]:
-        wrong = [] if self._server.database.answers() else ["the database does not answer"]
+    def _run_probe(self) -> list[str]:
+        problems = [] if self._server.database.answers() else ["the database does not answer"]
         try:
             self._server.blobs.has(_NO_BLOB)
         except NipRunError:
-            wrong.append("the blobs do not answer")
-        return wrong
+            problems.append("the blob store does not answer")
+        return problems
 
 
 @router.get("/healthz", response_class=PlainTextResponse)
 async def lives() -> str:
-    """It answers, also where all threads have something to do."""
+    """Answer that the server is alive, even if all threads are busy."""
     return "ok\n"
 
 
@@ -60,23 +60,23 @@ async def lives() -> str:
     "/readyz",
     response_class=PlainTextResponse,
     responses={
-        503: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "What does not answer."}
+        503: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The parts that do not answer."}
     },
 )
 async def ready(request: Request) -> PlainTextResponse:
-    """Whether its database and its blobs answer."""
+    """Answer whether the database and the blob store work."""
     readiness: Readiness = request.app.state.readiness
-    wrong = await readiness.wrong()
-    return PlainTextResponse("\n".join(wrong or ["ok"]) + "\n", 503 if wrong else 200)
+    problems = await readiness.wrong()
+    return PlainTextResponse("\n".join(problems or ["ok"]) + "\n", 503 if problems else 200)
 
 
 def may_see_numbers(request: Request, viewer: Annotated[Viewer, Depends(asking)]) -> None:
-    """Who keeps the server: this machine, where no proxy stands between, or a token of that scope."""
+    """Refuse the metrics unless the request has an admin token, or comes from this machine and not through a proxy."""
     if viewer.scope.allows(Scope.ADMIN):
         return
     peer = request.client.host if request.client else ""
     if server_of(request).settings.proxies or not _is_loopback(peer) or "x-forwarded-for" in request.headers:
-        raise HTTPException(403, "a token that may administer is needed")
+        raise HTTPException(403, "this request needs a token with scope admin")
 
 
 def _is_loopback(peer: str) -> bool:
@@ -90,7 +90,7 @@ def _is_loopback(peer: str) -> bool:
     "/metrics", response_class=PlainTextResponse, dependencies=[Depends(may_see_numbers)], responses=faults(403)
 )
 def metrics(request: Request) -> str:
-    """Numbers of requests since the server began, for Prometheus."""
+    """Get the numbers of requests since the server started, for Prometheus."""
     numbers: Numbers = request.app.state.numbers
     server = server_of(request)
     with server.database.reading() as connection:

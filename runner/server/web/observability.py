@@ -1,4 +1,4 @@
-"""What every request leaves behind: a line of the log, and numbers for `/metrics`; no token, and no query."""
+"""The log and the metrics of requests, without tokens and query strings."""
 
 from __future__ import annotations
 
@@ -16,33 +16,37 @@ from runner.server.web.callers import address_of, unbelieved
 
 LOG = logging.getLogger("nip_run.server")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
-"""Seconds: the upper ends of what durations are counted by."""
-_OWN = frozenset(vars(logging.makeLogRecord({})))
+"""Upper bounds of the histogram's buckets, in seconds."""
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({})))
 GONE = 499
-"""The status of a request whose caller went away before it was answered."""
-_QUIET = ("/healthz", "/readyz", "/metrics")
+"""Status of a request whose client disconnected before the response."""
+_UNLOGGED_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
-_SECRET = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
-"""What somebody may have put into a path by mistake."""
+_TOKEN = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
+"""A token that a client may have put into a path by mistake."""
 
 
 class JsonLines(logging.Formatter):
-    """A record as a line of JSON in ASCII, whatever was asked for; of a token its id alone."""
+    """Format log records as lines of ASCII JSON, without the secrets of tokens."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said = {
+        entry = {
             "at": round(record.created, 3), "level": record.levelname.lower(), "log": record.name,
             "message": record.getMessage(),
         }  # fmt: skip
-        said |= {name: value for name, value in vars(record).items() if name not in _OWN and name != "color_message"}
+        entry |= {
+            name: value
+            for name, value in vars(record).items()
+            if name not in _STANDARD_FIELDS and name != "color_message"
+        }
         if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
-        return _SECRET.sub(r"\1[secret removed]", json.dumps(said, ensure_ascii=True, default=str))
+            entry["trace"] = self.formatException(record.exc_info)
+        return _TOKEN.sub(r"\1[secret removed]", json.dumps(entry, ensure_ascii=True, default=str))
 
 
 def log_to_stderr() -> None:
-    """Have the server, and what serves HTTP for it, log as lines of JSON."""
+    """Make the server and uvicorn log JSON lines to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name, level in (("nip_run", logging.INFO), ("uvicorn", logging.WARNING)):
@@ -52,7 +56,7 @@ def log_to_stderr() -> None:
 
 
 class Numbers:
-    """Counts since the server began, as Prometheus reads them."""
+    """Metrics since the server started."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
@@ -68,7 +72,7 @@ class Numbers:
             self.seconds[upper] += seconds <= upper
 
     def lines(self) -> Iterator[str]:
-        """In Prometheus's own text format; routes are those of the code, so that nobody can make more of them."""
+        """Yield the metrics in Prometheus's text format. Routes are templates, so clients cannot create new series."""
         yield "# TYPE nip_run_requests_total counter"
         for (method, route, status), count in sorted(self.requests.items()):
             yield f'nip_run_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
@@ -90,7 +94,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Seeing:
-    """Counts and logs each request once it is answered."""
+    """Middleware that counts and logs each request after its response."""
 
     def __init__(self, app: ASGIApp, numbers: Numbers, proxies: tuple[str, ...]) -> None:
         self._app, self._numbers, self._proxies = app, numbers, proxies
@@ -100,17 +104,17 @@ class Seeing:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        self._warn(scope)
-        numbers, begun = self._numbers, time.monotonic()
+        self._warn_of_unknown_proxy(scope)
+        numbers, start = self._numbers, time.monotonic()
         sent = received = status = 0
 
-        async def counted() -> Message:
+        async def count_received() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
             return message
 
-        async def told(message: Message) -> None:
+        async def count_sent(message: Message) -> None:
             nonlocal sent, status
             status = message.get("status", status)
             sent += len(message.get("body", b""))
@@ -119,17 +123,17 @@ class Seeing:
         scope.setdefault("state", {})
         numbers.open += 1
         try:
-            await self._app(scope, counted, told)
+            await self._app(scope, count_received, count_sent)
         finally:
             status = status or GONE
             numbers.open -= 1
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - start
             numbers.sent += sent
             numbers.received += received
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "none")
             numbers.add(method, route, status, seconds)
-            if scope["path"] not in _QUIET or status >= 400:
+            if scope["path"] not in _UNLOGGED_PATHS or status >= 400:
                 LOG.info(
                     "request",
                     extra={
@@ -139,10 +143,10 @@ class Seeing:
                     },
                 )  # fmt: skip
 
-    def _warn(self, scope: Scope) -> None:
-        """Once: with the wrong network in `--behind-proxy` all who ask are one caller, with one caller's limits."""
+    def _warn_of_unknown_proxy(self, scope: Scope) -> None:
+        """Warn once if an unknown proxy sends requests: all its clients would share the limits of one caller."""
         peer = None if self._is_warned else unbelieved(scope, self._proxies)
         if peer is not None:
             self._is_warned = True
-            said = "a proxy's X-Forwarded-For was not believed; if that is your proxy, name it in --behind-proxy"
-            LOG.warning("proxy not named", extra={"from": peer, "named": ", ".join(self._proxies), "error": said})
+            hint = "X-Forwarded-For of an unknown proxy is ignored; if it is your proxy, name it in --behind-proxy"
+            LOG.warning("proxy not named", extra={"from": peer, "named": ", ".join(self._proxies), "error": hint})

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a server: as its routes say it, and where a token may be given without being wanted."""
+"""The OpenAPI document of a server: the one from its routes, plus optional tokens and bodies read by `json_of`."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from pydantic import BaseModel
 from runner.server.web.authentication import bearer
 from runner.server.web.request_bodies import BODY
 
-_TAKES_A_TOKEN = ("/api/v1", "/metrics")
+_ACCEPTS_TOKEN = ("/api/v1", "/metrics")
 
 
 def describe(app: FastAPI) -> None:
-    """Have an application make its document so, once."""
+    """Set the function that builds an application's OpenAPI document, once."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
+            app.openapi_schema = _build_document(app)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign] # as the library documents it
 
 
-def _document(app: FastAPI) -> dict[str, Any]:
-    made = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-    for path, operations in made["paths"].items():
+def _build_document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+    for path, operations in document["paths"].items():
         for operation in operations.values():
-            if path.startswith(_TAKES_A_TOKEN):  # what wants one says so by itself
+            if path.startswith(_ACCEPTS_TOKEN):  # operations that require a token have declared it
                 operation.setdefault("security", [{}, {bearer.scheme_name: []}])
     for context in iter_route_contexts(app.routes):
         route = context.original_route
         if isinstance(route, APIRoute) and (model := _body_of(route.dependant)) is not None:
             for method in route.methods or ():
-                _describe_body(made, made["paths"][str(context.path_format)][method.lower()], model)
-    return made
+                _describe_body(document, document["paths"][str(context.path_format)][method.lower()], model)
+    return document
 
 
 def _body_of(dependant: Dependant) -> type[BaseModel] | None:
-    """What an operation takes by `json_of`."""
-    models = (getattr(one.call, BODY, None) for one in dependant.dependencies)
+    """Return the model of the body that an operation reads with `json_of`."""
+    models = (getattr(dependency.call, BODY, None) for dependency in dependant.dependencies)
     return next((model for model in models if model is not None), None)
 
 
-def _describe_body(made: dict[str, Any], operation: dict[str, Any], model: type[BaseModel]) -> None:
+def _describe_body(document: dict[str, Any], operation: dict[str, Any], model: type[BaseModel]) -> None:
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.update(schema.pop("$defs", {}))
     schemas[model.__name__] = schema
-    there = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
-    operation["requestBody"] = {"content": {"application/json": there}, "required": True}
+    content = {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
+    operation["requestBody"] = {"content": {"application/json": content}, "required": True}

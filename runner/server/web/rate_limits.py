@@ -1,8 +1,8 @@
-"""How much one caller may ask: requests a second, by account or address; who asks for more is told when to come again.
+"""Rate limits: requests per second of a token or an address, guesses of tokens, and open requests of an address.
 
-A caller has a bucket that fills at the rate. Who has a token that is good pays from a bucket of that token's own. The
-address pays for all else, and for every token that is not good, wherever it was tried: who tries tokens is slowed down.
-And one address has so many requests open at once, so that others are answered whatever it does with its own.
+Each valid token has a bucket that fills at the rate. Requests without a valid token use the bucket of their address.
+Invalid tokens also use a second, slower bucket of the address, to prevent guessing. The number of open requests from
+one address is limited, so that one client cannot block others.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from runner.server.web.api_errors import fault
 from runner.server.web.callers import GONE, ROOM, address_of
 
 AT_ONCE_SECONDS = 20.0
-"""A bucket holds what comes in this time: a publish has many small files."""
+"""Size of a bucket, as seconds of its rate: publishing sends many small files at once."""
 WRONG_A_MINUTE = 60.0
 GOOD_SECONDS = 3600.0
-"""For which a token that was found good is taken for that, in this module alone."""
+"""Seconds until this module checks a valid token again. Other modules check it in every request."""
 _MOST_CALLERS = 100_000
 _TOKEN = re.compile(r"(?i:bearer) +(nip_([a-z0-9]{12})_\S+)")
 FREE = ("/healthz", "/readyz")
-"""What whoever watches the server asks for; both cost nothing to answer."""
-_TRIES_TOKENS = "/login"
+"""Paths without limits: health checks, which are cheap to answer."""
+_SIGN_IN_PATH = "/login"
 
 
 class Buckets:
-    """What each caller may still ask, in whole and parts of requests."""
+    """Token buckets: the number of requests that each caller may still make."""
 
     def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
@@ -45,11 +45,11 @@ class Buckets:
 
     @property
     def remembered(self) -> int:
-        """Callers of whom it is known what they asked."""
+        """The number of callers that have a bucket."""
         return len(self._left)
 
     def wait(self, caller: str) -> float:
-        """Seconds until a caller may ask; 0: now."""
+        """Return the seconds until a caller may make a request; 0 if now."""
         return max(0.0, (1.0 - self._have(caller)) / self._rate)
 
     def take(self, caller: str) -> None:
@@ -64,18 +64,22 @@ class Buckets:
 
 
 class Good:
-    """Tokens that were found good a short while ago, by their hashes."""
+    """A cache of valid tokens, by their hashes."""
 
     def __init__(self, is_good: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._is_good, self._clock = is_good, clock
         self._until: OrderedDict[bytes, float] = OrderedDict()
 
     def knows(self, token: str) -> bool:
-        """Whether it is known to be good, without a look at the database."""
+        """Return whether a token is in the cache."""
         return self._until.get(_hash(token), 0.0) > self._clock()
 
     async def look(self, token: str) -> bool:
-        """Whether it is good. Raises: SQLAlchemyError: the database does not answer."""
+        """Check a token in the database and cache it if it is valid; return whether it is.
+
+        Raises:
+            SQLAlchemyError: the database does not answer.
+        """
         if not await run_in_threadpool(self._is_good, token):
             return False
         self._until[_hash(token)] = self._clock() + GOOD_SECONDS
@@ -90,12 +94,12 @@ def _hash(token: str) -> bytes:
 
 
 class Limiting:
-    """Answers with 429 who asks too much."""
+    """Middleware that answers 429 to a caller with too many requests."""
 
     def __init__(self, app: ASGIApp, rate: float, proxies: tuple[str, ...], is_good: Callable[[str], bool]) -> None:
         self._app, self._proxies = app, proxies
         self._buckets = Buckets(rate, rate * AT_ONCE_SECONDS) if rate > 0 else None
-        self._wrong = Buckets(WRONG_A_MINUTE / 60, WRONG_A_MINUTE)
+        self._guesses = Buckets(WRONG_A_MINUTE / 60, WRONG_A_MINUTE)
         self._good = Good(is_good)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,20 +107,20 @@ class Limiting:
             await self._app(scope, receive, send)
             return
         address = address_of(scope, self._proxies)
-        said = Headers(scope=scope).get("authorization")
-        shape = _TOKEN.fullmatch(said.strip()) if said else None
-        is_try = said is not None or (scope["path"] == _TRIES_TOKENS and scope["method"] == "POST")
-        is_known = shape is not None and self._good.knows(shape[1])
-        wait = self._wrong.wait(address) if is_try and not is_known else 0.0
-        if wait == 0.0 and shape is not None and not is_known:
+        header = Headers(scope=scope).get("authorization")
+        match = _TOKEN.fullmatch(header.strip()) if header else None
+        is_guess = header is not None or (scope["path"] == _SIGN_IN_PATH and scope["method"] == "POST")
+        is_valid = match is not None and self._good.knows(match[1])
+        wait = self._guesses.wait(address) if is_guess and not is_valid else 0.0
+        if wait == 0.0 and match is not None and not is_valid:
             try:
-                is_known = await self._good.look(shape[1])
-                is_try = False  # it is known now whether it is good, and counted here where it is not
-                if not is_known:
-                    self._wrong.take(address)
+                is_valid = await self._good.look(match[1])
+                is_guess = False  # the result is known, so a 401 response must not count again
+                if not is_valid:
+                    self._guesses.take(address)
             except SQLAlchemyError:
-                pass  # what is asked for says so
-        payer = shape[2] if shape is not None and is_known else address
+                pass  # the request itself will fail with this error
+        payer = match[2] if match is not None and is_valid else address
         if self._buckets is not None:
             wait = max(wait, self._buckets.wait(payer))
         if wait > 0:
@@ -125,24 +129,24 @@ class Limiting:
         if self._buckets is not None:
             self._buckets.take(payer)
 
-        async def told(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 401 and is_try:
-                self._wrong.take(address)
+        async def count_failed_guess(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401 and is_guess:
+                self._guesses.take(address)
             await send(message)
 
-        await self._app(scope, receive, told)
+        await self._app(scope, receive, count_failed_guess)
 
 
 def _too_many(wait: float) -> Response:
     seconds = math.ceil(wait)
-    words = f"too many requests; come again in {seconds} second{'' if seconds == 1 else 's'}"
-    return fault(429, "too_many", words, headers={"retry-after": str(seconds)})
+    message = f"too many requests; try again in {seconds} second{'' if seconds == 1 else 's'}"
+    return fault(429, "too_many", message, headers={"retry-after": str(seconds)})
 
 
 class AtOnce:
-    """Answers with 503 whoever has too many requests open, or where all together have; but says always that it lives.
+    """Middleware that answers 503 if too many requests are open, from one address or in total; never to health checks.
 
-    Who sends what it asks for slowly, or reads its answer slowly, has a request open all that time, which gives way.
+    Before it does, it ends another request whose client is sending or reading slowly.
     """
 
     def __init__(self, app: ASGIApp, most: int, most_of_one: int, proxies: tuple[str, ...]) -> None:
@@ -154,23 +158,25 @@ class AtOnce:
             await self._app(scope, receive, send)
             return
         address = address_of(scope, self._proxies)
-        is_one = self._open[address] >= self._most_of_one
+        is_address_full = self._open[address] >= self._most_of_one
         make_room = scope.get(ROOM)
-        is_over = is_one or self._open.total() >= self._most
-        if is_over and not (make_room is not None and make_room(of_one=is_one)):
-            whose = f"{self._most_of_one} requests of this address" if is_one else "as many requests as it takes"
-            words = f"the server has {whose} open; come again in a second"
-            await fault(503, "busy", words, headers={"retry-after": "1"})(scope, receive, send)
+        is_over = is_address_full or self._open.total() >= self._most
+        if is_over and not (make_room is not None and make_room(of_one=is_address_full)):
+            limit = (
+                f"{self._most_of_one} open requests from your address" if is_address_full else "too many open requests"
+            )
+            busy = f"the server has {limit}; try again in a second"
+            await fault(503, "busy", busy, headers={"retry-after": "1"})(scope, receive, send)
             return
 
-        async def sent(message: Message) -> None:
-            if scope.get(GONE) and message.get("more_body"):  # a large file is not read to its end for nobody
+        async def send_while_connected(message: Message) -> None:
+            if scope.get(GONE) and message.get("more_body"):  # stop reading a large file
                 raise ClientDisconnect
             await send(message)
 
         self._open[address] += 1
         try:
-            await self._app(scope, receive, sent)
+            await self._app(scope, receive, send_while_connected)
         except ClientDisconnect:
             return
         finally:

@@ -1,6 +1,6 @@
-"""What is sent, watched as it comes: a request that is no piece of a file is short, and comes in a short time.
+"""Limits on the size and the duration of request bodies, and parsing of JSON bodies.
 
-No body is read before it is known whose it is, and none is parsed where all other requests wait for it: `json_of`.
+`json_of` reads a body only after authentication, and parses it in a thread, so that other requests do not wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.server.web.api_errors import fault
 from runner.server.web.authentication import asking
 
 SHORT, NAMES = 16 << 10, 512 << 10
-"""The most bytes of a request that declares nothing; and of one that names files."""
+"""Maximum bytes of an ordinary request body, and of one with a list of file names."""
 MOST_WRONG = 1_000
 _DECLARING = re.compile(r"/api/v1/(uploads|competitions|competitions/[^/]+/[^/]+/labels)/?")
 _NAMING = re.compile(r"/api/v1/files/?")
@@ -32,14 +32,14 @@ _PIECE = re.compile(r"/api/v1/uploads/[0-9a-f]{32}/blobs/[0-9a-f]{64}")
 
 
 class Bodies:
-    """Refuses a body that is too long, whatever its headers say, or takes too long to come.
+    """Middleware that refuses a body that is too large or arrives too slowly.
 
-    A piece of a blob is watched where it is written.
+    It ignores pieces of blobs, which have their own limits in the API for uploads.
     """
 
     def __init__(self, app: ASGIApp, declared: int, seconds: float) -> None:
         self._app, self._seconds = app, seconds
-        self._most = (
+        self._limits = (
             (_DECLARING, declared),
             (_NAMING, min(NAMES, declared)),
             (re.compile(".*", re.DOTALL), min(SHORT, declared)),
@@ -49,61 +49,61 @@ class Bodies:
         if scope["type"] != "http" or (scope["method"] == "PATCH" and _PIECE.fullmatch(scope["path"])):
             await self._app(scope, receive, send)
             return
-        most = next(most for path, most in self._most if path.fullmatch(scope["path"]))
-        said = dict(scope["headers"]).get(b"content-length", b"")
-        if said.isdigit() and int(said[:20]) > most:
-            await fault(413, "too_large", _words(most))(scope, receive, send)
+        limit = next(limit for path, limit in self._limits if path.fullmatch(scope["path"]))
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and int(length[:20]) > limit:
+            await fault(413, "too_large", _too_large(limit))(scope, receive, send)
             return
-        came, is_whole, until = 0, False, time.monotonic() + self._seconds
+        received, is_complete, deadline = 0, False, time.monotonic() + self._seconds
 
-        async def watched() -> Message:
-            nonlocal came, is_whole
-            if is_whole:  # what is waited for now is that the caller goes away
+        async def receive_limited() -> Message:
+            nonlocal received, is_complete
+            if is_complete:  # the next message is the disconnect
                 return await receive()
             try:
-                async with asyncio.timeout(until - time.monotonic()):
+                async with asyncio.timeout(deadline - time.monotonic()):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, f"the request did not come within {self._seconds:g} seconds") from None
-            is_whole = not message.get("more_body", False)
-            came += len(message.get("body", b""))
-            if came > most:
-                raise HTTPException(413, _words(most))
+                raise HTTPException(408, f"the body did not arrive within {self._seconds:g} seconds") from None
+            is_complete = not message.get("more_body", False)
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise HTTPException(413, _too_large(limit))
             return message
 
         try:
-            await self._app(scope, watched, send)
+            await self._app(scope, receive_limited, send)
         except ClientDisconnect:
             return
 
 
-def _words(most: int) -> str:
-    return f"such a request may have {most:,} bytes"
+def _too_large(limit: int) -> str:
+    return f"the body of this request may have at most {limit:,} bytes"
 
 
 M = TypeVar("M", bound=BaseModel)
 
 
 BODY = "body_of_request"
-"""Where such a dependency has its model, for the document of the API."""
+"""Attribute of a `json_of` dependency that has its model, for the OpenAPI document."""
 
 
-def json_of(model: type[M], who: Callable[..., Viewer] = asking) -> Any:
-    """A dependency that is the body of a request, read once it is known who sends it, and parsed in a thread."""
+def json_of(model: type[M], authenticate: Callable[..., Viewer] = asking) -> Any:
+    """Return a dependency that reads the JSON body of a request after authentication, and parses it in a thread."""
 
-    async def read(request: Request, _: Viewer = Depends(who)) -> M:  # noqa: B008 - `who` is known here alone
-        return await run_in_threadpool(_parsed, model, await request.body())
+    async def read(request: Request, _: Viewer = Depends(authenticate)) -> M:  # noqa: B008 - not known earlier
+        return await run_in_threadpool(_parse, model, await request.body())
 
     setattr(read, BODY, model)
     return Depends(read)
 
 
-def _parsed(model: type[M], data: bytes) -> M:
+def _parse(model: type[M], data: bytes) -> M:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        if error.error_count() > MOST_WRONG:  # each of them would be made a mapping, while all others wait
-            many = {"loc": ("body",), "msg": f"{error.error_count():,} things are wrong with it", "type": "many"}
+        if error.error_count() > MOST_WRONG:  # listing all of them would block other requests
+            many = {"loc": ("body",), "msg": f"it has {error.error_count():,} errors", "type": "many"}
             raise RequestValidationError([many]) from None
-        wrong = error.errors(include_url=False, include_context=False, include_input=False)
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in wrong]) from None
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError([{**item, "loc": ("body", *item["loc"])} for item in errors]) from None

@@ -1,4 +1,4 @@
-"""Pages and files as answers: compressed where that is asked for, and kept by caches where they are public alone."""
+"""Responses with pages and files: compressed if the client accepts it, and cacheable only if they are public."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from runner.pages.report.served import POLICY, ServedPage, served
 
 HTML = "text/html; charset=utf-8"
 PUBLIC = "public, max-age=5"
-"""What was yanked is on no page soon after."""
+"""Cache-control of public pages: short, because a yanked release must disappear soon."""
 FOR_EVER = "public, max-age=31536000, immutable"
 PRIVATE = "private, no-store"
 LEVEL = 4
 
 
 def page_answer(request: Request, page: ServedPage, *, status: int = 200, cache: str = PUBLIC) -> Response:
-    """A page."""
+    """Return a response with a page."""
     return answer(request, served(page), HTML, cache=cache, status=status, policy=POLICY)
 
 
 def answer(
     request: Request, body: bytes, kind: str, *, cache: str, status: int = 200, policy: str | None = None
 ) -> Response:
-    """Bytes with what says whether they have changed."""
+    """Return a response with a body and its entity tag."""
     tag = hashlib.sha256(body).hexdigest()[:32]
-    packed = _packed(body) if "gzip" in request.headers.get("accept-encoding", "") else None
+    packed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
     return tagged(request, body, packed, tag, kind, cache=cache, status=status, policy=policy)
 
 
@@ -39,12 +39,12 @@ def tagged(
     request: Request, body: bytes, packed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
     policy: str | None = None,
 ) -> Response:  # fmt: skip
-    """Bytes whose tag is known, and that may be there compressed, too."""
+    """Return a response with a body, whose compressed form may be given, or 304 if the client has it."""
     is_packed = packed is not None and "gzip" in request.headers.get("accept-encoding", "")
     headers = {"cache-control": cache, "vary": "accept-encoding"}
     if policy is not None:
         headers["content-security-policy"] = policy
-        headers["referrer-policy"] = "same-origin"  # without it, a browser does not say that a form is from here
+        headers["referrer-policy"] = "same-origin"  # otherwise browsers do not send the origin of forms
     if cache != PRIVATE and status == 200:
         headers["etag"] = f'"{tag}-gz"' if is_packed else f'"{tag}"'
         if headers["etag"] in request.headers.get("if-none-match", ""):
@@ -54,12 +54,12 @@ def tagged(
     return Response(packed if is_packed else body, status, headers, kind)
 
 
-def _packed(body: bytes) -> bytes:
+def _compress(body: bytes) -> bytes:
     return gzip.compress(body, LEVEL, mtime=0)
 
 
 def packed_file(request: Request, path: Path, kind: str, *, cache: str, tag: str) -> Response:
-    """A file that is kept compressed, as it is or unpacked."""
+    """Return a response with a file that is stored compressed."""
     with open_to_read(path) as file:
         packed = file.read()
     if "gzip" in request.headers.get("accept-encoding", ""):
@@ -68,25 +68,25 @@ def packed_file(request: Request, path: Path, kind: str, *, cache: str, tag: str
 
 
 def piece_file(path: Path, cache: str) -> Response:
-    """A piece of a page's data, which its script unpacks."""
+    """Return a response with a compressed piece of a page's data, which the page's script unpacks."""
     return FileResponse(path, media_type="application/gzip", headers={"cache-control": cache})
 
 
 class PageCache:
-    """Public pages by what they were made of: many ask for the same one between two changes."""
+    """A cache of rendered public pages."""
 
     def __init__(self, most: int = 256) -> None:
         self._pages: dict[tuple[str, ...], tuple[bytes, bytes, str]] = {}
         self._most = most
 
     def answer(self, request: Request, key: tuple[str, ...], make: Callable[[], ServedPage]) -> Response:
-        """The page of this key, made now where it is not kept. The key has the name of the board in it."""
-        found = self._pages.get(key)
-        if found is None:
+        """Return the page with this key, which contains the board's name; call `make` if it is not cached."""
+        page = self._pages.get(key)
+        if page is None:
             body = served(make())
-            found = (body, _packed(body), hashlib.sha256(body).hexdigest()[:32])
+            page = (body, _compress(body), hashlib.sha256(body).hexdigest()[:32])
             if len(self._pages) >= self._most:
                 for old in list(self._pages)[: self._most // 2]:
                     self._pages.pop(old, None)
-            self._pages[key] = found
-        return tagged(request, *found, HTML, cache=PUBLIC, policy=POLICY)
+            self._pages[key] = page
+        return tagged(request, *page, HTML, cache=PUBLIC, policy=POLICY)

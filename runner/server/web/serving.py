@@ -1,4 +1,4 @@
-"""A server that runs until it is told to end."""
+"""Running a server until a signal stops it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from runner.server.web.app import application
 from runner.server.web.connections import bounded
 from runner.server.web.observability import log_to_stderr
 
-ENDING_SECONDS = 20
-"""That requests have to end in, once the server is told to."""
+STOP_SECONDS = 20
+"""Time for open requests to finish after the signal to stop."""
 
 
 def serve(
@@ -36,52 +36,53 @@ def serve(
     bare: bool,
     imported: bool = False,
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM; `tell` is told its address, and where it listens, once it can be asked.
+    """Answer requests until SIGINT or SIGTERM.
 
-    `bare`: other machines may ask, though no proxy with TLS stands between. `imported`: the releases in the folder
-    were imported, and the server serves without those that were refused.
+    Once the server is ready, it calls `tell` with its public address and its local URL. `bare` allows other machines to
+    connect without TLS. `imported` means that the releases in the folder have been imported; the server then ignores
+    those that were refused.
 
     Raises:
-        UsageError, RunError: its folder, database, blobs or port cannot be used.
+        UsageError, RunError: the folder, the database, the blobs or the port cannot be used.
     """
     _check_proxies(settings, address)
     if address is not None:
         _check_address(address, bare=bare)
     if not _is_loopback(host) and not settings.proxies and not bare:
         raise UsageError(
-            f"--host {host}: other machines can ask there, and this server speaks no TLS, so that anybody on the "
-            "way could read tokens and change what is published; put a reverse proxy with TLS before it and say "
-            "--behind-proxy NETWORK, or say --without-tls where the network itself is trusted"
+            f"--host {host} lets other machines connect without TLS, so that anyone on the network could read tokens "
+            "and change releases; use a reverse proxy with TLS and --behind-proxy NETWORK, or --without-tls if you "
+            "trust the network"
         )
-    with _own(settings), _listening(host, port) as listening:
-        here = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+    with _exclusive(settings), _listen(host, port) as listener:
+        local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         any_name = address is None and not _is_loopback(host)
-        server = Service.of(replace(settings, address=(address or here).rstrip("/"), any_name=any_name))
+        server = Service.of(replace(settings, address=(address or local_url).rstrip("/"), any_name=any_name))
         try:
             if not server.database.hold():
-                raise RunError("another server has this database; a database belongs to one server")
+                raise RunError("another server uses this database; stop it, or give --database another one")
             if not imported:
                 check_imported(server)
-            _run(server, listening, lambda: tell(server.settings.address, here))
+            _run(server, listener, lambda: tell(server.settings.address, local_url))
         finally:
             server.database.close()
 
 
-def _run(server: Service, listening: socket.socket, tell: Callable[[], None]) -> None:
+def _run(server: Service, listener: socket.socket, tell: Callable[[], None]) -> None:
     log_to_stderr()
     config = uvicorn.Config(
         application(server), log_config=None, access_log=False, server_header=False, date_header=True,
         http=bounded(server.settings), ws="none", timeout_keep_alive=20, proxy_headers=False,
-        timeout_graceful_shutdown=ENDING_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
     )  # fmt: skip
     try:
-        _Server(config, tell).run(sockets=[listening])
+        _Server(config, tell).run(sockets=[listener])
     except SystemExit as error:
-        raise RunError("the server could not begin; the lines above say why") from error
+        raise RunError("the server could not start; see the log above for the reason") from error
 
 
 class _Server(uvicorn.Server):
-    """Says when it can be asked; ends well when it is told to, and not once more by the signal that told it."""
+    """A uvicorn server that calls `tell` when it is ready, and that does not raise the stopping signal again."""
 
     def __init__(self, config: uvicorn.Config, tell: Callable[[], None]) -> None:
         super().__init__(config)
@@ -115,29 +116,29 @@ def _check_proxies(settings: Settings, address: str | None) -> None:
         except ValueError as error:
             raise UsageError(f"--behind-proxy {network}: {error}; write 127.0.0.1, or 10.0.0.0/8") from error
     if settings.proxies and address is None:
-        raise UsageError("--behind-proxy: say with --address https://... where the proxy is found, which links name")
+        raise UsageError("--behind-proxy also needs --address https://..., the proxy's public URL, for links")
 
 
 def _check_address(address: str, *, bare: bool) -> None:
-    """Raises: UsageError: no link can begin so, or whoever follows one would send a token without TLS."""
+    """Raise UsageError if links cannot start with an address, or if clients would send tokens to it without TLS."""
     try:
-        said = urlsplit(address)
-        port_is_good = said.port != 0
+        url = urlsplit(address)
+        is_port_valid = url.port != 0
     except ValueError as error:
         raise UsageError(f"--address {address}: {error}; write https://registry.example.org") from error
-    is_whole = said.scheme in ("http", "https") and said.hostname and not said.username and port_is_good
-    if not is_whole or said.path not in ("", "/") or said.query or said.fragment:
-        raise UsageError(f"--address {address}: links begin with it; write https://HOST, without a path")
-    if said.scheme == "http" and not _is_loopback(str(said.hostname)) and not bare:
+    is_absolute = url.scheme in ("http", "https") and url.hostname and not url.username and is_port_valid
+    if not is_absolute or url.path not in ("", "/") or url.query or url.fragment:
+        raise UsageError(f"--address {address} cannot be the start of links; write https://HOST, without a path")
+    if url.scheme == "http" and not _is_loopback(str(url.hostname)) and not bare:
         raise UsageError(
-            f"--address {address}: anybody on the way would read tokens, and clients refuse it; write https://, for "
-            "the proxy with TLS that stands before this server"
+            f"--address {address} has no TLS, so that anyone on the network could read tokens, and clients refuse it; "
+            "write https://, the address of the reverse proxy with TLS in front of this server"
         )
 
 
 @contextmanager
-def _own(settings: Settings) -> Iterator[None]:
-    """Be the one server of a folder."""
+def _exclusive(settings: Settings) -> Iterator[None]:
+    """Be the only server of a folder."""
     with alone(settings):
         try:
             make_folders(settings.incoming)
@@ -146,21 +147,21 @@ def _own(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that waits for connections from now on, so that the port is known before anybody is told of it."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Open a listening socket, to know the port before the server starts."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise UsageError(
-            f"--host {host}: no such address; 127.0.0.1 is this machine, 0.0.0.0 all its addresses"
+            f"--host {host} is not an address; use 127.0.0.1 for this machine only, 0.0.0.0 for all its addresses"
         ) from error
-    listening = socket.socket(found[0], found[1])
+    listener = socket.socket(family, kind)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(found[4])
-        listening.listen(2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(socket_address)
+        listener.listen(2048)
     except OSError as error:
-        listening.close()
-        raise RunError(f"port {port} of {host} cannot be listened at: {error.strerror}; another --port?") from error
-    listening.setblocking(False)
-    return listening
+        listener.close()
+        raise RunError(f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port.") from error
+    listener.setblocking(False)
+    return listener

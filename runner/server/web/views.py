@@ -1,4 +1,4 @@
-"""Typed contents of the server's templates, and the text that pages show for rows, releases and lineages."""
+"""Typed contents of the server's templates, and texts that pages show for rows, releases and lineages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_LINEAGE_NODES = 40
 """Runs in the drawing of a lineage; the table below the drawing has all."""
 
 Command = tuple[str, str]
-"""A shell command after what it does."""
+"""A description of a shell command, and the command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +167,10 @@ class ReleaseLine:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], href: str | None = None, uses: str = "") -> Self:
         accuracy = facts.get("accuracy")
-        what = [facts["kind"] if facts["kind"] != Kind.RUN else facts.get("what") or "run", facts.get("benchmark")]
+        details = [facts["kind"] if facts["kind"] != Kind.RUN else facts.get("what") or "run", facts.get("benchmark")]
         return cls(
             href=href or href_of(facts["reference"]), label=label_of(facts["reference"]), owner=facts["owner"],
-            what=", ".join(str(one) for one in what if one),
+            what=", ".join(str(part) for part in details if part),
             accuracy=decimal(accuracy.get("value")) if isinstance(accuracy, dict) else "–",
             published=day(facts["created"]), tier=facts.get("tier_words") or "–", yanked=facts["yanked"],
             description=_shorten(facts["description"]), uses=uses,
@@ -207,21 +207,22 @@ def _shorten(description: str) -> str:
 
 
 def commands_of(reference: str, kind: str, address: str, *, trains: bool = False) -> list[Command]:
-    """Return the commands that get a release and reproduce a run; `trains`: it is a training run."""
+    """Return the commands that get a release and reproduce a run; `trains` for a training run."""
 
-    def line(*words: str) -> str:
-        return shlex.join(["nip-run", *words, "--from", address])
+    def command_line(*args: str) -> str:
+        return shlex.join(["nip-run", *args, "--from", address])
 
     if kind != Kind.RUN:
         return [
-            ("Install it, for specs that name it", line("install", reference)),
-            ("Check every hash of it", line("verify", reference)),
+            ("Install it for specs that use it", command_line("install", reference)),
+            ("Check all its hashes", command_line("verify", reference)),
         ]
+    fresh = ("Play it again with your key, and compare", command_line("reproduce", reference, "--fresh"))
     return [
-        ("Get all that it was made of as a folder, every file checked", line("get", reference)),
-        ("Make every number again from its transcripts; nobody is called", line("reproduce", reference)),
-        *(() if trains else (("Play it anew with your key, and compare", line("reproduce", reference, "--fresh")),)),
-        ("Check every hash and record of it", line("verify", reference)),
+        ("Download the run as a folder and check every file", command_line("get", reference)),
+        ("Recompute every number from its transcripts, without calling a model", command_line("reproduce", reference)),
+        *(() if trains else (fresh,)),
+        ("Check all its hashes and records", command_line("verify", reference)),
     ]
 
 
@@ -230,8 +231,8 @@ def home_commands(address: str) -> list[Command]:
     at = shlex.quote(address)
     return [
         ("Publish a run", f"nip-run publish RUN --as OWNER --licence MIT --to {at}"),
-        ("Get one, with all that it was made of", f"nip-run get OWNER/NAME@VERSION --from {at}"),
-        ("The boards in a terminal", f"nip-run leaderboard --from {at}"),
+        ("Download a run with everything it was made from", f"nip-run get OWNER/NAME@VERSION --from {at}"),
+        ("Show the boards in a terminal", f"nip-run leaderboard --from {at}"),
     ]
 
 
@@ -239,9 +240,9 @@ def board_commands(address: str) -> list[Command]:
     """Return the commands of the page of a board."""
     at = shlex.quote(address)
     return [
-        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard --from {at} --json"),
-        ("A release as a folder, every file checked", f"nip-run get REF --from {at}"),
-        ("Its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF --from {at}"),
+        ("Show these rows as JSON", f"nip-run leaderboard --from {at} --json"),
+        ("Download a run as a folder and check every file", f"nip-run get REF --from {at}"),
+        ("Recompute a run's numbers from its transcripts", f"nip-run reproduce REF --from {at}"),
     ]
 
 
@@ -275,7 +276,7 @@ class FamilyLine:
 
 
 def draw_lineage(family: Sequence[Mapping[str, Any]], key: str) -> Markup:
-    """Draw which run was trained from which."""
+    """Draw the graph of runs and the runs that they were trained from."""
     drawn = family[:MAX_LINEAGE_NODES]
     nodes = [GraphNode(row["run_id"], row["run_id"], _node_text(row)) for row in drawn]
     links = [GraphLink(before, row["run_id"]) for row in drawn for before in row["after"]]

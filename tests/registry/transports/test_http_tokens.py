@@ -210,7 +210,7 @@ def test_a_token_that_only_reads_publishes_nothing(monkeypatch: pytest.MonkeyPat
     with emptied() as server:
         monkeypatch.setenv("NIP_RUN_REGISTRY", server.address)
         reads, expired = server.account("acme", Scope.READ), server.account("acme", seconds=0)
-        for token, words in ((reads, "may read"), (expired, "has expired")):
+        for token, words in ((reads, "scope is read"), (expired, "expired or revoked")):
             monkeypatch.setenv("NIP_RUN_TOKEN", token)
             transport = HttpTransport(server.address, patience=Timeouts(tries=1))
             with pytest.raises(UsageError, match=words):

@@ -1,4 +1,4 @@
-"""The API for who has an account: the tokens of one's own, and the organisations that one is in."""
+"""The API for account holders: their tokens and organisations."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Name = Annotated[str, Path(pattern=WORD)]
 
 
 class CreateTokenRequest(RequestBody):
-    """A token that may no more, and lasts no longer, than the one that asks."""
+    """A token to create. Its scope and life cannot exceed those of the request's token."""
 
     scope: Scope = Scope.PUBLISH
     days: Annotated[float, Field(ge=0.01, le=LONGEST_DAYS)] = 365.0
     label: Annotated[str, Field(max_length=200, pattern=PRINTED)] = ""
-    """What it is for, in the list."""
+    """The purpose of the token, for the list of tokens."""
 
 
 class TokenResponse(ResponseBody):
@@ -43,27 +43,27 @@ class TokenResponse(ResponseBody):
 
 class CreateTokenResponse(TokenResponse):
     token: str
-    """Shown this once: the server keeps its hash alone."""
+    """The token itself. It is shown only once, since the server stores only its hash."""
 
 
 class TokenListResponse(ResponseBody):
     tokens: list[TokenResponse]
-    """Those that are neither revoked nor expired, the newest first."""
+    """The tokens that are neither revoked nor expired, newest first."""
 
 
 class MemberResponse(ResponseBody):
     account: str
     place: people.MemberRole
     as_owner: bool
-    """Whether it is an owner, or would be one once it accepts."""
+    """Whether the account is an owner, or will be one once it accepts the invitation."""
 
 
 class OrganizationResponse(ResponseBody):
     name: str
     place: people.MemberRole
-    """What who asks is in it."""
+    """The role of the account that makes the request."""
     members: list[MemberResponse]
-    """Who is invited sees nobody yet."""
+    """Empty for an account that is only invited."""
 
 
 class OrganizationListResponse(ResponseBody):
@@ -72,7 +72,7 @@ class OrganizationListResponse(ResponseBody):
 
 class SetMemberRequest(RequestBody):
     is_owner: bool = False
-    """An owner says who else is in the organisation; every member publishes as it."""
+    """Owners may change the members of the organisation; every member may publish as it."""
 
 
 class MemberRoleResponse(ResponseBody):
@@ -81,40 +81,40 @@ class MemberRoleResponse(ResponseBody):
 
 @router.get("/tokens", responses=faults(401))
 def tokens(request: Request, viewer: Known) -> TokenListResponse:
-    """The tokens of one's own account, without their secrets."""
+    """List the tokens of your account, without their secrets."""
     with server_of(request).database.reading() as connection:
-        found = own_tokens(connection, viewer, time.time())
-    return TokenListResponse.model_validate({"tokens": [vars(one) for one in found]})
+        valid = own_tokens(connection, viewer, time.time())
+    return TokenListResponse.model_validate({"tokens": [vars(token) for token in valid]})
 
 
 @router.post("/tokens", status_code=201, responses=faults(400, 401, 403))
 def make_token(
     request: Request, viewer: Publisher, body: Annotated[CreateTokenRequest, json_of(CreateTokenRequest, publishing)]
 ) -> CreateTokenResponse:
-    """Make a token of one's own."""
+    """Create a token for your account."""
     with server_of(request).database.writing() as connection:
-        one, token = make_own(connection, viewer, body.scope, body.days, body.label)
-    return CreateTokenResponse.model_validate({**vars(one), "token": token})
+        token, text = make_own(connection, viewer, body.scope, body.days, body.label)
+    return CreateTokenResponse.model_validate({**vars(token), "token": text})
 
 
 @router.delete("/tokens/{token}", status_code=204, responses=faults(401, 403, 404))
 def revoke_token(request: Request, viewer: Known, token: TokenId) -> None:
-    """Revoke a token of one's own, which may be the one that asks."""
+    """Revoke a token of your account, which may be the request's own token."""
     with server_of(request).database.writing() as connection:
         revoke_own(connection, viewer, token)
 
 
 @router.get("/organisations", responses=faults(401))
 def organisations(request: Request, viewer: Known) -> OrganizationListResponse:
-    """The organisations that one is in, or invited to."""
+    """List the organisations that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
-        found = people.organisations_of(connection, viewer)
-    return OrganizationListResponse.model_validate({"organisations": found}, from_attributes=True)
+        views = people.organisations_of(connection, viewer)
+    return OrganizationListResponse.model_validate({"organisations": views}, from_attributes=True)
 
 
 @router.get("/organisations/{name}", responses=faults(401, 404))
 def organisation(request: Request, viewer: Known, name: Name) -> OrganizationResponse:
-    """An organisation that one is in, or invited to."""
+    """Get an organisation that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
         return OrganizationResponse.model_validate(people.organisation(connection, viewer, name), from_attributes=True)
 
@@ -124,7 +124,7 @@ def set_member(
     request: Request, viewer: Publisher, name: Name, account: Name,
     body: Annotated[SetMemberRequest, json_of(SetMemberRequest, publishing)],
 ) -> MemberRoleResponse:  # fmt: skip
-    """Invite an account, or have a member be an owner, or be one no more. The last owner stays one."""
+    """Invite an account, or change whether a member is an owner. The last owner must stay one."""
     server = server_of(request)
     with server.database.writing() as connection:
         return MemberRoleResponse(place=people.set_member(connection, viewer, name, account, is_owner=body.is_owner))
@@ -132,17 +132,17 @@ def set_member(
 
 @router.post("/organisations/{name}/accept", responses=faults(401, 403, 404))
 def accept(request: Request, viewer: Publisher, name: Name) -> MemberRoleResponse:
-    """Be in an organisation that one is invited to."""
+    """Accept an invitation to an organisation."""
     server = server_of(request)
     with server.database.writing() as connection:
         place = people.accept(connection, viewer, name)
-        server.database.changed(connection)  # whose runs are each other's may be otherwise now
+        server.database.changed(connection)  # membership decides which runs count as reproductions by others
     return MemberRoleResponse(place=place)
 
 
 @router.delete("/organisations/{name}/members/{account}", status_code=204, responses=faults(400, 401, 403, 404))
 def remove_member(request: Request, viewer: Publisher, name: Name, account: Name) -> None:
-    """Have an account be in an organisation no more, or no more invited; everybody oneself. The last owner stays."""
+    """Remove a member or an invitation. You can always remove yourself, unless you are the last owner."""
     server = server_of(request)
     with server.database.writing() as connection:
         people.remove(connection, viewer, name, account)

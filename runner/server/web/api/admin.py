@@ -1,4 +1,4 @@
-"""The API for who keeps the server: what should not be seen is hidden, and seen again."""
+"""The API for administrators: hide a release, and show it again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Name = Annotated[str, Path(max_length=400, description="KIND/OWNER/NAME/VERSION"
 
 class HideReleaseRequest(RequestBody):
     why: Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
-    """Kept in the server's list of acts."""
+    """The reason, recorded in the server's log of actions."""
 
 
 @router.put("/{release:path}", status_code=204, responses=faults(403, 404))
@@ -32,7 +32,7 @@ def hide(
     release: Name,
     body: Annotated[HideReleaseRequest, json_of(HideReleaseRequest, keeping)],
 ) -> None:
-    """Have a public release be seen by its owner alone. Its name and version stay taken."""
+    """Show a public release only to its owner. Its name and version stay taken."""
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:
         set_hidden(connection, reference, hidden=True)
@@ -42,7 +42,7 @@ def hide(
 
 @router.delete("/{release:path}", status_code=204, responses=faults(403, 404))
 def show(request: Request, viewer: Keeper, release: Name) -> None:
-    """Have a release that was hidden be seen by everybody again."""
+    """Show a hidden release to everyone again."""
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:
         set_hidden(connection, reference, hidden=False)
@@ -53,5 +53,5 @@ def show(request: Request, viewer: Keeper, release: Name) -> None:
 def _reference(folder: str) -> Reference:
     reference = Reference.of_folder(folder)
     if reference is None:
-        raise NotPublished("no release can have this name")
+        raise NotPublished("this is not a release; write KIND/OWNER/NAME/VERSION")
     return reference

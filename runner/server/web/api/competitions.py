@@ -1,4 +1,4 @@
-"""The API for competitions: made by who owns a dataset, entered by publishing a run, and read by all."""
+"""The API for competitions: dataset owners create them, publishing a run submits it, everyone can read them."""
 
 from __future__ import annotations
 
@@ -38,37 +38,37 @@ Why = Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
 
 
 class CreateCompetitionRequest(RequestBody):
-    """A competition that an owner makes. Labels are kept, and told to nobody."""
+    """A competition to create. The server stores the labels and never shows them."""
 
     dataset: Dataset
-    """`OWNER/NAME@VERSION`: rows whose column `label` is empty."""
+    """`OWNER/NAME@VERSION` of a dataset whose column `label` is empty."""
     name: Annotated[str, Field(pattern=WORD)]
     title: Title = ""
     labels: Labels
-    """Of every row, by its id."""
+    """The label of every row, by the row's id."""
     day_limit: Limit = 5
-    """The most submissions of an owner, and of an account, in 24 hours."""
+    """Maximum submissions of one owner, and of one account, in 24 hours."""
     closes: AwareDatetime
     held_out: Annotated[list[Id], Field(max_length=MOST_ROWS, fail_fast=True)] = Field(default_factory=list)
-    """Ids of the rows whose score is told after closing."""
+    """Ids of the rows whose score is shown only after closing."""
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """In the place of ids: about this share of the rows, drawn by lot."""
+    """Share of rows to hold out, chosen at random (alternative to row ids)."""
     group_by: Annotated[str, Field(max_length=200, pattern=TEXT)] | None = None
-    """The column that says which rows belong together: clusters of the errors."""
+    """The column whose values are clusters in the interval."""
 
     def to_request(self) -> CompetitionRequest:
         return CompetitionRequest(**{**self.model_dump(), "closes": self.closes.timestamp()})
 
 
 class ChangeCompetitionRequest(RequestBody):
-    """What of a competition is to be otherwise from now on; what is left out or null stays as it is."""
+    """Changes of a competition; a value that is missing or null stays as it is."""
 
     title: Title | None = None
     day_limit: Limit | None = None
     closes: AwareDatetime | None = None
-    """Later than it was, while it is open."""
+    """A later closing time than before; only while the competition is open."""
     why: Annotated[str, Field(max_length=2_000, pattern=TEXT)] = ""
-    """Kept in the server's list of acts."""
+    """The reason, recorded in the server's log of actions."""
 
     def to_request(self) -> Changes:
         closes = None if self.closes is None else self.closes.timestamp()
@@ -76,7 +76,7 @@ class ChangeCompetitionRequest(RequestBody):
 
 
 class ReplaceLabelsRequest(RequestBody):
-    """Labels in the place of those that were wrong; rows that are not named keep theirs."""
+    """New labels for some rows; other rows keep theirs."""
 
     labels: Labels
     why: Why
@@ -91,9 +91,9 @@ def parse_request_file(model: type[RequestT], data: bytes, file: str) -> Request
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        # Not the values: they may be labels.
-        wrong = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()[:5]]
-        raise UsageError(f"{file} is not a `{model.__name__}` of the API: {'; '.join(wrong)}") from None
+        # Without the values, which may be labels.
+        problems = [f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors()[:5]]
+        raise UsageError(f"{file} is not a `{model.__name__}` of the API: {'; '.join(problems)}") from None
 
 
 class CompetitionResponse(ResponseBody):
@@ -106,30 +106,30 @@ class CompetitionResponse(ResponseBody):
     closes: datetime
     is_closed: bool
     relabelled: datetime | None
-    """When its owner last replaced labels; all submissions were scored again then."""
+    """Time of the last change of labels; all submissions were scored again after it."""
     withdrawn: datetime | None
     why: str | None
-    """It was withdrawn; it has no scores then, and takes no submission."""
+    """The reason for withdrawing it. A withdrawn competition has no scores and accepts no submissions."""
 
 
 class CreatedCompetitionResponse(CompetitionResponse):
-    """What was made, as it is kept: what was left out has the value that it has when it is."""
+    """The new competition, with the default values of fields that the request left out."""
 
     rows_open: int
     rows_held_out: int
     page: str
-    """Where people find it."""
+    """URL of its page."""
 
 
 class CompetitionListResponse(ResponseBody):
     competitions: list[CompetitionResponse]
     next: str | None
-    """What to give as `after` for those that follow; null: these are the last."""
+    """The value of `after` for the next request; null if there are no more."""
 
 
 class SubmissionRow(ResponseBody):
     rank: int | None
-    """The first rank that it may have: rows that no test tells apart are tied. null: see `reason`."""
+    """The best rank that it may have: rows without a significant difference are tied. null: see `reason`."""
     rank_last: int | None
     release: str
     owner: str
@@ -140,9 +140,9 @@ class SubmissionRow(ResponseBody):
     n: int | None
     clusters: int | None
     submissions: int
-    """Of its owner, of those that may be seen."""
+    """Number of visible submissions of its owner."""
     reason: str | None
-    """Why it has no rank."""
+    """Why it is not ranked."""
 
 
 class OwnerSubmissions(ResponseBody):
@@ -152,7 +152,7 @@ class OwnerSubmissions(ResponseBody):
 
 class CompetitionBoardResponse(CompetitionResponse):
     copied_from: str | None
-    """The dataset of another owner that had these rows first, where this competition is on a copy of them."""
+    """The dataset of another owner that had these rows first, if this competition uses a copy of them."""
     rows_open: int
     rows_held_out: int
     ranked_by: Literal["open", "held_out"]
@@ -174,7 +174,7 @@ class SubmissionScore(ResponseBody):
     rounded_to: float
     """Values are rounded to a multiple of this; intervals follow from the rounded value and `clusters`."""
     interval: str
-    """How they follow."""
+    """The method for the intervals."""
     metrics: list[CompetitionMetric]
 
 
@@ -185,26 +185,26 @@ class SubmissionResponse(ResponseBody):
     created: datetime
     state: Literal["waiting", "scored", "refused"]
     why: str | None
-    """Of one that is refused, with when the next is taken."""
+    """Why it was refused and, at the daily limit, when the next submission is accepted."""
     scored: datetime | None
-    """By the labels as they were then."""
+    """Time of its score, which uses the labels at that time."""
     relabelled: datetime | None
-    """When labels of the competition were last replaced."""
+    """Time of the last change of the competition's labels."""
     open: SubmissionScore | None
     held_out: SubmissionScore | None
     """Null until the competition is closed."""
     in_full: dict[str, Any] | None
-    """For the competition's own owners, who have the labels: both parts, not rounded."""
+    """Unrounded metrics of both parts, only for owners of the competition, who have the labels."""
 
 
 class ReplaceLabelsResponse(ResponseBody):
     changed: int
-    """Rows whose label is another one now."""
+    """Number of rows whose label changed."""
 
 
 class WithdrawCompetitionResponse(ResponseBody):
     is_gone: bool
-    """Nobody had submitted to it: it is as if it had never been. Else its name stays taken, and its page says why."""
+    """True if it had no submissions and was deleted. Otherwise its name stays taken, and its page has the reason."""
 
 
 @router.post("", responses=faults(400, 403, 404, 409), status_code=201)
@@ -213,21 +213,21 @@ def begin(
     viewer: Publisher,
     body: Annotated[CreateCompetitionRequest, json_of(CreateCompetitionRequest, publishing)],
 ) -> CreatedCompetitionResponse:
-    """Make a competition of a dataset of one's own."""
+    """Create a competition on a dataset that you own."""
     server, now = server_of(request), time.time()
-    made = make(server.settings, server.database, viewer, body.to_request(), now)
+    competition = make(server.settings, server.database, viewer, body.to_request(), now)
     with server.database.writing() as connection:
-        note_act(connection, now, "add-competition", made, by=viewer.account)
-        return created_response(connection, viewer, made, now, server.settings.address)
+        note_act(connection, now, "add-competition", competition, by=viewer.account)
+        return created_response(connection, viewer, competition, now, server.settings.address)
 
 
 def created_response(
-    connection: Connection, viewer: Viewer, named: str, now: float, address: str
+    connection: Connection, viewer: Viewer, competition: str, now: float, address: str
 ) -> CreatedCompetitionResponse:
-    """A competition, for who made it just now."""
-    owner, _, name = named.partition("/")
+    """Return the response for a new competition, OWNER/NAME."""
+    owner, _, name = competition.partition("/")
     facts = boards.board(connection, viewer, owner, name, now)
-    return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_of(named, address)})
+    return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_of(competition, address)})
 
 
 @router.patch("/{owner}/{name}", responses=faults(400, 403, 404))
@@ -235,11 +235,11 @@ def edit(
     request: Request, viewer: Publisher, owner: Word, name: Word,
     body: Annotated[ChangeCompetitionRequest, json_of(ChangeCompetitionRequest, publishing)],
 ) -> CompetitionResponse:  # fmt: skip
-    """Change the title or the limit, or have it close later."""
+    """Change the title, the daily limit, or the closing time to a later one."""
     server, now = server_of(request), time.time()
     with server.database.writing() as connection:
-        one = owned(connection, viewer, owner, name)
-        change(connection, one, body.to_request(), now, by=viewer.account, why=body.why)
+        competition = owned(connection, viewer, owner, name)
+        change(connection, competition, body.to_request(), now, by=viewer.account, why=body.why)
         server.database.changed(connection)
         return CompetitionResponse(**boards.about(connection, viewer, owner, name, now))
 
@@ -249,11 +249,11 @@ def labels(
     request: Request, viewer: Publisher, owner: Word, name: Word,
     body: Annotated[ReplaceLabelsRequest, json_of(ReplaceLabelsRequest, publishing)],
 ) -> ReplaceLabelsResponse:  # fmt: skip
-    """Replace labels that were wrong: every submission is scored again, and says so."""
+    """Replace wrong labels. All submissions are scored again, and their responses show when labels were replaced."""
     server = server_of(request)
     with server.database.writing() as connection:
-        one = owned(connection, viewer, owner, name)
-        count = relabel(connection, one, body.labels, time.time(), by=viewer.account, why=body.why)
+        competition = owned(connection, viewer, owner, name)
+        count = relabel(connection, competition, body.labels, time.time(), by=viewer.account, why=body.why)
         server.database.changed(connection)
     server.publishing.scoring.wake()
     return ReplaceLabelsResponse(changed=count)
@@ -264,11 +264,11 @@ def end(
     request: Request, viewer: Publisher, *, owner: Word, name: Word,
     why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT)],
 ) -> WithdrawCompetitionResponse:  # fmt: skip
-    """Withdraw a competition: its labels and all scores of it are gone, the runs stay."""
+    """Withdraw a competition. Its labels and scores are deleted; the submitted runs stay."""
     server = server_of(request)
     with server.database.writing() as connection:
-        one = owned(connection, viewer, owner, name)
-        is_gone = withdraw(connection, one, time.time(), by=viewer.account, why=why)
+        competition = owned(connection, viewer, owner, name)
+        is_gone = withdraw(connection, competition, time.time(), by=viewer.account, why=why)
         server.database.changed(connection)
     return WithdrawCompetitionResponse(is_gone=is_gone)
 
@@ -280,16 +280,17 @@ def listed(
     after: Annotated[str, Query(max_length=201)] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
 ) -> CompetitionListResponse:
-    """The competitions that there are."""
+    """List competitions, sorted by OWNER/NAME."""
     with server_of(request).database.reading() as connection:
-        found = boards.listed(connection, viewer, time.time(), after, limit)
-    following = found[-1]["competition"] if len(found) == limit else None
-    return CompetitionListResponse(competitions=[CompetitionResponse(**one) for one in found], next=following)
+        page = boards.listed(connection, viewer, time.time(), after, limit)
+    following = page[-1]["competition"] if len(page) == limit else None
+    competitions = [CompetitionResponse(**description) for description in page]
+    return CompetitionListResponse(competitions=competitions, next=following)
 
 
 @router.get("/{owner}/{name}", responses=faults(404))
 def board(request: Request, viewer: Asking, owner: Word, name: Word) -> CompetitionBoardResponse:
-    """A competition and its board."""
+    """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
         return CompetitionBoardResponse(**boards.board(connection, viewer, owner, name, time.time()))
 
@@ -298,7 +299,7 @@ def board(request: Request, viewer: Asking, owner: Word, name: Word) -> Competit
 def submission(
     request: Request, viewer: Asking, *, owner: Word, name: Word, run_owner: Word, run_name: Word, run_version: Word
 ) -> SubmissionResponse:
-    """What became of a run that was submitted: it waits, its score, or why it is refused."""
+    """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)
     with server_of(request).database.reading() as connection:
         return SubmissionResponse(**boards.submission(connection, viewer, owner, name, run=run, now=time.time()))

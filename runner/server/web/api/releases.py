@@ -1,4 +1,4 @@
-"""The API for who reads: files of the registry's tree, listed and sent."""
+"""The API for readers: list and download the releases and files of the registry."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from runner.server.web.authentication import Asking, server_of
 from runner.server.web.request_bodies import json_of
 from runner.version import __version__
 
-_FROM = re.compile(r"bytes=([0-9]{1,15})-")
+_OPEN_RANGE = re.compile(r"bytes=([0-9]{1,15})-")
 
 router = APIRouter(prefix="/api/v1", tags=["releases"])
 
 
 class ServerResponse(ResponseBody):
-    """What answers, and what it takes."""
+    """The server, its limits, and the permissions of the request's token."""
 
     name: str = "nip-run registry"
     version: str
     account: str | None
-    """Whose token was given."""
+    """The account of the request's token."""
     owners: list[str]
-    """As whom that token may publish."""
+    """The names that the token may publish under."""
     file_bytes: int
     total_bytes: int
     files: int
-    """The most that is taken of one release."""
+    """Maximum number of files in one release, as `file_bytes` and `total_bytes` are its maximum sizes."""
 
 
 class ListedFile(ResponseBody):
@@ -50,15 +50,15 @@ class ListedFile(ResponseBody):
 
 
 class FileListResponse(ResponseBody):
-    """Some files of the registry, in the order of their paths."""
+    """A page of files of the registry, sorted by path."""
 
     files: list[ListedFile]
     next: str | None
-    """What to give as `after` for those that follow; null: these are the last."""
+    """The value of `after` for the next request; null if there are no more."""
 
 
 class ListingQuery(BaseModel):
-    """Which part of a list is asked for."""
+    """The requested part of a list."""
 
     prefix: Annotated[str, Field(max_length=800)] = ""
     after: Annotated[str, Field(max_length=800)] = ""
@@ -67,7 +67,7 @@ class ListingQuery(BaseModel):
 
 @router.get("")
 def about(request: Request, viewer: Asking) -> ServerResponse:
-    """What this server is, and what it takes."""
+    """Get the server's version and limits, and the permissions of the request's token."""
     limits = server_of(request).settings.limits
     owners = sorted(owner for owner in viewer.owners if viewer.publishes_as(owner))
     return ServerResponse(
@@ -78,69 +78,72 @@ def about(request: Request, viewer: Asking) -> ServerResponse:
 
 @router.get("/tree")
 def tree(request: Request, viewer: Asking, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
-    """List files whose path begins with `prefix`, those that the token may see."""
-    found = _tree(request, viewer).page(query.prefix, query.after, query.limit)
-    following = found[-1].path if len(found) == query.limit else None
-    return FileListResponse(files=[ListedFile(path=one.path, size=one.size or 0) for one in found], next=following)
+    """List the files whose path starts with `prefix` and that the token may see."""
+    page = _tree(request, viewer).page(query.prefix, query.after, query.limit)
+    following = page[-1].path if len(page) == query.limit else None
+    return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=following)
 
 
 class ReleaseResponse(ResponseBody):
-    """One release, and what became of it."""
+    """A release and its status."""
 
     folder: str
     """KIND/OWNER/NAME/VERSION."""
     sha256: str
-    """Of its manifest."""
+    """SHA-256 of its manifest."""
     yanked: str | None
-    """What stands in its `yanked.json`."""
+    """Content of its `yanked.json`."""
     signed: bool
     tier: str | None
-    """How far this server has checked a public run: `self-reported`, `recomputed`, `reproduced by N`. Null: not yet, or
-    it is none."""
+    """Verification tier of a public run: `self-reported`, `recomputed` or `reproduced by N`. Null if it is not known
+    yet, or for other kinds."""
 
 
 class ReleaseListResponse(ResponseBody):
-    """Some releases of the registry, in the order in which they were published."""
+    """A page of releases of the registry, in order of publication."""
 
     releases: list[ReleaseResponse]
     next: str | None
-    """What to give as `after` for those that follow; null: these are the last."""
+    """The value of `after` for the next request; null if there are no more."""
 
 
 @router.get("/releases")
 def releases(request: Request, viewer: Asking, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
-    """List the releases whose folder, with a slash behind it, begins with `prefix`, the first published first."""
-    found = _tree(request, viewer).index_page(query.prefix, "" if query.after == "0" else query.after, query.limit)
-    following = found[-1].folder if len(found) == query.limit else None
-    tiers = _tiers(request, [one.folder for one in found])
-    said = [
+    """List the releases whose folder, followed by a slash, starts with `prefix`, oldest first."""
+    page = _tree(request, viewer).index_page(query.prefix, "" if query.after == "0" else query.after, query.limit)
+    following = page[-1].folder if len(page) == query.limit else None
+    tiers = _tiers(request, [release.folder for release in page])
+    listed = [
         ReleaseResponse(
-            folder=one.folder, sha256=one.sha256, signed=one.signed, tier=tiers.get(one.folder),
-            yanked=None if one.yanked is None else one.yanked.decode(),
+            folder=release.folder, sha256=release.sha256, signed=release.signed, tier=tiers.get(release.folder),
+            yanked=None if release.yanked is None else release.yanked.decode(),
         )
-        for one in found
+        for release in page
     ]  # fmt: skip
-    return ReleaseListResponse(releases=said, next=following)
+    return ReleaseListResponse(releases=listed, next=following)
 
 
 def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
-    """What the newest board says of runs, by their folders."""
-    shown = request.app.state.site.boards.shown
-    named = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
-    return {} if shown is None else {named[one]: tier for one, tier in shown.tiers(list(named)).items()}
+    """Return the tiers of runs on the newest board, by folder."""
+    board = request.app.state.site.boards.shown
+    folder_of = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
+    if board is None:
+        return {}
+    return {folder_of[reference]: tier for reference, tier in board.tiers(list(folder_of)).items()}
 
 
 class ReadFilesRequest(RequestBody):
-    """Files that are wanted at once."""
+    """Paths of small files to read in one request."""
 
     paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE, fail_fast=True)]
 
 
 @router.post("/files", response_class=Response, responses={200: BYTES})
 def several(request: Request, viewer: Asking, body: Annotated[ReadFilesRequest, json_of(ReadFilesRequest)]) -> Response:
-    """Small files, many at a time: of each a line of JSON (`path`, `size`), then its bytes, in the order asked for.
+    """Read many small files: for each, a line of JSON (`path`, `size`) and then its bytes, in the requested order.
 
-    `size` is null where there is no such file, or it is too large to come so. After some MiB no more are sent.
+    `size` is null if there is no such file or if it is too large for this request. The response ends early after some
+    MiB.
     """
     files = _tree(request, viewer).found(body.paths)
     return StreamingResponse(
@@ -173,18 +176,18 @@ def _stream_files(blobs: Blobs, paths: list[str], files: Mapping[str, tuple[str,
     response_class=Response,
     responses={
         200: BYTES,
-        206: {**BYTES, "description": "From the byte on that `Range` says."},
-        304: {"description": "It is the file that `If-None-Match` names."},
-        416: {"model": ApiError, "description": "The file has no such byte."},
+        206: {**BYTES, "description": "The file from the start of `Range`."},
+        304: {"description": "The file has the hash in `If-None-Match`."},
+        416: {"model": ApiError, "description": "The file is shorter than the start of `Range`."},
         **faults(404),
     },
 )
 def file(request: Request, viewer: Asking, path: str) -> Response:
-    """A file of a release, as it was published; with a header `Range: bytes=N-`, from there on."""
-    found = _tree(request, viewer).find(path)
-    if found is None:
+    """Download a file of a release, or the rest of it after a header `Range: bytes=N-`."""
+    entry = _tree(request, viewer).find(path)
+    if entry is None:
         raise NotPublished("there is no such file")
-    sha256, size = found
+    sha256, size = entry
     headers = {
         "etag": f'"{sha256}"', "content-length": str(size), "content-disposition": "attachment",
         "accept-ranges": "bytes",
@@ -193,21 +196,21 @@ def file(request: Request, viewer: Asking, path: str) -> Response:
         return Response(status_code=304, headers={"etag": headers["etag"]})
     start = _start(request, headers["etag"], size)
     if start >= size > 0:
-        return fault(416, "range", f"it has {size:,} bytes", headers={"content-range": f"bytes */{size}"})
+        return fault(416, "range", f"the file has only {size:,} bytes", headers={"content-range": f"bytes */{size}"})
     source = server_of(request).blobs.open(sha256)
     if start:
         source.seek(start)
         headers |= {"content-length": str(size - start), "content-range": f"bytes {start}-{size - 1}/{size}"}
     status = 206 if start else 200
-    return StreamingResponse(_pieces(source), status, media_type="application/octet-stream", headers=headers)
+    return StreamingResponse(_stream_file(source), status, media_type="application/octet-stream", headers=headers)
 
 
 def _start(request: Request, etag: str, size: int) -> int:
-    """Where to begin: what a client that was cut off has need not be sent again. Other ranges are not offered."""
-    asked = _FROM.fullmatch(request.headers.get("range", ""))
-    if asked is None or request.headers.get("if-range", etag) != etag:
+    """Return the first byte to send. Only ranges without an end are supported, for resuming a download."""
+    match = _OPEN_RANGE.fullmatch(request.headers.get("range", ""))
+    if match is None or request.headers.get("if-range", etag) != etag:
         return 0
-    return min(int(asked[1]), size)
+    return min(int(match[1]), size)
 
 
 def _tree(request: Request, viewer: Viewer) -> ServerTree:
@@ -215,7 +218,7 @@ def _tree(request: Request, viewer: Viewer) -> ServerTree:
     return ServerTree(server.database, server.blobs, viewer)
 
 
-def _pieces(source: IO[bytes]) -> Iterator[bytes]:
+def _stream_file(source: IO[bytes]) -> Iterator[bytes]:
     with source:
         while piece := source.read(PIECE):
             yield piece

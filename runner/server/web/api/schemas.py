@@ -1,4 +1,4 @@
-"""What requests and answers of the API are made of: words that are taken, and the faults that an operation declares."""
+"""Building blocks of the API's schemas: patterns of names, base classes of bodies, and declared errors."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ WORD = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
 PRINTED = r"^[^\x00-\x1f\x7f]*$"
 """A text on one line."""
 TEXT = r"^[^\x00]*$"
-"""A text that every database takes."""
+"""A text that every database accepts."""
 
 
 _MOST_KEYS = 5
 
 
 class RequestBody(BaseModel):
-    """The body of a request. A key that is misspelled is refused, and not taken for one that was left out."""
+    """The body of a request. Unknown keys are errors, to prevent a misspelled key from being ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _name_the_nearest(cls, said: Any) -> Any:
-        unknown = [str(key) for key in said if key not in cls.model_fields] if isinstance(said, dict) else []
+    def _refuse_unknown_keys(cls, body: Any) -> Any:
+        unknown = [str(key) for key in body if key not in cls.model_fields] if isinstance(body, dict) else []
         if unknown:
-            known = list(cls.model_fields)
-            told = [f"unknown key {shortened(repr(key))}{did_you_mean(key, known)}" for key in unknown[:_MOST_KEYS]]
-            raise PydanticCustomError("unknown_key", "{told}", {"told": "; ".join(told)})
-        return said
+            keys = list(cls.model_fields)
+            problems = [f"unknown key {shortened(repr(key))}{did_you_mean(key, keys)}" for key in unknown[:_MOST_KEYS]]
+            raise PydanticCustomError("unknown_key", "{problems}", {"problems": "; ".join(problems)})
+        return body
 
 
 class ResponseBody(BaseModel):
-    """The body of an answer."""
+    """The body of a response."""
 
 
-_SAID = {
-    400: "The body cannot be read, or what is asked for cannot be.",
-    401: "A token is missing where one is needed, or is not known, has expired, or was revoked.",
-    403: "The token may not do this.",
-    404: "There is no such thing, or none that whoever asks may see.",
-    408: "The request did not come in time.",
-    409: "It is there already, or something else is.",
-    413: "The request is too long.",
-    421: "The server is not asked by the name in Host.",
-    422: "The request is not what the API takes, or what was sent is refused.",
-    429: "Too many requests; come again after the seconds of Retry-After.",
-    503: "The server cannot answer now; come again after the seconds of Retry-After.",
-    507: "The server has no room.",
+_ERROR_DESCRIPTIONS = {
+    400: "The body cannot be read, or the request is not possible.",
+    401: "A required token is missing, or the token is unknown, expired or revoked.",
+    403: "The token does not have this permission.",
+    404: "The resource does not exist, or the token may not see it.",
+    408: "The request did not arrive in time.",
+    409: "The resource exists already, or its state conflicts with the request.",
+    413: "The request is too large.",
+    421: "The server does not serve the host in Host.",
+    422: "The request does not match the schema, or the uploaded content is refused.",
+    429: "Too many requests; retry after the seconds in Retry-After.",
+    503: "The server cannot answer now; retry after the seconds in Retry-After.",
+    507: "The server has no disk space.",
 }
 
 
-_LATER: dict[str, Any] = {
+_RETRY_HEADERS: dict[str, Any] = {
     "headers": {
         "Retry-After": {
-            "description": "Seconds until it is worth to ask again.",
+            "description": "Seconds to wait before the next request.",
             "required": True,
             "schema": {"type": "integer", "minimum": 1},
         }
@@ -69,9 +69,13 @@ _LATER: dict[str, Any] = {
 
 
 def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What an operation may answer besides what every one may."""
+    """Return the OpenAPI responses of these error statuses, for an operation to declare."""
     return {
-        status: {"model": ApiError, "description": _SAID[status], **(_LATER if status in (429, 503) else {})}
+        status: {
+            "model": ApiError,
+            "description": _ERROR_DESCRIPTIONS[status],
+            **(_RETRY_HEADERS if status in (429, 503) else {}),
+        }
         for status in statuses
     }
 
@@ -79,6 +83,6 @@ def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
 BYTES: dict[str, Any] = {
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
 }
-"""What an operation says of an answer that is a file."""
+"""OpenAPI description of a response that is a file."""
 ALWAYS = faults(400, 401, 408, 413, 421, 422, 429, 503)
-"""What every operation may answer."""
+"""Errors that every operation may return."""

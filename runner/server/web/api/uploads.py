@@ -1,4 +1,4 @@
-"""The API for who publishes: declare what comes, send it in pieces, have it checked, and ask what became of it."""
+"""The API for publishers: declare an upload, send its blobs in pieces, commit it, and get its state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from runner.server.web.views import href_of
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
 
 _GATHERED = 1 << 18
-"""Bytes that are written at once."""
+"""Bytes to gather before a write to disk."""
 
 _PART = "[A-Za-z0-9_]([A-Za-z0-9._-]{0,98}[A-Za-z0-9_-])?"
 _PATH = f"^{_PART}(/{_PART}){{0,7}}$"
@@ -43,19 +43,19 @@ Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 class UploadFile(RequestBody):
     path: Annotated[str, Field(max_length=MAX_PATH, json_schema_extra={"pattern": _PATH})]
-    """Inside its folder. What is wrong with it `Declaration` says in words, and not by a pattern."""
+    """Path in its folder. The pattern is only documentation: `Declaration` checks the path and explains problems."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class UploadFolder(RequestBody):
     folder: Annotated[str, Field(max_length=500, json_schema_extra={"pattern": _FOLDER})]
-    """`KIND/OWNER/NAME/VERSION`, or below it `yanked` or `signature`."""
+    """`KIND/OWNER/NAME/VERSION`, or `yanked` or `signature` in it."""
     files: Annotated[list[UploadFile], Field(min_length=1, max_length=5_000, fail_fast=True)]
 
 
 class CreateUploadRequest(RequestBody):
-    """What is seen whole, or not at all."""
+    """An upload to declare. Its releases become visible together."""
 
     folders: Annotated[list[UploadFolder], Field(min_length=1, max_length=1_000, fail_fast=True)]
 
@@ -64,7 +64,7 @@ class MissingBlob(ResponseBody):
     sha256: str
     size: int
     have: int
-    """Bytes that are there: send what follows them."""
+    """Received bytes: send the ones after them."""
 
 
 class UploadResponse(ResponseBody):
@@ -73,37 +73,37 @@ class UploadResponse(ResponseBody):
     problems: list[str]
     missing: list[MissingBlob]
     notes: list[str] = Field(default_factory=list)
-    """What else became of it, once it is published: such as what it was submitted to."""
+    """Further results of publishing it, such as its page and the competitions that it was submitted to."""
 
 
 class ReceivedBlobResponse(ResponseBody):
     have: int
-    """Bytes of the blob that are there for good."""
+    """Bytes of the blob that are stored durably."""
 
 
-_OF_UPLOAD = {
+_UPLOAD_LINKS = {
     operation: {"operationId": operation, "parameters": {"upload": "$response.body#/id"}}
     for operation in ("upload_state", "upload_commit", "upload_abandon")
 }
-"""What may be done with an upload that was declared."""
+"""OpenAPI links from a declared upload to the operations on it."""
 
 
-@router.post("", responses={**faults(400, 403, 409, 507), 200: {"links": _OF_UPLOAD}})
+@router.post("", responses={**faults(400, 403, 409, 507), 200: {"links": _UPLOAD_LINKS}})
 def begin(
     request: Request, viewer: Publisher, body: Annotated[CreateUploadRequest, json_of(CreateUploadRequest, publishing)]
 ) -> UploadResponse:
-    """Declare an upload. Who declares the same again goes on with it."""
+    """Declare an upload. Declaring the same again resumes it."""
     server = server_of(request)
-    folders = [one.model_dump() for one in body.folders]
+    folders = [folder.model_dump() for folder in body.folders]
     settings = server.settings
     declaration = Declaration.of(folders, settings.limits, settings.releases_at_once, settings.files_at_once)
-    return _state(request, server.publishing.uploads.begin(viewer, declaration, time.time()))
+    return _state_response(request, server.publishing.uploads.begin(viewer, declaration, time.time()))
 
 
 @router.get("/{upload}", operation_id="upload_state", responses=faults(403, 404))
 def state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
-    """What became of an upload."""
-    return _state(request, server_of(request).publishing.uploads.find(viewer, upload))
+    """Get the state of an upload."""
+    return _state_response(request, server_of(request).publishing.uploads.find(viewer, upload))
 
 
 @router.patch(
@@ -123,43 +123,43 @@ async def piece(
     sha256: Hash,
     upload_offset: Annotated[int, Header(ge=0, lt=1 << 53)],
 ) -> ReceivedBlobResponse:
-    """Send what follows the first `Upload-Offset` bytes of a blob, all of it or some. What came stays."""
+    """Send bytes of a blob, after the first `Upload-Offset` bytes. Received bytes stay if the request is cut off."""
     server = server_of(request)
-    into = await asyncio.to_thread(server.publishing.uploads.receive, viewer, upload, sha256, upload_offset)
+    writer = await asyncio.to_thread(server.publishing.uploads.receive, viewer, upload, sha256, upload_offset)
     try:
         try:
-            await _received(request, into, server.settings)
+            await _write_stream(request, writer, server.settings)
         except (TimeoutError, ClientDisconnect) as error:
-            raise HTTPException(408, f"nothing more came; {into.have:,} bytes are there") from error
-        await asyncio.to_thread(into.end)
+            raise HTTPException(408, f"the request ended early; the server has {writer.have:,} bytes") from error
+        await asyncio.to_thread(writer.end)
     finally:
-        await asyncio.to_thread(into.close)
-    return ReceivedBlobResponse(have=into.have)
+        await asyncio.to_thread(writer.close)
+    return ReceivedBlobResponse(have=writer.have)
 
 
-async def _received(request: Request, into: Receiving, settings: Settings) -> None:
-    """Write what comes as it comes.
+async def _write_stream(request: Request, writer: Receiving, settings: Settings) -> None:
+    """Write the body of a request as it arrives.
 
     Raises:
-        TimeoutError: it comes too slowly.
-        ClientDisconnect: it ends before its end.
-        ReleaseError: it is too much, or cannot be kept.
+        TimeoutError: it arrives too slowly.
+        ClientDisconnect: the connection breaks.
+        ReleaseError: it is longer than declared, or cannot be stored.
     """
-    came, gathered = request.stream(), bytearray()
+    stream, gathered = request.stream(), bytearray()
     async with asyncio.timeout(settings.piece_seconds):
         try:
             while True:
                 async with asyncio.timeout(settings.piece_wait):
-                    data = await anext(came, None)
+                    data = await anext(stream, None)
                 if data is None:
                     return
                 gathered += data
                 if len(gathered) >= _GATHERED:
-                    await asyncio.to_thread(into.write, bytes(gathered))
+                    await asyncio.to_thread(writer.write, bytes(gathered))
                     gathered.clear()
         finally:
             if gathered:
-                await asyncio.to_thread(into.write, bytes(gathered))
+                await asyncio.to_thread(writer.write, bytes(gathered))
 
 
 @router.post(
@@ -169,48 +169,48 @@ async def _received(request: Request, into: Receiving, settings: Settings) -> No
     responses={**faults(403, 404, 409), 202: {"model": UploadResponse, "description": "It is being checked."}},
 )
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
-    """Have an upload be checked and then seen. 202: it is being checked; ask again what became of it."""
+    """Commit a complete upload: check it, then publish it. 202: the check is running; get the state again later."""
     server = server_of(request)
     server.publishing.commit(server.publishing.uploads.find(viewer, upload), time.time())
-    return _ended(request, server.publishing.uploads.find(viewer, upload))
+    return _commit_response(request, server.publishing.uploads.find(viewer, upload))
 
 
 @router.delete("/{upload}", operation_id="upload_abandon", status_code=204, responses=faults(403))
 def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
-    """Forget an upload, and what was sent of it."""
+    """Delete an upload and its received bytes."""
     server_of(request).publishing.uploads.abandon(viewer, upload)
 
 
-def _ended(request: Request, upload: Upload) -> Response:
+def _commit_response(request: Request, upload: Upload) -> Response:
     if upload.state == TAKEN:
-        return fault(409, "taken", "a name and version of it is another release's", upload.problems)
+        return fault(409, "taken", "another release has one of its names and versions", upload.problems)
     if upload.state not in (CHECKING, SEEN, OPEN):
-        return fault(422, "refused", "nothing of the upload was published", upload.problems)
-    return JSONResponse(_state(request, upload).model_dump(), 202 if upload.state == CHECKING else 200)
+        return fault(422, "refused", "the server refused the upload, and nothing was published", upload.problems)
+    return JSONResponse(_state_response(request, upload).model_dump(), 202 if upload.state == CHECKING else 200)
 
 
-def _state(request: Request, upload: Upload) -> UploadResponse:
+def _state_response(request: Request, upload: Upload) -> UploadResponse:
     missing = [MissingBlob(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
-    told = _notes(request, upload) if upload.state == SEEN else []
-    said = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": told}
-    return UploadResponse.model_validate({**said, "missing": missing})
+    messages = _notes(request, upload) if upload.state == SEEN else []
+    fields = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": messages}
+    return UploadResponse.model_validate({**fields, "missing": missing})
 
 
 def _notes(request: Request, upload: Upload) -> list[str]:
-    named = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
-    runs = [reference for reference in named if reference.kind == Kind.RUN]
-    server = server_of(request)
+    published = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
+    runs = [reference for reference in published if reference.kind == Kind.RUN]
+    server, address = server_of(request), server_of(request).settings.address
     with server.database.reading() as connection:
-        return [*_pages(connection, named, server.settings.address), *notes(connection, runs, server.settings.address)]
+        return [*_page_notes(connection, published, address), *notes(connection, runs, address)]
 
 
-def _pages(connection: Connection, named: Sequence[Reference], address: str) -> list[str]:
-    """Where people find what was published: the first of it, which all else comes with, and the rest with its owner."""
-    found = []
-    for one in sorted(named, key=lambda one: (one.kind != Kind.RUN, len(one.name)))[:1]:
-        is_public = connection.execute(select(releases.c.visibility).where(is_release(one))).scalar() == "public"
-        page = href_of(str(one)) if is_public else f"/mine{href_of(str(one))}" if one.kind == Kind.RUN else "/mine"
-        found.append(f"its page, in some seconds: {address}{page}")
-        if len(named) > 1:
-            found.append(f"all of its owner: {address}{f'/owner/{one.owner}' if is_public else '/mine'}")
-    return found
+def _page_notes(connection: Connection, published: Sequence[Reference], address: str) -> list[str]:
+    """Return messages with the URLs of pages: the main release's and, if there are more, the owner's."""
+    messages = []
+    for main in sorted(published, key=lambda reference: (reference.kind != Kind.RUN, len(reference.name)))[:1]:
+        is_public = connection.execute(select(releases.c.visibility).where(is_release(main))).scalar() == "public"
+        page = href_of(str(main)) if is_public else f"/mine{href_of(str(main))}" if main.kind == Kind.RUN else "/mine"
+        messages.append(f"its page, in a few seconds: {address}{page}")
+        if len(published) > 1:
+            messages.append(f"all releases of its owner: {address}{f'/owner/{main.owner}' if is_public else '/mine'}")
+    return messages

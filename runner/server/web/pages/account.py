@@ -1,6 +1,6 @@
-"""The page of the account that is signed in: its tokens, and the organisations that it is in or invited to.
+"""The page of the account that is signed in: its tokens, and the organisations that it belongs to or is invited to.
 
-A browser may change what the token may that it was signed in with. Each form contains the secret word of that browser.
+A browser has the permissions of the token that signed it in. Each form contains the browser's CSRF token.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class AccountView(View):
     tokens: Sequence[TokenLine]
     organisations: Sequence[people.OrganizationView]
     changes: bool
-    """Whether the browser may change anything."""
+    """Whether the browser may change tokens and members."""
     wrong: str
     made: str
-    """A new token, which is shown this once."""
+    """The text of a new token, which is shown only once."""
     word: str
     longest: int
     who: str
@@ -61,16 +61,16 @@ class AccountView(View):
 
 @pages.get("/mine/account")
 def account(request: Request, session: Session) -> Response:
-    """The tokens and organisations of an account."""
+    """Show the tokens and organisations of the account."""
     return _page(request, session)
 
 
 @pages.post("/mine/account")
 async def change_account(request: Request, session: Session, form: Form) -> Response:
-    """Do what a form of that page asks for."""
+    """Apply a form of that page."""
     if not is_own_form(request, form, session.word):
-        wrong = "This form came from elsewhere; nothing was done."
-        return await run_in_threadpool(_page, request, session, wrong=wrong, status=403)
+        problem = "This form has expired, or is not from this server. Reload the page and submit it again."
+        return await run_in_threadpool(_page, request, session, problem=problem, status=403)
     return await run_in_threadpool(_change, request, session, form)
 
 
@@ -81,31 +81,33 @@ def _change(request: Request, session: SignedIn, form: dict[str, str]) -> Respon
             token = _apply_form(connection, session.viewer, form)
             server.database.changed(connection)
     except (UsageError, NotPublished, PermissionError) as error:
-        return _page(request, session, wrong=f"{error}.", status=400)
+        return _page(request, session, problem=f"{error}.", status=400)
     if token is not None:
-        return _page(request, session, made=token)
+        return _page(request, session, new_token=token)
     return RedirectResponse("/mine/account", 303, {"cache-control": PRIVATE})
 
 
 def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) -> str | None:
-    """Do what a form asks for; return the new token if it asks for one.
+    """Apply a form; return the text of a new token if the form creates one.
 
     Raises:
-        UsageError, NotPublished, PermissionError: it cannot be done, or not with this token.
+        UsageError, NotPublished, PermissionError: the change is not possible, or not with this token.
     """
-    what, name, other = form.get("what", ""), form.get("name", ""), form.get("account", "").strip()
+    action, name, account_name = form.get("what", ""), form.get("name", ""), form.get("account", "").strip()
     if not token_scope(connection, viewer).allows(Scope.PUBLISH):
-        raise PermissionError("You signed in with a token that may only read: it changes nothing here")
-    if what == "make":
+        raise PermissionError(
+            "You signed in with a token of scope read. To change something, sign in with scope publish"
+        )
+    if action == "make":
         return make_own(connection, viewer, _scope(form), _days(form), form.get("label", "").strip()[:200])[1]
-    if what == "revoke":
+    if action == "revoke":
         revoke_own(connection, viewer, form.get("token", ""))
-    elif what == "accept":
+    elif action == "accept":
         people.accept(connection, viewer, name)
-    elif what == "set":
-        people.set_member(connection, viewer, name, other, is_owner=form.get("place") == "owner")
-    elif what == "remove":
-        people.remove(connection, viewer, name, other)
+    elif action == "set":
+        people.set_member(connection, viewer, name, account_name, is_owner=form.get("place") == "owner")
+    elif action == "remove":
+        people.remove(connection, viewer, name, account_name)
     else:
         raise UsageError("The form is unknown. Reload the page and submit it again")
     return None
@@ -113,19 +115,21 @@ def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) ->
 
 def _scope(form: dict[str, str]) -> Scope:
     if form.get("scope") not in (Scope.READ, Scope.PUBLISH):
-        raise UsageError("The scope of a token is read or publish")
+        raise UsageError("Choose read or publish as the scope of the token")
     return Scope(form["scope"])
 
 
 def _days(form: dict[str, str]) -> float:
     days = form.get("days", "")
     if not days.isascii() or not days.isdigit() or not 1 <= int(days[:6]) <= LONGEST_DAYS:
-        raise UsageError(f"A token lasts 1 to {LONGEST_DAYS} days")
+        raise UsageError(f"Choose a number of days from 1 to {LONGEST_DAYS} for the token")
     return float(days)
 
 
-def _page(request: Request, session: SignedIn, *, wrong: str = "", made: str = "", status: int = 200) -> Response:
-    viewer, word = session.viewer, session.word
+def _page(
+    request: Request, session: SignedIn, *, problem: str = "", new_token: str = "", status: int = 200
+) -> Response:
+    viewer = session.viewer
     with server_of(request).database.reading() as connection:
         tokens = [
             TokenLine(id=token.id, scope=token.scope, label=token.label, made=day(token.created),
@@ -134,9 +138,9 @@ def _page(request: Request, session: SignedIn, *, wrong: str = "", made: str = "
         ]  # fmt: skip
         view = AccountView(
             tokens=tokens, organisations=people.organisations_of(connection, viewer),
-            changes=token_scope(connection, viewer).allows(Scope.PUBLISH), wrong=wrong, made=made, word=word,
-            longest=LONGEST_DAYS, who=viewer.account,
+            changes=token_scope(connection, viewer).allows(Scope.PUBLISH), wrong=problem, made=new_token,
+            word=session.word, longest=LONGEST_DAYS, who=viewer.account,
         )  # fmt: skip
     links = [("/", "Boards"), ("/mine", "Private releases")]
-    page = ServedPage("Your account", [("account", view.render())], links=links, who=viewer.account, word=word)
+    page = ServedPage("Your account", [("account", view.render())], links=links, who=viewer.account, word=session.word)
     return page_answer(request, page, status=status, cache=PRIVATE)

@@ -27,7 +27,7 @@ pages = APIRouter(include_in_schema=False)
 data = APIRouter(tags=["boards"])
 
 ROWS = 100
-"""Rows in a page that is read without a script; the script shows all rows."""
+"""Rows in a page without JavaScript; the page's script shows all rows."""
 NEWEST = 20
 MAX_REFUSED = 50
 
@@ -42,7 +42,7 @@ class BoardTask(ResponseBody):
 
 
 class BoardFileResponse(ResponseBody):
-    """A board as a program reads it; what a row has is described in docs/reference/report-files.md."""
+    """A board for programs. docs/reference/report-files.md describes the fields of a row."""
 
     task: BoardTask
     rows: list[dict[str, Any]]
@@ -52,11 +52,12 @@ TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
 
 def find_board_data(request: Request) -> BoardSnapshot:
-    """Return the newest board, for programs. Raises EarlyResponse if the first one is still being made."""
+    """Return the newest board, for programs; raise EarlyResponse if the first one is not ready."""
     board = site_of(request).boards.shown
     if board is None:
         headers = {"retry-after": str(RETRY_SECONDS)}
-        raise EarlyResponse(fault(503, "making", "the board is being made for the first time", headers=headers))
+        message = "the server is building its first board; try again in a few seconds"
+        raise EarlyResponse(fault(503, "making", message, headers=headers))
     return board
 
 
@@ -71,14 +72,14 @@ class HomeView(View):
     tasks: Sequence[TaskLine]
     newest: Sequence[ReleaseLine]
     refused: Sequence[tuple[str, str]]
-    """Releases that are on no board, with the reason."""
+    """Releases that the boards leave out, each with the reason."""
     commands: Sequence[Command]
     counts: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoardView(View):
-    """Some rows of a board."""
+    """A part of the rows of a board."""
 
     template = "board"
     page: str
@@ -102,7 +103,7 @@ class BoardView(View):
 
 @pages.get("/")
 def home(request: Request, board: Board) -> Response:
-    """The tasks and the newest releases."""
+    """Show the boards and the newest releases."""
     address = server_of(request).settings.address
     return site_of(request).page_cache.answer(request, (board.name, "/"), lambda: _home_page(board, address))
 
@@ -125,20 +126,20 @@ def _home_page(board: BoardSnapshot, address: str) -> ServedPage:
 
 @data.get("/board.duckdb", response_class=FileResponse, responses={200: BYTES})
 def board_file(board: BoardData) -> Response:
-    """The whole public board as a DuckDB file; its tables are described in docs/reference/report-files.md."""
+    """Download the public board as a DuckDB file. docs/reference/report-files.md describes its tables."""
     headers = {"cache-control": PUBLIC, "content-disposition": 'attachment; filename="board.duckdb"'}
     return FileResponse(board.file, media_type="application/octet-stream", headers=headers)
 
 
 @data.get("/board/{page}.json", response_model=BoardFileResponse, responses=faults(404))
 def board_json(request: Request, board: BoardData, page: TaskName) -> Response:
-    """A board's rows, and what is ranked in it."""
+    """Download a board as JSON: its rows, its benchmark and its selection of rows."""
     return _download(request, board, page, "json", "application/json")
 
 
 @data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **faults(404)})
 def board_csv(request: Request, board: BoardData, page: TaskName) -> Response:
-    """A board's rows for a spreadsheet."""
+    """Download the rows of a board as CSV."""
     return _download(request, board, page, "csv", "text/csv; charset=utf-8")
 
 
@@ -153,7 +154,7 @@ def _download(request: Request, board: BoardSnapshot, page: str, ending: str, ki
 
 @pages.get("/board/{page}")
 def board_page(request: Request, board: Board, page: str, part: str = "1") -> Response:
-    """A board, some rows at a time."""
+    """Show a part of a board."""
     task = board.task(page)
     number = int(part) if re.fullmatch(r"[1-9][0-9]{0,5}", part) else 0
     if task is None or not number or (number - 1) * ROWS >= max(task["rows"], 1):
@@ -191,17 +192,17 @@ def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, addr
 
 @pages.get("/boards/{name}/{piece}.json.gz")
 def board_piece(request: Request, name: str, piece: str) -> Response:
-    """Rows of a board for the script of its page."""
+    """Return a piece of a board's rows for the page's script."""
     folder = site_of(request).boards.at(name)
     if folder is None or not re.fullmatch(r"[0-9a-f]{12}-rows-[0-9]{1,4}", piece):
-        return fault(404, "missing", "this board is gone; load its page again")
+        return fault(404, "missing", "there is a newer board; reload the page")
     path = folder / f"{piece}.json.gz"
     return piece_file(path, PUBLIC) if path.is_file() else fault(404, "missing", "there is no such piece")
 
 
 @pages.get("/static/{name}")
 def static_file(request: Request, name: str) -> Response:
-    """The script or the style."""
+    """Return the script or the style sheet."""
     file = static().get(name)
     if file is None:
         return fault(404, "missing", "there is no such file")

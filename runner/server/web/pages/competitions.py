@@ -1,4 +1,4 @@
-"""The pages of competitions, as anybody sees them."""
+"""The pages of public competitions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_LISTED = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class CompetitionListView(View):
-    """All competitions."""
+    """The list of competitions."""
 
     template = "competitions"
     competitions: Sequence[CompetitionResponse]
@@ -40,23 +40,23 @@ class CompetitionView(View):
     template = "competition"
     competition: CompetitionBoardResponse
     rows: Sequence[tuple[SubmissionRow, str]]
-    """Each submission with its interval."""
+    """The submissions, each with its interval as text."""
     count: int
     commands: Sequence[Command]
 
 
 @pages.get("/competitions")
 def list_competitions(request: Request) -> Response:
-    """All competitions."""
+    """Show the list of competitions."""
     with server_of(request).database.reading() as connection:
-        found = boards.listed(connection, ANYBODY, time.time(), "", MAX_LISTED)
-    section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in found]).render()
+        listed = boards.listed(connection, ANYBODY, time.time(), "", MAX_LISTED)
+    section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in listed]).render()
     return page_answer(request, ServedPage("Competitions", [("competitions", section)], here="/competitions"))
 
 
 @pages.get("/competitions/{owner}/{name}")
 def competition_page(request: Request, owner: Word, name: Word) -> Response:
-    """A competition with its board."""
+    """Show a competition with its board."""
     server = server_of(request)
     try:
         with server.database.reading() as connection:
@@ -73,7 +73,7 @@ def competition_page(request: Request, owner: Word, name: Word) -> Response:
 
 
 def _commands(competition: CompetitionResponse, address: str) -> list[Command]:
-    """Return the commands that take part; for a closed competition, only the one that gets its rows."""
+    """Return the commands for taking part; for a closed competition, only the one that downloads its rows."""
     at = shlex.quote(address)
     rows = ("Get the rows", f"nip-run install {competition.dataset} --from {at}")
     if competition.is_closed or competition.withdrawn is not None:

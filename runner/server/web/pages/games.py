@@ -1,4 +1,4 @@
-"""Games of published and of private runs, a page each, for browsers without a script."""
+"""Pages of single games and lists of games, for browsers without JavaScript."""
 
 from __future__ import annotations
 
@@ -23,78 +23,78 @@ pages = APIRouter(include_in_schema=False)
 
 LISTED = 100
 MAX_PIECE_BYTES = 32 << 20
-_TOO_LARGE = "This game is too large for a page; a browser with JavaScript shows it, and nip-run get has all of it."
+_TOO_LARGE = "This game is too large for a page. Use a browser with JavaScript, or download the run with nip-run get."
 
 
 @pages.get("/run/{owner}/{name}/{version}/games")
 @pages.get("/mine/run/{owner}/{name}/{version}/games")
 def games(request: Request, reference: Annotated[Reference, Depends(run_reference)], part: str = "1") -> Response:
-    """The games of a run, some at a time."""
+    """Show a part of the games of a run."""
     return _respond(request, reference, request.url.path.removesuffix("/games"), part, LISTED)
 
 
 @pages.get("/run/{owner}/{name}/{version}/game/{place}")
 @pages.get("/mine/run/{owner}/{name}/{version}/game/{place}")
 def game(request: Request, reference: Annotated[Reference, Depends(run_reference)], place: str) -> Response:
-    """One game of a run."""
+    """Show one game of a run."""
     return _respond(request, reference, request.url.path.rpartition("/game/")[0], place, 1)
 
 
-def _respond(request: Request, reference: Reference, at: str, number: str, size: int) -> Response:
-    """Return the page of some games: the part of the list with this number, or the game itself if `size` is 1."""
+def _respond(request: Request, reference: Reference, run_path: str, number: str, size: int) -> Response:
+    """Return the page of a part of the list, or of a single game if `size` is 1; `number` counts from 1."""
     run = find_run(request, reference)
     if run is None:
         return missing_page(request, "There is no such run here.")
     cached = site_of(request).runs.find([run.facts["sha256"]])
-    if cached is None:  # the run's own page has it made
-        return RedirectResponse(at, 303, {"cache-control": "no-store"})
+    if cached is None:  # the run's page makes it
+        return RedirectResponse(run_path, 303, {"cache-control": "no-store"})
     first = (int(number) - 1) * size if re.fullmatch(r"[1-9][0-9]{0,7}", number) else -1
     about = next(iter(cached.content.about["runs"]), None)
     if about is None or not 0 <= first < about["count"]:
         return missing_page(request, "There is no such game here.")
     label = str(reference).partition("/")[2]
-    links = [(at, label)]
+    links = [(run_path, label)]
     if size == LISTED:
-        title, section = f"Games of {label}", _list_section(cached, about, first, at)
+        title, section = f"Games of {label}", _list_section(cached, about, first, run_path)
     else:
-        title, section = _game_section(cached, about, first, at)
-        links.append((f"{at}/games?part={first // LISTED + 1}", "Games"))
-    who, word = (None, "") if run.session is None else (run.session.viewer.account, run.session.word)
-    page = ServedPage(title, [("game", section)], links=links, who=who, word=word)
+        title, section = _game_section(cached, about, first, run_path)
+        links.append((f"{run_path}/games?part={first // LISTED + 1}", "Games"))
+    account, csrf_token = (None, "") if run.session is None else (run.session.viewer.account, run.session.word)
+    page = ServedPage(title, [("game", section)], links=links, who=account, word=csrf_token)
     return page_answer(request, page, cache=PUBLIC if run.session is None else PRIVATE)
 
 
 def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: int) -> dict[str, Any] | None:
-    """Return the piece that has a game, or its row; None if it is too large."""
+    """Return the piece with a game or with its row, depending on `kind`; None if it is too large."""
     firsts = about["lists" if kind == "list" else "pieces"]
-    number = max(at for at, first in enumerate(firsts) if first <= place)
+    number = max(index for index, first in enumerate(firsts) if first <= place)
     path = cached.piece(f"{about['slug']}-{kind}-{number}")
     if path is None or path.stat().st_size > MAX_PIECE_BYTES:
         return None
     return unpacked(read_bounded(path, MAX_PIECE_BYTES))
 
 
-def _list_section(cached: CachedPage, about: Mapping[str, Any], first: int, run: str) -> Markup:
+def _list_section(cached: CachedPage, about: Mapping[str, Any], first: int, run_path: str) -> Markup:
     last = min(first + LISTED, about["count"])
     piece = _read_piece(cached, about, "list", first)
     if piece is None:
-        return ListingView(lead=["This list is too large for a page."]).render()
+        return ListingView(lead=["This list is too large for a page. Use a browser with JavaScript."]).render()
     before, after = first // LISTED, first // LISTED + 2
     return games_section(
-        [row_at(piece, place) for place in range(first, last)], first, about["count"], at=run,
-        before=f"{run}/games?part={before}" if before else None,
-        after=f"{run}/games?part={after}" if last < about["count"] else None,
+        [row_at(piece, place) for place in range(first, last)], first, about["count"], at=run_path,
+        before=f"{run_path}/games?part={before}" if before else None,
+        after=f"{run_path}/games?part={after}" if last < about["count"] else None,
     )  # fmt: skip
 
 
-def _game_section(cached: CachedPage, about: Mapping[str, Any], place: int, run: str) -> tuple[str, Markup]:
+def _game_section(cached: CachedPage, about: Mapping[str, Any], place: int, run_path: str) -> tuple[str, Markup]:
     listed, piece = (_read_piece(cached, about, kind, place) for kind in ("list", "games"))
     if listed is None or piece is None:
         return f"Game {place + 1:,}", ListingView(lead=[_TOO_LARGE]).render()
     row = row_at(listed, place)
     section = game_section(
         row, piece["games"][place - piece["first"]], piece["texts"], about,
-        before=f"{run}/game/{place}" if place else None,
-        after=f"{run}/game/{place + 2}" if place + 1 < about["count"] else None,
+        before=f"{run_path}/game/{place}" if place else None,
+        after=f"{run_path}/game/{place + 2}" if place + 1 < about["count"] else None,
     )  # fmt: skip
     return str(row["datapoint"]), section

@@ -1,4 +1,4 @@
-"""Pages of what is published: a component, an owner, what a search finds."""
+"""Pages of components, of owners, and of search results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from runner.server.web.views import Command, ReleaseLine, VersionLine, View, com
 pages = APIRouter(include_in_schema=False)
 
 LISTED = 100
-MAX_WORDS = 8
+MAX_TERMS = 8
 
 
 def part_number(part: str = "1") -> int:
-    """Return which part of a list is asked for, counted from 0."""
+    """Return the index of the requested part of a list, from 0; the query parameter counts from 1."""
     return int(part) - 1 if re.fullmatch(r"[1-9][0-9]{0,5}", part) else 0
 
 
@@ -34,7 +34,7 @@ Part = Annotated[int, Depends(part_number)]
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentView(View):
-    """All releases of one name, and the releases that use them."""
+    """The releases of one name, and the releases that use them."""
 
     template = "component"
     title: str
@@ -50,14 +50,14 @@ class ComponentView(View):
     after: str | None
 
 
-def _steps(at: str, part: int, more: bool) -> tuple[str | None, str | None]:
-    """Return the addresses of the parts of a list before and after this one."""
-    start = f"{at}{'&' if '?' in at else '?'}part="
-    return f"{start}{part}" if part else None, f"{start}{part + 2}" if more else None
+def _neighbors(url: str, part: int, has_more: bool) -> tuple[str | None, str | None]:
+    """Return the URLs of the previous and the next part of a list."""
+    start = f"{url}{'&' if '?' in url else '?'}part="
+    return f"{start}{part}" if part else None, f"{start}{part + 2}" if has_more else None
 
 
 def component(request: Request, board: Board, owner: str, name: str, part: Part) -> Response:
-    """All releases of one name, and what was made with them."""
+    """Show the releases of one name, and the releases that use them."""
     kind = request.url.path.split("/")[1]
     releases = board.releases_of(kind, owner, name)
     if not releases:
@@ -65,11 +65,11 @@ def component(request: Request, board: Board, owner: str, name: str, part: Part)
     used = board.uses_of(kind, owner, name)
     users = board.users_of(kind, owner, name, part * LISTED, LISTED + 1)
     newest = next((release for release in releases if release["yanked"] is None), releases[0])
-    before, after = _steps(request.url.path, part, len(users) > LISTED)
+    before, after = _neighbors(request.url.path, part, len(users) > LISTED)
     view = ComponentView(
         title=f"{owner}/{name}", kind=kind, owner=owner, description=newest["description"], is_run=kind == Kind.RUN,
         facts=[("Newest", newest["version"]), ("Published", day(newest["created"])),
-               ("Licence", newest["licence"] or "none is given")],
+               ("Licence", newest["licence"] or "not given")],
         versions=[VersionLine.from_facts(release, used) for release in releases],
         users=[ReleaseLine.from_facts(user, uses=version) for user, version in users[:LISTED]],
         commands=commands_of(newest["reference"], kind, server_of(request).settings.address),
@@ -84,16 +84,16 @@ for _kind in (Kind.RUN, *COMPONENTS):
 
 @pages.get("/owner/{name}")
 def owner(request: Request, board: Board, name: str, part: Part) -> Response:
-    """All public releases of an owner."""
+    """Show the public releases of an owner."""
     count = board.count_of_owner(name)
     releases = board.of_owner(name, part * LISTED, LISTED + 1)
     if not releases:
-        return missing_page(request, "Nobody of this name has published anything here.")
+        return missing_page(request, "No account of this name has public releases here.")
     tables: dict[str, list[ReleaseLine]] = {"Runs": [], "Components and models": [], "Parts of trainings": []}
     for release, is_part in releases[:LISTED]:
         table = "Parts of trainings" if is_part else "Runs" if release["kind"] == Kind.RUN else "Components and models"
         tables[table].append(ReleaseLine.from_facts(release))
-    before, after = _steps(f"/owner/{name}", part, len(releases) > LISTED)
+    before, after = _neighbors(f"/owner/{name}", part, len(releases) > LISTED)
     view = ListingView(
         lead=[f"{count:,} public release{'' if count == 1 else 's'}"], tables=list(tables.items()), owner=name,
         before=before, after=after,
@@ -104,25 +104,25 @@ def owner(request: Request, board: Board, name: str, part: Part) -> Response:
 def _count_text(count: int, part: int) -> str:
     first = part * LISTED
     if count == 0:
-        return "Nothing that is public has all of these words."
+        return "No public release has all of these words."
     if count > LISTED:
-        return f"Releases {first + 1:,} to {first + LISTED:,} that have all of these words, the newest first."
-    return f"{first + count:,} release{'' if first + count == 1 else 's'} with all of these words, the newest first."
+        return f"Releases {first + 1:,} to {first + LISTED:,} with all of these words, newest first."
+    return f"{first + count:,} release{'' if first + count == 1 else 's'} with all of these words, newest first."
 
 
 @pages.get("/search")
 def search(request: Request, board: Board, part: Part, q: str = "") -> Response:
-    """Releases that have all words in their names, descriptions, benchmarks, models."""
+    """Show the releases that contain all words of the query."""
     query = q[:200]
-    words = query.lower().split()[:MAX_WORDS]
-    found = board.found(words, part * LISTED, LISTED + 1) if words else []
-    lead = ["Words are looked for in names, owners, descriptions, benchmarks, protocols and models."]
-    if words:
-        lead.insert(0, _count_text(len(found), part))
+    terms = query.lower().split()[:MAX_TERMS]
+    matches = board.found(terms, part * LISTED, LISTED + 1) if terms else []
+    lead = ["The search covers names, owners, descriptions, benchmarks, protocols and models."]
+    if terms:
+        lead.insert(0, _count_text(len(matches), part))
     address = "/search?" + urlencode({"q": query}, errors="replace")
-    before, after = _steps(address, part, len(found) > LISTED)
+    before, after = _neighbors(address, part, len(matches) > LISTED)
     view = ListingView(
-        lead=lead, tables=[("", [ReleaseLine.from_facts(release) for release in found[:LISTED]])],
+        lead=lead, tables=[("", [ReleaseLine.from_facts(release) for release in matches[:LISTED]])],
         before=before, after=after,
     )  # fmt: skip
     return page_answer(request, ServedPage("Search", [("listed", view.render())], searched=query))

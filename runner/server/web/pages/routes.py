@@ -1,4 +1,4 @@
-"""Everything that a browser is shown."""
+"""The routes of all pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.server.web.pages.site import EarlyResponse, ServerSite, early_respon
 
 
 def add_pages(app: FastAPI, site: ServerSite) -> None:
-    """Add the pages to an application, which are answered once `site.boards` is started."""
+    """Add the pages to an application. They answer once `site.boards` has started."""
     app.state.site = site
     app.add_exception_handler(EarlyResponse, early_response)
     app.include_router(boards.data)  # before `/board/{page}`, which also matches names of files

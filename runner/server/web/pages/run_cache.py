@@ -1,10 +1,10 @@
-"""A cache of the pages of published runs and of pairs of runs; each page is made once, in a process of its own.
+"""A cache of the pages of published runs and of pairs of runs. Each page is built once, in an isolated process.
 
-Releases come from strangers, so the time and memory of that process are bounded. A release never changes, so a page
-that follows from its bytes stays cached. A page that fails for another reason is tried again after a while.
+Releases are untrusted, so the time and memory of that process are limited. A release never changes, so a page that
+depends only on its bytes stays cached. A page that fails for another reason is tried again after a while.
 
-Anybody may ask for any pair of runs, so pairs have a lane of their own and take no place of single runs. In each lane
-an asker has few places.
+Anyone may request any pair of runs, so pairs have their own lane, and cannot delay single runs. In each lane, one
+requester may have only a few waiting pages.
 """
 
 from __future__ import annotations
@@ -43,50 +43,50 @@ LOG = logging.getLogger("nip_run.server")
 
 PAGE = "page.json"
 MAX_PAGE_BYTES = 64 << 20
-TOO_MUCH = "it takes more time, memory or room than this server gives to a page"
-NOT_NOW = "this server cannot make its page now; its log says why"
+TOO_MUCH = "its page needs more time, memory or disk space than this server allows; use nip-run get and nip-run report"
+NOT_NOW = "the server failed to build its page; try later (the administrator can find details in the server log)"
 PARAMETERS = "parameters.yaml"
 MAX_PARAMETERS_BYTES = 1 << 18
 LANES = ("one", "two")
-"""Folders of the pages of one run, and of two."""
+"""Folders of the pages of single runs and of pairs."""
 MAX_PAGES = 2_000
-"""Pages of a lane; the least recently read ones above that are removed, and made again when they are asked for."""
+"""Maximum number of cached pages of a lane; the least recently read pages are removed first."""
 BOUNDS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
-"""Limits of the process that makes one page."""
+"""Limits of the process that builds one page."""
 MAX_WAITING, MAX_OF_ONE_ASKER = 16, 2
-"""Pages of a lane that may wait to be made, and those of one asker; for more, the caller must ask again later."""
+"""Maximum number of waiting pages of a lane, in total and for one requester."""
 RETRY_TOO_MUCH_SECONDS, RETRY_SECONDS = 600.0, 5.0
-"""When a page is tried again that took too much, and one that failed for a reason other than its bytes."""
+"""Time until a failed page is tried again: after it exceeded a limit, and after another failure."""
 _MAX_FAILED = 1_000
 
 
 class Busy(Exception):
-    """Raised when too many pages are being made; the caller should ask again later."""
+    """Raised if a page is not ready yet, or too many pages are waiting; the caller should try again later."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageContent:
-    """The content of a cached page, as `page.json` has it."""
+    """The content of a cached page, as stored in `page.json`."""
 
     sections: Sequence[tuple[str, str]] = ()
-    """Each section's route and HTML."""
+    """The route and the HTML of each section."""
     about: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    """What the script of the page reads first."""
+    """Data for the page's script."""
     parameters: str = ""
     wrong: str | None = None
-    """Why there is no page."""
+    """The reason if there is no page."""
     pieces: Sequence[str] = ()
-    """Names of the files with the page's data."""
+    """Names of the files with pieces of the page's data."""
 
 
 @dataclass(frozen=True)
 class CachedPage:
-    """A page that was made from releases, with pieces of data in files beside it."""
+    """A page in a folder, with pieces of its data in files."""
 
     folder: Path
     content: PageContent
     lasts: bool = True
-    """Whether it follows from the bytes of the releases alone, so that it never changes."""
+    """Whether it depends only on the bytes of the releases, and so never changes."""
 
     def piece(self, name: str) -> Path | None:
         """Return the file of a piece by its name."""
@@ -95,24 +95,24 @@ class CachedPage:
 
 @dataclass
 class Lane:
-    """Pages of one kind, which are made one at a time."""
+    """A queue that builds its pages one at a time."""
 
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     tasks: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
-    """Pages in progress by key, with the first asker of each."""
+    """Pages in progress by key, each with its first requester."""
 
     def has_place(self, asker: str) -> bool:
-        own = sum(other == asker for other, _ in self.tasks.values())
-        return len(self.tasks) < MAX_WAITING and own < MAX_OF_ONE_ASKER
+        of_requester = sum(requester == asker for requester, _ in self.tasks.values())
+        return len(self.tasks) < MAX_WAITING and of_requester < MAX_OF_ONE_ASKER
 
 
 class RunPages:
-    """Makes pages of runs and caches them."""
+    """The cached pages of a server, and the lanes that build them."""
 
     def __init__(self, settings: Settings, retry_seconds: float = RETRY_SECONDS) -> None:
         self._settings, self._retry_seconds = settings, retry_seconds
         self._folder = settings.folder / "pages"
-        for unfinished in self._folder.glob("*/.*"):  # of a server that was killed
+        for unfinished in self._folder.glob("*/.*"):  # left by a killed server
             remove_folder(unfinished)
         self.lanes = {name: Lane() for name in LANES}
         self._failed: OrderedDict[str, tuple[float, CachedPage]] = OrderedDict()
@@ -121,7 +121,7 @@ class RunPages:
         return self._folder / LANES[len(hashes) - 1] / tagged_hash("page", [__version__, *hashes])
 
     def find(self, hashes: Sequence[str]) -> CachedPage | None:
-        """Return the cached page of the releases with these hashes, or the message that stands for a failed one."""
+        """Return the cached page of the releases with these hashes, or the page with the message of a failed one."""
         folder = self._page_folder(hashes)
         with suppress(OSError, ValueError):
             page = _load_page(folder)
@@ -133,10 +133,10 @@ class RunPages:
     async def get(
         self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, asker: str
     ) -> CachedPage:
-        """Return the page of releases; make it if it is not cached.
+        """Return the page of one or two releases; build it if it is not cached.
 
         Raises:
-            Busy: it is still being made, or too many pages wait before it, or too many of this asker.
+            Busy: it is not ready after `wait` seconds, or too many pages are waiting, in total or for this requester.
         """
         cached = await asyncio.to_thread(self.find, hashes)
         if cached is not None:
@@ -146,7 +146,7 @@ class RunPages:
         if key not in lane.tasks:
             if not lane.has_place(asker):
                 raise Busy
-            task = asyncio.create_task(self._make_in_turn(lane, folder, references, viewer))
+            task = asyncio.create_task(self._build_in_turn(lane, folder, references, viewer))
             lane.tasks[key] = asker, task
             task.add_done_callback(lambda _: lane.tasks.pop(key, None))
         try:
@@ -154,13 +154,13 @@ class RunPages:
         except TimeoutError as error:
             raise Busy from error
 
-    async def _make_in_turn(
+    async def _build_in_turn(
         self, lane: Lane, folder: Path, references: Sequence[Reference], viewer: Viewer
     ) -> CachedPage:
         async with lane.turn:
-            return await asyncio.to_thread(self._make, folder, references, viewer)
+            return await asyncio.to_thread(self._build, folder, references, viewer)
 
-    def _make(self, folder: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
+    def _build(self, folder: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
         unfinished = folder.parent / f".{secrets.token_hex(8)}"
         make_folders(unfinished)
         try:
@@ -168,14 +168,14 @@ class RunPages:
                 BOUNDS, self._settings.incoming, write_page, self._settings, references, viewer, unfinished.absolute()
             )
             if ending.how is not How.ANSWERED:
-                LOG.warning("a page: %s %s", ending.how.value, ending.why)
+                LOG.warning("a page could not be built: %s %s", ending.how.value, ending.why)
                 is_too_much = ending.how is not How.DIED
                 return self._fail(folder, TOO_MUCH if is_too_much else NOT_NOW, is_too_much=is_too_much)
             if ending.answer is not None:
                 return self._fail(folder, str(ending.answer))
             if _bytes(unfinished) > self._settings.pages_bytes:
                 return self._fail(folder, TOO_MUCH, is_too_much=True)
-            with suppress(OSError):  # another process of this server was quicker
+            with suppress(OSError):  # another process of this server has built it
                 unfinished.rename(folder)
         finally:
             remove_folder(unfinished)
@@ -183,7 +183,7 @@ class RunPages:
         return _load_page(folder)
 
     def _fail(self, folder: Path, message: str, *, is_too_much: bool = False) -> CachedPage:
-        """Return a message in place of a page, and remember it until the page may be tried again."""
+        """Return a page with a message, and remember it until the page may be tried again."""
         page = CachedPage(folder, PageContent(wrong=message), lasts=False)
         seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else self._retry_seconds
         self._failed[folder.name] = time.monotonic() + seconds, page
@@ -197,14 +197,14 @@ def _load_page(folder: Path) -> CachedPage:
 
 
 def _bytes(folder: Path) -> int:
-    """Return the size of a page with its pieces."""
+    """Return the size of a page and its pieces in bytes."""
     with suppress(OSError):
         return sum(path.stat().st_size for path in folder.iterdir())
     return 0
 
 
 def forget_old(folder: Path, most: int) -> None:
-    """Remove the least recently read pages above `most` bytes in each lane, and folders that are no lane."""
+    """Remove the least recently read pages beyond `most` bytes in each lane, and folders that are not lanes."""
     for path in folder.iterdir():
         if path.name not in LANES:
             with suppress(OSError):
@@ -230,14 +230,16 @@ def _last_read(path: Path) -> float:
 def write_page(
     place: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path
 ) -> str | None:
-    """Write a page and its pieces into a folder, in a process of its own; or return why the releases are not there now.
+    """Write a page and its pieces into the folder `into`; return why not if a release is no longer visible.
+
+    Runs in an isolated process, with the temporary folder `place`.
 
     Raises:
         RunError, SQLAlchemyError, OSError: the server's database, blobs or disk are at fault.
     """
     pieces: list[str] = []
 
-    def keep(name: str, data: bytes) -> None:
+    def write_piece(name: str, data: bytes) -> None:
         with create(into / f"{name}.json.gz") as file:
             file.write(data)
         pieces.append(name)
@@ -245,7 +247,7 @@ def write_page(
     tree = ServerTree(Database(settings.database_url), blobs_of(settings), viewer, where=settings.address)
     os.chdir(place)
     try:
-        content = _build_content(Registry(tree, settings.limits), references, keep, pieces)
+        content = _build_content(Registry(tree, settings.limits), references, write_piece, pieces)
         data = orjson.dumps(content)
     except SQLAlchemyError:
         raise
@@ -261,7 +263,7 @@ def write_page(
 
 
 def _is_not_published(error: BaseException | None) -> bool:
-    """Return whether an error follows from what the server shows, which may change, and not from a release's bytes."""
+    """Return whether an error is due to the visibility of a release, which may change, and not to its bytes."""
     while error is not None:
         if isinstance(error, NotPublished):
             return True
@@ -269,7 +271,9 @@ def _is_not_published(error: BaseException | None) -> bool:
     return False
 
 
-def _build_content(registry: Registry, references: Sequence[Reference], keep: Any, pieces: list[str]) -> PageContent:
+def _build_content(
+    registry: Registry, references: Sequence[Reference], write_piece: Any, pieces: list[str]
+) -> PageContent:
     from runner.pages.report.comparison import compare_page, page_reader
     from runner.pages.report.run_site import runs_site
     from runner.pages.site import Site
@@ -278,14 +282,14 @@ def _build_content(registry: Registry, references: Sequence[Reference], keep: An
     from runner.spec.origin import DATA
 
     folders = []
-    for place, reference in enumerate(references):
-        name = reference.name if len(references) == 1 else f"{place + 1}-{reference.name}"
+    for number, reference in enumerate(references, 1):
+        name = reference.name if len(references) == 1 else f"{number}-{reference.name}"
         get(registry, reference, Path(name))
         folders.append(RunFolder.got(Path(name) / DATA))
-    if len({folder.run_id for folder in folders}) == len(folders):  # a pair has the games of both
-        site = runs_site(folders, keep, has_commands=False)
-    else:  # the very same run, published twice
-        comparison = compare_page(folders[0], folders[1], "c0", keep, page_reader())
+    if len({folder.run_id for folder in folders}) == len(folders):
+        site = runs_site(folders, write_piece, has_commands=False)
+    else:  # the same run, published twice: the games of both would have the same ids
+        comparison = compare_page(folders[0], folders[1], "c0", write_piece, page_reader())
         site = Site("", [], [comparison.section], {**NOTHING})
     sections = sorted(site.sections, key=lambda section: not section.route.startswith("compare"))
     return PageContent(
@@ -295,7 +299,7 @@ def _build_content(registry: Registry, references: Sequence[Reference], keep: An
 
 
 def _read_parameters(folder: Path) -> str:
-    """Return the parameters of a run, as its release has them."""
+    """Return the text of the parameters file of a release, or "" if it has none."""
     with suppress(OSError):
         return read_bounded(folder / PARAMETERS, MAX_PARAMETERS_BYTES).decode("utf-8", "replace")
     return ""

@@ -1,4 +1,4 @@
-"""Pages of published and private runs: one with its games, its lineage and its commands; two side by side."""
+"""Pages of published and private runs, with games, lineage and commands, and pages that compare two runs."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ from runner.server.web.views import (
 pages = APIRouter(include_in_schema=False)
 
 WAIT_SECONDS = 25.0
-"""How long a request waits for a page that is made for the first time."""
+"""Time that a request waits for a page that is not cached."""
 RELOAD_SECONDS = 5
-"""When the browser asks again after that."""
+"""Delay before the browser reloads a page that is not ready after that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,25 +77,25 @@ class ReproductionLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPageView(View):
-    """A run; if it is private, without anything that the board says about it."""
+    """The page of a run; for a private run, without data from the board."""
 
     template = "run"
     owner: str
     private: bool
     yanked: str | None
     wrong: str | None
-    """Why its games cannot be shown."""
+    """The reason if its games cannot be shown."""
     description: str
     parts: Sequence[tuple[str, str]]
     rank: str | None
     page: str | None
-    """The board that it is on."""
+    """The name of its board."""
     tier: str | None
     tier_meaning: str
     owner_runs: int | None
     facts: Sequence[tuple[str, str]]
     links: Sequence[tuple[str, Sequence[tuple[str, str | None]]]]
-    """The releases that it was made with and that were made from it, by role, each with its page."""
+    """The linked releases for each role, each with its page if it has one."""
     commands: Sequence[Command]
     inner: Markup
     games: str | None
@@ -109,15 +109,15 @@ class RunPageView(View):
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run that the caller may see."""
+    """A run that the browser's account may see."""
 
     facts: Mapping[str, Any]
     session: SignedIn | None
-    """Who is signed in; None on the page of a public run."""
+    """The session that may see a private run; None for a public run."""
 
 
 def find_run(request: Request, reference: Reference) -> FoundRun | None:
-    """Return the public run of an address or, below `/mine`, the private one; None if the caller sees none."""
+    """Return the public run or, for a path in `/mine/`, the private run; None if the browser's account sees none."""
     if request.url.path.startswith("/mine/"):
         session = find_session(request)
         facts = None if session is None else private_run(request, session.viewer, reference)
@@ -128,7 +128,7 @@ def find_run(request: Request, reference: Reference) -> FoundRun | None:
 
 
 def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[str, Any] | None:
-    """Return the facts of a private run that the viewer may see."""
+    """Return the facts of a private run, or None if the viewer may not see it."""
     server = server_of(request)
     query = select(releases).where(is_release(reference), releases.c.visibility == "private", seen_by(viewer))
     with server.database.reading() as connection:
@@ -141,9 +141,9 @@ def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[
         release = Release.from_bytes(manifest, server.settings.limits)
     except ReleaseError:
         return None
-    more = {"description": release.description, "licence": release.licence, "signed": False,
-            "version": reference.version, "pinned": release.facts.get("pinned")}  # fmt: skip
-    return {**listed_facts(release), **release_facts(row), **more}
+    details = {"description": release.description, "licence": release.licence, "signed": False,
+               "version": reference.version, "pinned": release.facts.get("pinned")}  # fmt: skip
+    return {**listed_facts(release), **release_facts(row), **details}
 
 
 def _has_private_run(request: Request, viewer: Viewer, reference: Reference) -> bool:
@@ -161,7 +161,7 @@ def release_facts(row: Row[Any]) -> dict[str, Any]:
 async def _cached_page(
     request: Request, references: Sequence[Reference], hashes: Sequence[str], session: SignedIn | None = None
 ) -> CachedPage:
-    """Return the cached page of one run or of two; have it made first, within limits. Raises EarlyResponse if busy."""
+    """Return the page of one or two runs, built if necessary; raise EarlyResponse if it is not ready."""
     if session is None:
         viewer, asker = ANYBODY, address_of(request.scope, server_of(request).settings.proxies)
     else:
@@ -169,7 +169,7 @@ async def _cached_page(
     try:
         return await site_of(request).runs.get(references, hashes, viewer, WAIT_SECONDS, asker=asker)
     except Busy:
-        message = "This page is being made; it asks again by itself."
+        message = "The server is building this page. It will reload by itself."
         raise EarlyResponse(waiting_page(request, message, RELOAD_SECONDS)) from None
 
 
@@ -177,7 +177,7 @@ async def _cached_page(
 async def public_run_page(
     request: Request, board: Board, reference: Annotated[Reference, Depends(run_reference)]
 ) -> Response:
-    """A published run."""
+    """Show a public run."""
     facts = await run_in_threadpool(board.release, str(reference))
     if facts is None:
         session = await run_in_threadpool(find_session, request)
@@ -198,7 +198,7 @@ async def public_run_page(
 async def private_run_page(
     request: Request, session: Session, reference: Annotated[Reference, Depends(run_reference)]
 ) -> Response:
-    """A private run."""
+    """Show a private run."""
     facts = await run_in_threadpool(private_run, request, session.viewer, reference)
     if facts is None:
         return missing_page(request, "There is no such run here.")
@@ -209,15 +209,15 @@ async def private_run_page(
 
 
 def run_page(
-    facts: Mapping[str, Any], cached: CachedPage, at: str, address: str, board: BoardSnapshot | None,
+    facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, board: BoardSnapshot | None,
     *, session: SignedIn | None = None,
 ) -> ServedPage:  # fmt: skip
-    """Return the page of a run at the address `at`; without a board, that of a private one."""
+    """Build the page of a run with the path `at`; without a board, the page of a private run."""
     reference = facts["reference"]
     row = None if board is None else board.row_of(reference)
     task = None if board is None or row is None else board.task(row["page"])
     family = [] if board is None else board.family_of(reference)
-    if len(family) < 2:  # it stands alone
+    if len(family) < 2:  # it has no lineage
         family = []
     key, is_training = facts["sha256"][:12], facts.get("what") == "training"
     has_games = any(run["count"] for run in cached.content.about["runs"])
@@ -237,40 +237,40 @@ def run_page(
         links=[] if board is None else _by_role(board.links_from(reference)),
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
         inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - ours, escaped
-        games=f"{at}/games" if has_games else None,
+        games=f"{path}/games" if has_games else None,
         lineage=draw_lineage(family, key) if family else None,
         curve=None if is_training else draw_learning_curve(family, key),  # a training's own page has that curve
         family=[FamilyLine.from_row(member) for member in family], parameters=parameters,
         reproductions=[
-            ReproductionLine(href=href_of(one["release"]), label=label_of(one["release"]), owner=one["owner"],
-                             outcome=one["outcome"], said=one["said"])
-            for one in reproductions
+            ReproductionLine(href=href_of(play["release"]), label=label_of(play["release"]), owner=play["owner"],
+                             outcome=play["outcome"], said=play["said"])
+            for play in reproductions
         ],
         versions=[ReleaseLine.from_facts(version) for version in versions],
     )  # fmt: skip
-    about = {**cached.content.about, "data": f"{at}/data/"}
+    about = {**cached.content.about, "data": f"{path}/data/"}
     route = next(iter(cached.content.sections), ["run", ""])[0]
     links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
     links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
-    who, word = (session.viewer.account, session.word) if session else (None, "")
-    return ServedPage(label_of(reference), [(route, view.render())], about, links, who=who, word=word)
+    account, csrf_token = (session.viewer.account, session.word) if session else (None, "")
+    return ServedPage(label_of(reference), [(route, view.render())], about, links, who=account, word=csrf_token)
 
 
 def _facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    shown = [(name, facts[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if facts[key]]
-    shown += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
-    shown += [("Published", day(facts["created"])), ("Licence", facts["licence"] or "none is given"),
+    lines = [(name, facts[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if facts[key]]
+    lines += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
+    lines += [("Published", day(facts["created"])), ("Licence", facts["licence"] or "not given"),
               ("Signed", "yes" if facts["signed"] else "no"), ("SHA-256 of its manifest", facts["sha256"])]  # fmt: skip
     if facts.get("pinned") is False:
-        shown.append(("Pinned", "not pinned: its files are in no public commit"))
-    return shown
+        lines.append(("Pinned", "no: its files are not in a public commit"))
+    return lines
 
 
-_ROLES = {"part": "Its parts", "output": "Models that it made", "reproduces": "Plays anew", "child_of": "Made from"}
+_ROLES = {"part": "Its parts", "output": "Models from it", "reproduces": "Reproduces", "child_of": "Made from"}
 
 
 def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tuple[str, str | None]]]]:
-    """Return the linked releases for each role, with the pages of those that are public."""
+    """Group linked releases by role; each has its page if it is public."""
     by_role: dict[str, list[tuple[str, str | None]]] = {}
     for role, target, is_public in links:
         by_role.setdefault(role, []).append((label_of(target), href_of(target) if is_public else None))
@@ -278,18 +278,18 @@ def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tup
 
 
 def _comparison(row: Mapping[str, Any] | None, task: Mapping[str, Any] | None) -> str | None:
-    """Return the page that compares a run with the first of its board."""
+    """Return the path of the page that compares a run with the leader of its board, or None."""
     leader = task and task["leader"]
     if row is None or not leader or leader["release"] == row["release"]:
         return None
-    first, second = (str(one["href"]).removeprefix("/run") for one in (leader, row))
+    first, second = (str(run["href"]).removeprefix("/run") for run in (leader, row))
     return f"/compare{first}{second}"
 
 
 @pages.get("/run/{owner}/{name}/{version}/data/{piece}.json.gz")
 @pages.get("/mine/run/{owner}/{name}/{version}/data/{piece}.json.gz")
 def run_piece(request: Request, reference: Annotated[Reference, Depends(run_reference)], piece: str) -> Response:
-    """Games of a run for the script of its page."""
+    """Return a piece of a run's games for the page's script."""
     run = find_run(request, reference)
     cache = PUBLIC if run is None or run.session is None else PRIVATE
     return _piece_response(request, [] if run is None else [run.facts["sha256"]], piece, cache)
@@ -298,16 +298,16 @@ def run_piece(request: Request, reference: Annotated[Reference, Depends(run_refe
 def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache: str = PUBLIC) -> Response:
     cached = site_of(request).runs.find(hashes) if hashes else None
     path = cached and cached.piece(piece)
-    return piece_file(path, cache) if path else fault(404, "missing", "there is no such piece; load the page again")
+    return piece_file(path, cache) if path else fault(404, "missing", "there is no such piece; reload the page")
 
 
 @pages.get("/compare")
 def compare_form(request: Request, base: str = "", other: str = "") -> Response:
-    """Redirect to the page of two runs that are named as OWNER/NAME@VERSION."""
+    """Redirect to the page that compares two runs, OWNER/NAME@VERSION each."""
     name = r"[a-z0-9._-]{1,100}"
-    matches = [re.fullmatch(rf"(?:run/)?({name})/({name})@([A-Za-z0-9._-]{{1,100}})", one) for one in (base, other)]
+    matches = [re.fullmatch(rf"(?:run/)?({name})/({name})@([A-Za-z0-9._-]{{1,100}})", text) for text in (base, other)]
     if None in matches:
-        message = "Two runs are compared by their releases: /compare?base=OWNER/NAME@VERSION&other=..."
+        message = "To compare two runs, name their releases: /compare?base=OWNER/NAME@VERSION&other=..."
         return missing_page(request, message)
     return RedirectResponse("/compare/" + "/".join("/".join(match.groups()) for match in matches if match), 303)
 
@@ -316,28 +316,28 @@ _PAIR = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
 
 
 def _pair(request: Request) -> list[Reference]:
-    """Return the runs that an address names."""
+    """Return the two runs in the path of a request."""
     values = list(request.path_params.values())
     return [run_reference(*values[:3]), run_reference(*values[3:6])]
 
 
 def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
-    """Return the hashes of two public runs; none if one of them is not public here."""
+    """Return the hashes of two public runs; an empty list if one of them is not public here."""
     facts = [board.release(str(reference)) for reference in pair]
-    return [one["sha256"] for one in facts if one] if all(facts) else []
+    return [run["sha256"] for run in facts if run] if all(facts) else []
 
 
 @pages.get(_PAIR)
 async def compare(request: Request, board: Board) -> Response:
-    """Two published runs side by side."""
+    """Show two public runs side by side."""
     pair = _pair(request)
     hashes = await run_in_threadpool(_pair_hashes, board, pair)
     if not hashes or pair[0] == pair[1]:
-        return missing_page(request, "There are no such two runs here.")
+        return missing_page(request, "These are not two different public runs on this server.")
     cached = await _cached_page(request, pair, hashes)
     sections = [(route, Markup(html)) for route, html in cached.content.sections]  # noqa: S704 - ours, escaped
     if not sections:
-        message = f"They cannot be compared: {cached.content.wrong}"
+        message = f"The runs cannot be compared: {cached.content.wrong}"
         sections = [("compare", ListingView(lead=[message]).render())]
     about = {**cached.content.about, "data": f"{request.url.path}/data/"}
     links = [(href_of(str(reference)), label_of(str(reference))) for reference in pair]
@@ -347,5 +347,5 @@ async def compare(request: Request, board: Board) -> Response:
 
 @pages.get(_PAIR + "/data/{piece}.json.gz")
 def compare_piece(request: Request, board: Board, piece: str) -> Response:
-    """Pairs of games for the script of a page of two runs."""
+    """Return a piece of the paired games for the page's script."""
     return _piece_response(request, _pair_hashes(board, _pair(request)), piece)

@@ -1,4 +1,4 @@
-"""Signing a browser in with a token, and the list of private releases of the account that is signed in."""
+"""Pages for signing in with a token and signing out, and the list of an account's private releases."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Form = Annotated[dict[str, str], Depends(read_form)]
 
 @dataclass(frozen=True, kw_only=True)
 class SignInView(View):
-    """The form that takes a token."""
+    """The form for signing in with a token."""
 
     template = "login"
     wrong: str
@@ -50,15 +50,15 @@ def _set_cookie(request: Request, response: Response, name: str, value: str, sec
 
 @pages.get("/login")
 def sign_in_page(request: Request) -> Response:
-    """The form that takes a token."""
+    """Show the form for signing in."""
     return _sign_in_page(request, "", 200)
 
 
-def _sign_in_page(request: Request, wrong: str, status: int) -> Response:
-    word = secrets.token_urlsafe(24)
-    page = ServedPage("Sign in", [("login", SignInView(wrong=wrong, word=word).render())], here="/mine")
+def _sign_in_page(request: Request, problem: str, status: int) -> Response:
+    csrf_token = secrets.token_urlsafe(24)
+    page = ServedPage("Sign in", [("login", SignInView(wrong=problem, word=csrf_token).render())], here="/mine")
     response = page_answer(request, page, status=status, cache=PRIVATE)
-    _set_cookie(request, response, _FORM_COOKIE, word, FORM_SECONDS)
+    _set_cookie(request, response, _FORM_COOKIE, csrf_token, FORM_SECONDS)
     return response
 
 
@@ -66,10 +66,10 @@ def _sign_in_page(request: Request, wrong: str, status: int) -> Response:
 def log_in(request: Request, form: Form) -> Response:
     """Sign a browser in."""
     if not is_own_form(request, form, request.cookies.get(cookie_name(request, _FORM_COOKIE), "")):
-        return _sign_in_page(request, "This form has expired, or came from elsewhere. Submit it again.", 403)
+        return _sign_in_page(request, "This form has expired, or is not from this server. Submit it again.", 403)
     cookie = _sign_in(request, form.get("token", "").strip())
     if cookie is None:
-        return _sign_in_page(request, "This token is not known, has expired, or was revoked.", 401)
+        return _sign_in_page(request, "This token is unknown, expired or revoked.", 401)
     response = RedirectResponse("/mine", 303, {"cache-control": PRIVATE})
     _set_cookie(request, response, SESSION, cookie, SECONDS)
     response.delete_cookie(cookie_name(request, _FORM_COOKIE), path="/")
@@ -77,7 +77,7 @@ def log_in(request: Request, form: Form) -> Response:
 
 
 def _sign_in(request: Request, token: str) -> str | None:
-    """Return the cookie for a token, or None. An invalid token writes nothing and delays no writer."""
+    """Return a session cookie for a token, or None if it is invalid; then nothing is written, and no writer waits."""
     database = server_of(request).database
     with database.reading() as connection:
         if viewer_of(connection, token, time.time()) is None:
@@ -88,10 +88,10 @@ def _sign_in(request: Request, token: str) -> str | None:
 
 @pages.post("/logout")
 def log_out(request: Request, session: Annotated[SignedIn | None, Depends(find_session)], form: Form) -> Response:
-    """Sign a browser out, here and for good."""
+    """Sign a browser out: end its session and delete its cookie."""
     if session is not None:
         if not is_own_form(request, form, session.word):
-            return _sign_in_page(request, "This form came from elsewhere; nothing was done.", 403)
+            return _sign_in_page(request, "This form has expired, or is not from this server. Reload the page.", 403)
         with server_of(request).database.writing() as connection:
             sign_out(connection, session)
     response = RedirectResponse("/", 303, {"cache-control": PRIVATE})
@@ -101,13 +101,13 @@ def log_out(request: Request, session: Annotated[SignedIn | None, Depends(find_s
 
 @pages.get("/mine")
 def mine(request: Request, session: Session) -> Response:
-    """The private releases of the account that is signed in."""
+    """Show the private releases of the account that is signed in."""
     viewer = session.viewer
     query = select(releases).where(releases.c.visibility == "private", seen_by(viewer))
     with server_of(request).database.reading() as connection:
         rows = connection.execute(query.order_by(releases.c.created.desc()).limit(_MAX_LISTED)).all()
     lines = [ReleaseLine.from_facts(release_facts(row), _private_page(row)) for row in rows]
-    lead = ["Nobody else sees these." if lines else "There is nothing private of yours here."]
+    lead = ["Only you and the members of their organisations see these." if lines else "You have no private releases."]
     lead.append(f"You are in: {', '.join(sorted(viewer.owners))}.")
     view = ListingView(lead=lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organisations")])
     section = [("mine", view.render())]

@@ -1,4 +1,4 @@
-"""What the pages of a server share: its boards, its page cache, and the responses that replace a page."""
+"""Shared parts of the pages: the boards, the page cache, dependencies, and responses instead of a page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from runner.server.web.responses import PRIVATE, PageCache, page_answer
 from runner.server.web.views import Command, ReleaseLine, View
 
 RETRY_SECONDS = 3
-"""When to ask again for the first board of a server."""
+"""Delay before a client should retry while the first board of a server is built."""
 
 
 @dataclass(frozen=True)
 class ServerSite:
-    """What the pages share."""
+    """The boards and caches that the pages share."""
 
     boards: Boards
     runs: RunPages
@@ -39,7 +39,7 @@ class ServerSite:
 
 
 class EarlyResponse(Exception):
-    """Raised to answer a request with a response other than the page."""
+    """Raised to answer a request with another response than the page."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ async def early_response(_: Request, error: Exception) -> Response:
 
 @dataclass(frozen=True, kw_only=True)
 class ListingView(View):
-    """Lines of text above tables of releases."""
+    """A page with lines of text above tables of releases."""
 
     template = "listed"
     lead: Sequence[str]
@@ -63,25 +63,25 @@ class ListingView(View):
     after: str | None = None
     commands: Sequence[Command] = ()
     owner: str | None = None
-    """Whose releases all of them are, if they are of one owner."""
+    """The owner, if all releases have the same one."""
     links: Sequence[tuple[str, str]] = ()
 
 
 def site_of(request: Request) -> ServerSite:
-    """Return what the pages of the server share."""
+    """Return the boards and caches of the server that answers a request."""
     site: ServerSite = request.app.state.site
     return site
 
 
 def missing_page(request: Request, message: str) -> Response:
-    """Return the 404 page; it says the same whether a page does not exist or the caller may not see it."""
-    hint = "If it was published just now, it is here in a few seconds. What is private is at /mine, for its owners."
+    """Return the 404 page, which is the same for a page that does not exist and for one that is not visible."""
+    hint = "New releases appear after a few seconds. If you own a private release, sign in and see /mine."
     page = ServedPage("Not here", [("missing", ListingView(lead=(message, hint)).render())])
     return page_answer(request, page, status=404, cache="no-store")
 
 
 def waiting_page(request: Request, message: str, seconds: int) -> Response:
-    """Return a page that the browser reloads after some seconds."""
+    """Return a page that the browser reloads after this number of seconds."""
     page = ServedPage("In a moment", [("making", ListingView(lead=(message,)).render())], again=seconds)
     response = page_answer(request, page, status=503, cache="no-store")
     response.headers["retry-after"] = str(seconds)
@@ -89,16 +89,16 @@ def waiting_page(request: Request, message: str, seconds: int) -> Response:
 
 
 def find_board(request: Request) -> BoardSnapshot:
-    """Return the newest board. Raises EarlyResponse if the first one is still being made."""
+    """Return the newest board; raise EarlyResponse if the first one is not ready."""
     board = site_of(request).boards.shown
     if board is None:
-        message = "The boards are being made for the first time; this page asks again by itself."
+        message = "The server is building its first boards. This page will reload by itself."
         raise EarlyResponse(waiting_page(request, message, RETRY_SECONDS))
     return board
 
 
 def require_session(request: Request) -> SignedIn:
-    """Return who is signed in. Raises EarlyResponse, with the way to the sign-in page, if nobody is."""
+    """Return the session of the browser; raise EarlyResponse, a redirect to the sign-in page, if there is none."""
     session = find_session(request)
     if session is None:
         raise EarlyResponse(RedirectResponse("/login", 303, {"cache-control": PRIVATE}))
@@ -106,7 +106,7 @@ def require_session(request: Request) -> SignedIn:
 
 
 def run_reference(owner: str, name: str, version: str) -> Reference:
-    """Return the run that an address names."""
+    """Return the reference of the run in a path."""
     return Reference(Kind.RUN, owner, name, version)
 
 
