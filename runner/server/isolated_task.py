@@ -33,7 +33,7 @@ from runner.registry.skipped_releases import in_words, lacks_memory
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobsError
 
-MOST = 256 << 20
+MAX_RESULT_BYTES = 256 << 20
 """Maximum size of a task's result, in bytes of JSON."""
 _RESULT, _PREFIX = "result.json", "work-"
 _NO_MEMORY = 77
@@ -47,7 +47,7 @@ _SERVER_FAULT_TEXTS = (*map(os.strerror, _SERVER_ERRNOS), "database or disk is f
 _ADDRESS_SPACE_FACTOR = 4
 """Limit of the address space as a multiple of the memory limit: DuckDB reserves 700 MiB that it does not use."""
 
-PRELOADED = (
+PRELOADED_MODULES = (
     "runner.server.single_thread", "runner.server.uploads.checking", "runner.server.boards.worker",
     "runner.pages.report.run_site",
     "runner.registry.transports.locations", "duckdb", "numpy", "scipy.special",
@@ -73,26 +73,28 @@ class TaskLimits:
         return cls(memory=settings.check_bytes, seconds=settings.check_seconds, file_bytes=settings.check_bytes)
 
 
-class How(Enum):
+class TaskStatus(Enum):
     """How a task ended."""
 
-    ANSWERED = "it returned a result"
-    TOO_LONG = "it exceeded its time limit"
-    TOO_MUCH = "it exceeded its memory limit"
+    FINISHED = "it returned a result"
+    TIMED_OUT = "it exceeded its time limit"
+    OUT_OF_MEMORY = "it exceeded its memory limit"
     DIED = "its process ended without a result"
 
 
 @dataclass(frozen=True)
-class Ending:
+class TaskResult:
     """How a task ended, with its result if it returned one."""
 
-    how: How
-    answer: Any = None
-    why: str = ""
+    status: TaskStatus
+    value: Any = None
+    failure: str = ""
     """Why there is no result, for DIED: `ended with -9`."""
 
 
-def run_isolated(limits: TaskLimits, within: Path, work: Callable[..., Any], *args: Any, most: int = MOST) -> Ending:
+def run_isolated(
+    limits: TaskLimits, within: Path, work: Callable[..., Any], *args: Any, max_bytes: int = MAX_RESULT_BYTES
+) -> TaskResult:
     """Run `work(folder, *args)` in a process. `folder` is a temporary folder in `within`.
 
     Raises:
@@ -106,21 +108,23 @@ def run_isolated(limits: TaskLimits, within: Path, work: Callable[..., Any], *ar
         if process.is_alive():
             process.kill()
             process.join()
-            return Ending(How.TOO_LONG)
-        return _read_ending(process.exitcode, folder / _RESULT, most)
+            return TaskResult(TaskStatus.TIMED_OUT)
+        return _read_result(process.exitcode, folder / _RESULT, max_bytes)
     finally:
         remove_folder(folder)
 
 
-def _read_ending(exit_code: int | None, path: Path, max_bytes: int) -> Ending:
+def _read_result(exit_code: int | None, path: Path, max_bytes: int) -> TaskResult:
     if exit_code == 0:
         try:
-            return Ending(How.ANSWERED, orjson.loads(read_bounded(path, max_bytes)))
+            return TaskResult(TaskStatus.FINISHED, orjson.loads(read_bounded(path, max_bytes)))
         except (OSError, ValueError) as error:
-            return Ending(How.DIED, why=f"left a result that cannot be read: {error}")
+            return TaskResult(TaskStatus.DIED, failure=f"left a result that cannot be read: {error}")
     if exit_code == -signal.SIGXCPU:
-        return Ending(How.TOO_LONG)
-    return Ending(How.TOO_MUCH) if exit_code == _NO_MEMORY else Ending(How.DIED, why=f"ended with {exit_code}")
+        return TaskResult(TaskStatus.TIMED_OUT)
+    if exit_code == _NO_MEMORY:
+        return TaskResult(TaskStatus.OUT_OF_MEMORY)
+    return TaskResult(TaskStatus.DIED, failure=f"ended with {exit_code}")
 
 
 class IsolatedTaskError(RunError):
@@ -135,19 +139,20 @@ def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *
         IsolatedTaskError: the process could not start or ended early: the disk is full, or the server is stopping.
     """
     try:
-        ending = run_isolated(TaskLimits.of(settings), settings.incoming, _catch_errors, settings, work, args)
+        outcome = run_isolated(TaskLimits.of(settings), settings.incoming, _catch_errors, settings, work, args)
     except OSError as error:
         raise IsolatedTaskError(f"the server cannot start a process now: {error.strerror or error}") from error
-    if ending.how is How.ANSWERED and "error" not in ending.answer:
-        result: dict[str, Any] = ending.answer["answer"]
+    if outcome.status is TaskStatus.FINISHED and "error" not in outcome.value:
+        result: dict[str, Any] = outcome.value["answer"]
         return result
-    if ending.how is How.DIED:
-        raise IsolatedTaskError(f"the server could not finish: its process {ending.why}")
-    exceeded = {
-        How.TOO_LONG: f"it takes longer than the {settings.check_seconds:g} seconds that this server allows",
-        How.TOO_MUCH: f"it needs more memory than the {settings.check_bytes >> 20:,} MiB that this server allows",
-    }
-    raise ReleaseError(exceeded.get(ending.how) or ending.answer["error"])
+    if outcome.status is TaskStatus.DIED:
+        raise IsolatedTaskError(f"the server could not finish: its process {outcome.failure}")
+    if outcome.status is TaskStatus.TIMED_OUT:
+        raise ReleaseError(f"it takes longer than the {settings.check_seconds:g} seconds that this server allows")
+    if outcome.status is TaskStatus.OUT_OF_MEMORY:
+        mebibytes = settings.check_bytes >> 20
+        raise ReleaseError(f"it needs more memory than the {mebibytes:,} MiB that this server allows")
+    raise ReleaseError(outcome.value["error"])
 
 
 def start_process(limits: TaskLimits, target: Callable[..., Any], *args: Any) -> BaseProcess:
@@ -156,7 +161,7 @@ def start_process(limits: TaskLimits, target: Callable[..., Any], *args: Any) ->
     Raises:
         OSError: the process cannot be started.
     """
-    process = context().Process(target=_run_with_limits, args=(limits, target, args), daemon=True)
+    process = forkserver_context().Process(target=_run_with_limits, args=(limits, target, args), daemon=True)
     try:
         process.start()
     except EOFError as error:  # the fork server has ended
@@ -164,14 +169,14 @@ def start_process(limits: TaskLimits, target: Callable[..., Any], *args: Any) ->
     return process
 
 
-def context() -> ForkServerContext:
+def forkserver_context() -> ForkServerContext:
     """Return a context whose processes start with `PRELOADED` imported and without the server's open files."""
     forkserver = multiprocessing.get_context("forkserver")
-    forkserver.set_forkserver_preload([*PRELOADED])
+    forkserver.set_forkserver_preload([*PRELOADED_MODULES])
     return forkserver
 
 
-def clear(settings: Settings) -> None:
+def remove_leftovers(settings: Settings) -> None:
     """Remove the temporary folders that a killed server left behind."""
     for folder in settings.incoming.glob(f"{_PREFIX}*"):
         remove_folder(folder)

@@ -50,7 +50,7 @@ class RebuildResult:
 
 
 @contextmanager
-def alone(settings: Settings) -> Iterator[None]:
+def exclusive_access(settings: Settings) -> Iterator[None]:
     """Lock the server's folder, which only one process may use at a time.
 
     Raises:
@@ -67,7 +67,7 @@ def alone(settings: Settings) -> Iterator[None]:
 
 
 def rebuild(settings: Settings, tell: Callable[[str], None]) -> RebuildResult:
-    """Recompute the list of files and the check of each release, and delete the boards. Call it within `alone`."""
+    """Recompute the files and the check of each release, and delete boards. Call it within `exclusive_access`."""
     database, blobs, result = Database(settings.database_url), blobs_of(settings), RebuildResult()
     try:
         with database.reading() as connection:
@@ -159,8 +159,8 @@ def _put_files(connection: Connection, release: int, folder: DeclaredFolder) -> 
     return True
 
 
-def collect(settings: Settings) -> int:
-    """Remove the blobs that no release and no open upload uses, and return their number. Call it within `alone`."""
+def remove_unused_blobs(settings: Settings) -> int:
+    """Remove unused blobs and return their number. Call it within `exclusive_access`."""
     database, blobs = Database(settings.database_url), blobs_of(settings)
     try:
         with database.reading() as connection:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.documents.releases.limits import Limits
 
-TAKEN = Limits(files=2_000, file_bytes=1 << 30, total_bytes=2 << 30)
+RELEASE_LIMITS = Limits(files=2_000, file_bytes=1 << 30, total_bytes=2 << 30)
 """Limits on the size of one release."""
 
 
@@ -29,9 +29,9 @@ class Settings:
     """Maximum requests per second from one account, or from one address without a token; 0: unlimited."""
     connections: int = 512
     """Maximum number of open connections; further clients are asked to retry."""
-    any_name: bool = False
+    any_host: bool = False
     """Accept requests with any `Host` header, not only the host of `address`."""
-    limits: Limits = TAKEN
+    limits: Limits = RELEASE_LIMITS
     releases_at_once: int = 500
     """Maximum releases in one upload, which become visible together: a training run has parts and models."""
     files_at_once: int = 20_000
@@ -72,7 +72,7 @@ class Settings:
             object.__setattr__(self, "database", f"{dialect}:///{Path(file).absolute()}")
 
     @property
-    def connections_of_one(self) -> int:
+    def connections_per_address(self) -> int:
         """Maximum connections from one address, and open requests from it."""
         return max(1, self.connections // 2)
 

@@ -83,7 +83,7 @@ class ServerTree:
         *complete, partial = prefix.split("/")
         if "\0" in prefix or len(complete) > len(names) or (len(complete) == len(names) and partial):
             return []
-        query = select(releases).where(seen_by(self._viewer)).order_by(releases.c.id)
+        query = select(releases).where(visible_to(self._viewer)).order_by(releases.c.id)
         for column, name in zip(names, complete, strict=False):
             query = query.where(column == name)
         if partial:
@@ -102,7 +102,7 @@ class ServerTree:
         reference = Reference.of_folder(folder)
         row_id = None
         if reference is not None:
-            query = select(releases.c.id).where(seen_by(self._viewer), is_release(reference))
+            query = select(releases.c.id).where(visible_to(self._viewer), is_release(reference))
             row_id = connection.execute(query).scalar()
         if row_id is None:
             raise UsageError("there is no such release to continue after; list the releases again from the start")
@@ -120,7 +120,7 @@ class ServerTree:
 
     def _seen(self) -> Select[tuple[str, str, int]]:
         query = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
-        return query.where(seen_by(self._viewer))
+        return query.where(visible_to(self._viewer))
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
         raise UsageError("this view of the server is read-only; publish through an upload")
@@ -129,6 +129,6 @@ class ServerTree:
         """Do nothing: no file or connection stays open."""
 
 
-def seen_by(viewer: Viewer) -> ColumnElement[bool]:
+def visible_to(viewer: Viewer) -> ColumnElement[bool]:
     """Return the condition for releases that a viewer may know of. Every query for shown data must include it."""
     return or_(releases.c.visibility == "public", releases.c.owner.in_(viewer.owners))

@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from runner.base.errors import ReleaseError, RunError, UsageError
-from runner.server.isolated_task import Ending, How, IsolatedTaskError, TaskLimits, run_bounded_check, run_isolated
+from runner.server.isolated_task import (
+    IsolatedTaskError,
+    TaskLimits,
+    TaskResult,
+    TaskStatus,
+    run_bounded_check,
+    run_isolated,
+)
 from runner.server.settings import Settings
 
 MEMORY = 4 << 30
@@ -98,8 +105,8 @@ def without_room(_: Settings, place: Path) -> dict[str, Any]:
 def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=os.nice(0) + 3)
     ending = run_isolated(bounds, tmp_path, found, "acme")
-    assert ending.how is How.ANSWERED
-    assert ending.answer == {
+    assert ending.status is TaskStatus.FINISHED
+    assert ending.value == {
         "word": "acme", "temporary": True, "nice": min(19, 2 * os.nice(0) + 3),
         "limits": [[MEMORY, MEMORY], [60, 65], [1 << 20, 1 << 20], [0, 0]],
     }  # fmt: skip
@@ -109,27 +116,29 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("work", "seconds", "ending"),
     [
-        (greedy, 60, Ending(How.TOO_MUCH)),
-        pytest.param(many, 60, Ending(How.TOO_MUCH), marks=pytest.mark.full),
-        (killed, 60, Ending(How.DIED, why=f"ended with {-signal.SIGKILL}")),
-        (slow, 0.5, Ending(How.TOO_LONG)),
-        pytest.param(busy, 2, Ending(How.TOO_LONG), marks=pytest.mark.full),
+        (greedy, 60, TaskResult(TaskStatus.OUT_OF_MEMORY)),
+        pytest.param(many, 60, TaskResult(TaskStatus.OUT_OF_MEMORY), marks=pytest.mark.full),
+        (killed, 60, TaskResult(TaskStatus.DIED, failure=f"ended with {-signal.SIGKILL}")),
+        (slow, 0.5, TaskResult(TaskStatus.TIMED_OUT)),
+        pytest.param(busy, 2, TaskResult(TaskStatus.TIMED_OUT), marks=pytest.mark.full),
     ],
 )
-def test_work_that_does_not_answer_says_how_it_ended(tmp_path: Path, work: Any, seconds: float, ending: Ending) -> None:
+def test_work_that_does_not_answer_says_how_it_ended(
+    tmp_path: Path, work: Any, seconds: float, ending: TaskResult
+) -> None:
     assert run_isolated(TaskLimits(memory=MEMORY, seconds=seconds), tmp_path, work) == ending
     assert not [*tmp_path.iterdir()]
 
 
 def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=LITTLE, seconds=60)
-    assert run_isolated(bounds, tmp_path, filled) == Ending(How.TOO_MUCH)
-    assert run_isolated(bounds, tmp_path, asked).how is How.ANSWERED
+    assert run_isolated(bounds, tmp_path, filled) == TaskResult(TaskStatus.OUT_OF_MEMORY)
+    assert run_isolated(bounds, tmp_path, asked).status is TaskStatus.FINISHED
 
 
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
-    ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long, most=1_000)
-    assert (ending.how, ending.why.startswith("left a result that cannot be read")) == (How.DIED, True)
+    ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long, max_bytes=1_000)
+    assert (ending.status, ending.failure.startswith("left a result that cannot be read")) == (TaskStatus.DIED, True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from runner.base.errors import NotPublished, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Scope, Viewer, add_account
 from runner.server.accounts.administration import set_hidden
-from runner.server.rebuild import alone, collect, rebuild
+from runner.server.rebuild import exclusive_access, rebuild, remove_unused_blobs
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
@@ -147,7 +147,11 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
     with held.database.writing() as connection:
         connection.execute(delete(checks))
         connection.execute(delete(files))
-    with alone(held.settings), pytest.raises(UsageError, match="stop that server first"), alone(held.settings):
+    with (
+        exclusive_access(held.settings),
+        pytest.raises(UsageError, match="stop that server first"),
+        exclusive_access(held.settings),
+    ):
         pass
     stale = held.settings.folder / "boards" / "current"
     stale.parent.mkdir(exist_ok=True)
@@ -160,10 +164,10 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
     assert sorted(map(str, held.rows())) == sorted(map(str, before))
     assert held.blobs.has(kept)
     assert not held.blobs.has("a" * 64)
-    with alone(held.settings):
+    with exclusive_access(held.settings):
         again = rebuild(held.settings, print)
         assert (again.releases, again.changed, again.problems) == (2, 0, [])
-        assert collect(held.settings) == 0
+        assert remove_unused_blobs(held.settings) == 0
     held.close()
 
 

@@ -146,9 +146,9 @@ def execute(args: argparse.Namespace) -> int:
 def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
     """Import what `publish --to` put into the folder, before it is served; what is refused is named."""
     from runner.server.folder_import import import_folder
-    from runner.server.rebuild import alone
+    from runner.server.rebuild import exclusive_access
 
-    with alone(settings):
+    with exclusive_access(settings):
         imported = import_folder(settings, note)
     if not args.quiet:
         note(f"{counted(imported.releases, 'release')} imported from {settings.folder}")
@@ -160,12 +160,12 @@ def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
 
 def _made_again(settings: Settings, args: argparse.Namespace) -> int:
     """`--rebuild` and `--collect`: nothing is served."""
-    from runner.server.rebuild import RebuildResult, alone, collect, rebuild
+    from runner.server.rebuild import RebuildResult, exclusive_access, rebuild, remove_unused_blobs
 
-    with alone(settings):
+    with exclusive_access(settings):
         found = rebuild(settings, note) if args.rebuild else RebuildResult()
         # What is damaged is looked into by a person before anything goes.
-        gone = collect(settings) if args.collect and not found.problems else 0
+        gone = remove_unused_blobs(settings) if args.collect and not found.problems else 0
     if args.json:
         print_json({**vars(found), "collected": gone})
     else:

@@ -295,10 +295,10 @@ def _backup(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
 def _restore(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     from runner.server.boards.paths import forget_boards
-    from runner.server.rebuild import alone
+    from runner.server.rebuild import exclusive_access
     from runner.server.store.backup import restore
 
-    with alone(settings):
+    with exclusive_access(settings):
         counts = restore(database, Path(args.names[0]))
         forget_boards(settings)  # of what may have been in the folder before
     _counted(counts, args)

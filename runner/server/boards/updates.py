@@ -21,7 +21,7 @@ from runner.base.storage.atomic_files import read_json
 from runner.base.storage.safe_files import make_folders, remove_folder
 from runner.server.boards.paths import BoardPaths
 from runner.server.boards.snapshot import BoardSnapshot
-from runner.server.isolated_task import TaskLimits, context, start_process
+from runner.server.isolated_task import TaskLimits, forkserver_context, start_process
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
@@ -136,7 +136,7 @@ class Boards:
         raise RunError("building the board takes too long, or the server is stopping")
 
     def _start_worker(self) -> tuple[BaseProcess, Connection]:
-        server_end, worker_end = context().Pipe()
+        server_end, worker_end = forkserver_context().Pipe()
         process = start_process(BOUNDS, work, self._settings, worker_end)
         worker_end.close()
         return process, server_end

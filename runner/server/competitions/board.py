@@ -20,7 +20,7 @@ from runner.server.competitions.row_copies import copied_from
 from runner.server.competitions.scores import HELD_PART, OPEN_PART, told
 from runner.server.competitions.storage import REFUSED, SCORED, counts, owns
 from runner.server.store.schema import competition_labels, competitions, is_release, releases, submissions
-from runner.server.visible_tree import seen_by
+from runner.server.visible_tree import visible_to
 
 _Z_95 = 1.959963984540054
 
@@ -134,13 +134,13 @@ def notes(connection: Connection, runs: Sequence[Reference], address: str) -> li
 
 def _visible(viewer: Viewer) -> Select[Any]:
     query = select(competitions, releases.c.name.label("dataset_name"), releases.c.version.label("dataset_version"))
-    return query.join(releases, releases.c.id == competitions.c.release_id).where(seen_by(viewer))
+    return query.join(releases, releases.c.id == competitions.c.release_id).where(visible_to(viewer))
 
 
 def _submissions(competition: int, viewer: Viewer) -> Select[Any]:
     query = select(submissions, releases.c.name.label("run_name"), releases.c.version.label("run_version"))
     query = query.join(releases, releases.c.id == submissions.c.release_id)
-    return query.where(submissions.c.competition_id == competition, seen_by(viewer))
+    return query.where(submissions.c.competition_id == competition, visible_to(viewer))
 
 
 def _about(competition: RowMapping, now: float) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from runner.server.competitions.storage import (
     shown_time,
 )
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
-from runner.server.visible_tree import seen_by
+from runner.server.visible_tree import visible_to
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def owned(connection: Connection, viewer: Viewer | None, owner: str, name: str) 
     """
     query = select(competitions).where(competitions.c.owner == owner, competitions.c.name == name)
     if viewer is not None:
-        query = query.join(releases, releases.c.id == competitions.c.release_id).where(seen_by(viewer))
+        query = query.join(releases, releases.c.id == competitions.c.release_id).where(visible_to(viewer))
     competition = connection.execute(query.with_for_update(of=competitions)).mappings().one_or_none()
     if competition is None:
         raise NotPublished(f"there is no competition {owner}/{name} here")

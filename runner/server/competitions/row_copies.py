@@ -8,7 +8,7 @@ from runner.documents.releases.reference import Kind
 from runner.registry.components.installed import DATASETS
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.schema import competitions, files, releases
-from runner.server.visible_tree import seen_by
+from runner.server.visible_tree import visible_to
 
 
 def copied_from(connection: Connection, viewer: Viewer, competition: int) -> str | None:
@@ -42,7 +42,7 @@ def _first_release(
         releases.c.kind == str(Kind.DATASET),
         releases.c.owner != owner,
         releases.c.id < release,
-        seen_by(viewer),
+        visible_to(viewer),
     )
     row = connection.execute(query.order_by(releases.c.id).limit(1)).one_or_none()
     return row and (row.id, f"dataset/{row.owner}/{row.name}@{row.version}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from threading import Event, Thread
 
 from runner.server.competitions.storage import score, waiting
-from runner.server.isolated_task import clear
+from runner.server.isolated_task import remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
@@ -31,7 +31,7 @@ class Scoring:
         """The last turn of each account that has waiting submissions."""
 
     def start(self) -> None:
-        clear(self._settings)
+        remove_leftovers(self._settings)
         Thread(target=self._work, name="score", daemon=True).start()
         self.wake()
 

@@ -41,7 +41,7 @@ from runner.server.store.schema import (
     releases,
     submissions,
 )
-from runner.server.visible_tree import ServerTree, seen_by
+from runner.server.visible_tree import ServerTree, visible_to
 from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
@@ -134,7 +134,7 @@ def _check_name(connection: Connection, owner: str, name: str) -> None:
 
 
 def _release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
-    release_id = connection.execute(select(releases.c.id).where(is_release(reference), seen_by(viewer))).scalar()
+    release_id = connection.execute(select(releases.c.id).where(is_release(reference), visible_to(viewer))).scalar()
     if release_id is None:
         raise NotPublished(f"there is no {reference} here")
     return int(release_id)
@@ -215,7 +215,7 @@ def enter(connection: Connection, viewer: Viewer, rows: str, *, release: int, ow
     """
     query = select(competitions).join(releases, releases.c.id == competitions.c.release_id)
     # The lock on the competition makes concurrent publishers respect the daily limit.
-    query = query.where(competitions.c.rows_sha256 == rows, seen_by(viewer)).with_for_update(of=competitions)
+    query = query.where(competitions.c.rows_sha256 == rows, visible_to(viewer)).with_for_update(of=competitions)
     for competition in connection.execute(query).mappings().all():
         reason = _refusal(connection, competition, owner, viewer.account_id, now)
         row = {
@@ -306,7 +306,7 @@ def counts(connection: Connection, competition: int, viewer: Viewer) -> dict[str
     query = (
         select(submissions.c.owner, func.count().label("accepted"))
         .join(releases, releases.c.id == submissions.c.release_id)
-        .where(submissions.c.competition_id == competition, submissions.c.state != REFUSED, seen_by(viewer))
+        .where(submissions.c.competition_id == competition, submissions.c.state != REFUSED, visible_to(viewer))
         .group_by(submissions.c.owner)
     )
     return {row.owner: row.accepted for row in connection.execute(query)}

@@ -27,7 +27,7 @@ from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, rea
 from runner.registry.verification.verify import wrong_in_release
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import rows_of_run
-from runner.server.isolated_task import How, TaskLimits, is_server_fault, run_isolated
+from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
@@ -195,7 +195,7 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
     # In the upload's folder, so that files left by a killed server are deleted with the upload.
     within = UploadPieces(settings.incoming).folder(upload)
     try:
-        ending = run_isolated(
+        outcome = run_isolated(
             TaskLimits.of(settings),
             within,
             _check_in_process,
@@ -203,19 +203,19 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
             viewer,
             upload,
             declaration.to_bytes(),
-            most=MOST_SAID,
+            max_bytes=MOST_SAID,
         )
     except OSError as error:
         raise CheckError(f"the upload cannot be checked now: {error}") from error
-    match ending.how:
-        case How.ANSWERED:
-            return UploadVerdict(**ending.answer)
-        case How.TOO_LONG:
+    match outcome.status:
+        case TaskStatus.FINISHED:
+            return UploadVerdict(**outcome.value)
+        case TaskStatus.TIMED_OUT:
             return UploadVerdict([EXPLAINED_BY_TIME])
-        case How.TOO_MUCH:
+        case TaskStatus.OUT_OF_MEMORY:
             return UploadVerdict([f"checking it needs more than {settings.check_bytes >> 20:,} MiB of memory"])
-        case How.DIED:
-            raise CheckError(f"the check {ending.why}")
+        case TaskStatus.DIED:
+            raise CheckError(f"the check {outcome.failure}")
 
 
 def _check_in_process(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from runner.server.store.schema import files, is_release, releases, uploads
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
 from runner.server.uploads.pieces import NoRoomError, OffsetError, Receiving, UploadPieces
 from runner.server.uploads.quotas import check_quota, check_room, new_bytes, published_bytes
-from runner.server.visible_tree import seen_by
+from runner.server.visible_tree import visible_to
 
 OPEN, CHECKING, SEEN, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)
@@ -261,4 +261,4 @@ def is_there(connection: Connection, folder: DeclaredFolder) -> bool:
 def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
     """Return the blobs that the viewer can see. The viewer must send others, so that private blobs stay secret."""
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
-    return set(connection.execute(query.where(files.c.sha256.in_(blobs), seen_by(viewer))).scalars())
+    return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())

@@ -81,10 +81,10 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
             return viewer_of(connection, token, time.time()) is not None
 
     settings = server.settings
-    proxies, most, most_of_one = settings.proxies, settings.connections, settings.connections_of_one
+    proxies, most, most_of_one = settings.proxies, settings.connections, settings.connections_per_address
     app.add_middleware(Bodies, declared=settings.declared_bytes, seconds=settings.body_seconds)
     app.add_middleware(Limiting, rate=settings.rate, proxies=proxies, is_good=is_good)
-    if not settings.any_name:
+    if not settings.any_host:
         app.add_middleware(Hosts, address=settings.address)
     app.add_middleware(AtOnce, most=most, most_of_one=most_of_one, proxies=proxies)
     app.add_middleware(ErrorPage)

@@ -131,5 +131,9 @@ def _close_one(connections: Iterable[Bounded], counts: Mapping[str, int]) -> boo
 
 def bounded(settings: Settings) -> type[Bounded]:
     """Return the connection class for a server's settings."""
-    limits = {"most": settings.connections, "most_of_one": settings.connections_of_one, "proxies": settings.proxies}
+    limits = {
+        "most": settings.connections,
+        "most_of_one": settings.connections_per_address,
+        "proxies": settings.proxies,
+    }
     return type("BoundedBySettings", (Bounded,), limits)

@@ -15,7 +15,7 @@ import uvicorn
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.safe_files import make_folders
 from runner.server.folder_import import check_imported
-from runner.server.rebuild import alone
+from runner.server.rebuild import exclusive_access
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.web.app import application
@@ -56,8 +56,8 @@ def serve(
         )
     with _exclusive(settings), _listen(host, port) as listener:
         local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        any_name = address is None and not _is_loopback(host)
-        server = Service.of(replace(settings, address=(address or local_url).rstrip("/"), any_name=any_name))
+        any_host = address is None and not _is_loopback(host)
+        server = Service.of(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
         try:
             if not server.database.hold():
                 raise RunError("another server uses this database; stop it, or give --database another one")
@@ -139,7 +139,7 @@ def _check_address(address: str, *, bare: bool) -> None:
 @contextmanager
 def _exclusive(settings: Settings) -> Iterator[None]:
     """Be the only server of a folder."""
-    with alone(settings):
+    with exclusive_access(settings):
         try:
             make_folders(settings.incoming)
         except OSError as error:

@@ -32,7 +32,7 @@ from runner.pages.report.served import NOTHING
 from runner.registry.skipped_releases import in_words
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
-from runner.server.isolated_task import How, TaskLimits, is_server_fault, run_isolated
+from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import blobs_of
 from runner.server.store.database import Database
@@ -164,15 +164,15 @@ class RunPages:
         unfinished = folder.parent / f".{secrets.token_hex(8)}"
         make_folders(unfinished)
         try:
-            ending = run_isolated(
+            outcome = run_isolated(
                 BOUNDS, self._settings.incoming, write_page, self._settings, references, viewer, unfinished.absolute()
             )
-            if ending.how is not How.ANSWERED:
-                LOG.warning("a page could not be built: %s %s", ending.how.value, ending.why)
-                is_too_much = ending.how is not How.DIED
+            if outcome.status is not TaskStatus.FINISHED:
+                LOG.warning("a page could not be built: %s %s", outcome.status.value, outcome.failure)
+                is_too_much = outcome.status is not TaskStatus.DIED
                 return self._fail(folder, TOO_MUCH if is_too_much else NOT_NOW, is_too_much=is_too_much)
-            if ending.answer is not None:
-                return self._fail(folder, str(ending.answer))
+            if outcome.value is not None:
+                return self._fail(folder, str(outcome.value))
             if _bytes(unfinished) > self._settings.pages_bytes:
                 return self._fail(folder, TOO_MUCH, is_too_much=True)
             with suppress(OSError):  # another process of this server has built it

@@ -25,7 +25,7 @@ from runner.server.accounts.browser_sessions import SignedIn
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.store.schema import is_release, releases
-from runner.server.visible_tree import ServerTree, seen_by
+from runner.server.visible_tree import ServerTree, visible_to
 from runner.server.web.api_errors import fault
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import find_session
@@ -130,7 +130,7 @@ def find_run(request: Request, reference: Reference) -> FoundRun | None:
 def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[str, Any] | None:
     """Return the facts of a private run, or None if the viewer may not see it."""
     server = server_of(request)
-    query = select(releases).where(is_release(reference), releases.c.visibility == "private", seen_by(viewer))
+    query = select(releases).where(is_release(reference), releases.c.visibility == "private", visible_to(viewer))
     with server.database.reading() as connection:
         row = connection.execute(query).one_or_none()
     if row is None:

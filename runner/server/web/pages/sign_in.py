@@ -16,7 +16,7 @@ from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import viewer_of
 from runner.server.accounts.browser_sessions import SECONDS, SignedIn, sign_in, sign_out
 from runner.server.store.schema import releases
-from runner.server.visible_tree import seen_by
+from runner.server.visible_tree import visible_to
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import SESSION, cookie_name, find_session, is_own_form, read_form
 from runner.server.web.pages.runs import release_facts
@@ -103,7 +103,7 @@ def log_out(request: Request, session: Annotated[SignedIn | None, Depends(find_s
 def mine(request: Request, session: Session) -> Response:
     """Show the private releases of the account that is signed in."""
     viewer = session.viewer
-    query = select(releases).where(releases.c.visibility == "private", seen_by(viewer))
+    query = select(releases).where(releases.c.visibility == "private", visible_to(viewer))
     with server_of(request).database.reading() as connection:
         rows = connection.execute(query.order_by(releases.c.created.desc()).limit(_MAX_LISTED)).all()
     lines = [ReleaseLine.from_facts(release_facts(row), _private_page(row)) for row in rows]
