@@ -44,9 +44,9 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
 
     settings = Settings(folder=folder / "server")
     make_folders(settings.incoming)
-    server = Service.of(settings)
+    server = Service.open(settings)
     bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
-    worker, places, told = BoardWorker(settings), BoardPaths.of(settings), {}
+    worker, places, told = BoardWorker(settings), BoardPaths.from_settings(settings), {}
 
     def timed(what: str) -> None:
         begun, cpu = time.perf_counter(), time.process_time()

@@ -152,7 +152,7 @@ def main() -> int:
         folder = Path(name)
         bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
         with serving(folder / "server") as served:
-            server = Service.of(Settings(folder=folder / "server"))
+            server = Service.open(Settings(folder=folder / "server"))
             many(server, bundles, args.runs)
             server.database.close()
             browser = Browsing(served)

@@ -71,7 +71,7 @@ class Things:
 
 def filled(folder: Path) -> tuple[dict[str, str], Things]:
     """A server's folder with releases of several kinds, before it runs; the tokens, and what there is."""
-    server = Service.of(Settings(folder=folder))
+    server = Service.open(Settings(folder=folder))
     with closing(server.database):
         tokens = populate(server.database)
         with server.database.writing() as connection:

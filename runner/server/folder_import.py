@@ -61,7 +61,7 @@ def import_folder(settings: Settings, tell: Callable[[str], None]) -> ImportResu
     An account is created for each owner who has none. The releases in the folder do not change. Call it while no server
     uses the folder.
     """
-    server, result = Service.of(replace(settings, account_bytes=0)), ImportResult()
+    server, result = Service.open(replace(settings, account_bytes=0)), ImportResult()
     try:
         with Registry(FolderTransport(str(settings.folder)), settings.limits) as registry:
             for family in _families(registry, _missing(server, registry), result.problems):

@@ -31,7 +31,7 @@ from runner.base.storage.duckdb_connections import kept_connections
 from runner.base.storage.safe_files import make_folders, read_bounded, remove_folder
 from runner.registry.skipped_releases import in_words, lacks_memory
 from runner.server.settings import Settings
-from runner.server.store.blobs import BlobsError
+from runner.server.store.blobs import BlobStoreError
 
 MAX_RESULT_BYTES = 256 << 20
 """Maximum size of a task's result, in bytes of JSON."""
@@ -68,7 +68,7 @@ class TaskLimits:
     nice: int = 10
 
     @classmethod
-    def of(cls, settings: Settings) -> TaskLimits:
+    def for_check(cls, settings: Settings) -> TaskLimits:
         """Return the limits for checking one upload."""
         return cls(memory=settings.check_bytes, seconds=settings.check_seconds, file_bytes=settings.check_bytes)
 
@@ -139,7 +139,7 @@ def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *
         IsolatedTaskError: the process could not start or ended early: the disk is full, or the server is stopping.
     """
     try:
-        outcome = run_isolated(TaskLimits.of(settings), settings.incoming, _catch_errors, settings, work, args)
+        outcome = run_isolated(TaskLimits.for_check(settings), settings.incoming, _catch_errors, settings, work, args)
     except OSError as error:
         raise IsolatedTaskError(f"the server cannot start a process now: {error.strerror or error}") from error
     if outcome.status is TaskStatus.FINISHED and "error" not in outcome.value:
@@ -209,7 +209,7 @@ def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple
 def is_server_fault(error: BaseException | None) -> bool:
     """Return whether an error was caused by a full or broken disk, too many open files or a failing blob store."""
     while error is not None:
-        if isinstance(error, BlobsError):
+        if isinstance(error, BlobStoreError):
             return True
         is_from_database = type(error).__module__.lstrip("_") in ("duckdb", "sqlite3")
         if isinstance(error, OSError) and error.errno in _SERVER_ERRNOS:

@@ -23,10 +23,10 @@ from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.administration import HIDDEN
 from runner.server.boards.paths import forget_boards
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import blobs_of
-from runner.server.store.blobs import Blobs
+from runner.server.store.blob_stores import open_blob_store
+from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
-from runner.server.store.permissions import closed_to_others
+from runner.server.store.permissions import restrict_access
 from runner.server.store.schema import checks, files, releases, uploads
 from runner.server.uploads.checking import CheckError, check_isolated
 from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
@@ -58,7 +58,7 @@ def exclusive_access(settings: Settings) -> Iterator[None]:
         RunError: the folder cannot be created or read.
     """
     with ExitStack() as stack:
-        stack.enter_context(closed_to_others(settings.folder))
+        stack.enter_context(restrict_access(settings.folder))
         try:
             stack.enter_context(locked(settings.folder / ".serving", str(settings.folder)))
         except RunDirectoryError as error:
@@ -68,7 +68,7 @@ def exclusive_access(settings: Settings) -> Iterator[None]:
 
 def rebuild(settings: Settings, tell: Callable[[str], None]) -> RebuildResult:
     """Recompute the files and the check of each release, and delete boards. Call it within `exclusive_access`."""
-    database, blobs, result = Database(settings.database_url), blobs_of(settings), RebuildResult()
+    database, blobs, result = Database(settings.database_url), open_blob_store(settings), RebuildResult()
     try:
         with database.reading() as connection:
             rows = connection.execute(select(releases).order_by(releases.c.id)).all()
@@ -88,7 +88,7 @@ def rebuild(settings: Settings, tell: Callable[[str], None]) -> RebuildResult:
 
 
 def _rebuild_release(
-    settings: Settings, database: Database, blobs: Blobs, row: Row[Any], result: RebuildResult
+    settings: Settings, database: Database, blobs: BlobStore, row: Row[Any], result: RebuildResult
 ) -> Iterator[str]:
     reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
     try:
@@ -114,7 +114,7 @@ def _rebuild_release(
     result.changed += changed
 
 
-def _declared_folder(settings: Settings, blobs: Blobs, row: Row[Any], reference: Reference) -> DeclaredFolder:
+def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], reference: Reference) -> DeclaredFolder:
     """Return the files that a release's manifest declares.
 
     Raises:
@@ -161,7 +161,7 @@ def _put_files(connection: Connection, release: int, folder: DeclaredFolder) -> 
 
 def remove_unused_blobs(settings: Settings) -> int:
     """Remove unused blobs and return their number. Call it within `exclusive_access`."""
-    database, blobs = Database(settings.database_url), blobs_of(settings)
+    database, blobs = Database(settings.database_url), open_blob_store(settings)
     try:
         with database.reading() as connection:
             used = {row.sha256 for row in connection.execute(select(files.c.sha256).distinct())}

@@ -8,8 +8,8 @@ from typing import Self
 
 from runner.server.settings import Settings
 from runner.server.store.backup import back_up
-from runner.server.store.blob_stores import blobs_of
-from runner.server.store.blobs import Blobs
+from runner.server.store.blob_stores import open_blob_store
+from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.uploads.publishing import Publishing
 
@@ -20,11 +20,11 @@ class Service:
 
     settings: Settings
     database: Database
-    blobs: Blobs
+    blobs: BlobStore
     publishing: Publishing
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def open(cls, settings: Settings) -> Self:
         """Open the database and the blobs that the settings name. An older database is backed up, then upgraded.
 
         Raises:
@@ -35,5 +35,5 @@ class Service:
             file_name = f"before-upgrade-{schema}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.backup"
             back_up(database, settings.folder / file_name, schema)
 
-        database, blobs = Database(settings.database_url, before_upgrade=back_up_first), blobs_of(settings)
+        database, blobs = Database(settings.database_url, before_upgrade=back_up_first), open_blob_store(settings)
         return cls(settings, database, blobs, Publishing(settings, database, blobs))

@@ -14,7 +14,7 @@ from runner.registry.transports.interface import Added, Indexed, Stored
 from runner.registry.transports.listing import SIGNATURE, small_file
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 from runner.server.accounts.accounts import ANYBODY, Viewer
-from runner.server.store.blobs import Blobs
+from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import files, is_release, releases
 
@@ -25,7 +25,9 @@ _AFTER_ALL = "\U0010ffff"
 class ServerTree:
     """A read-only `Transport` for what a viewer may see. Each call reads the current state of the server."""
 
-    def __init__(self, database: Database, blobs: Blobs, viewer: Viewer = ANYBODY, *, where: str = "server:") -> None:
+    def __init__(
+        self, database: Database, blobs: BlobStore, viewer: Viewer = ANYBODY, *, where: str = "server:"
+    ) -> None:
         self._database, self._blobs, self._viewer = database, blobs, viewer
         self.where = where
 

@@ -21,8 +21,8 @@ from sqlalchemy import delete
 
 from runner.documents.releases.reference import Kind
 from runner.server.settings import Settings
-from runner.server.store.backup import missing_blobs
-from runner.server.store.blob_stores import blobs_of
+from runner.server.store.backup import find_missing_blobs
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import VERSION, checks, files
 from tests.support.claims import Claims
@@ -150,7 +150,7 @@ class Kept:
         there = rows(new.database_url)["releases"]
         names = {f"{row[1]}/{row[2]}/{row[3]}@{row[4]}" for row in there}
         with closing(Database(new.database_url)) as opened:
-            missing = missing_blobs(opened, blobs_of(new))
+            missing = find_missing_blobs(opened, open_blob_store(new))
         again = self._do("serve", new.folder, "--rebuild", on=new)
         is_whole = again.returncode == 0 and ", 0 made again otherwise" in again.stdout
         self._claims(

@@ -25,7 +25,7 @@ from sqlalchemy import delete, insert, select, update
 from runner.server.boards.paths import BoardPaths, forget_boards
 from runner.server.competitions.storage import SCORED, WAITING
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import blobs_of
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, acts, checks, files, metadata, submissions
 from tests.support.claims import Claims
@@ -71,7 +71,7 @@ class Killed:
         self._where = () if database is None else ("--database", database)
         fill(self._settings, here)
         self._rows, self._board = rows(self._settings.database_url, COMPARED), board(self._settings)
-        self._blobs = sorted(blobs_of(self._settings).stored())
+        self._blobs = sorted(open_blob_store(self._settings).stored())
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -79,7 +79,7 @@ class Killed:
             yield connection
 
     def _is_as_before(self, what: str) -> None:
-        found, there = rows(self._settings.database_url, COMPARED), sorted(blobs_of(self._settings).stored())
+        found, there = rows(self._settings.database_url, COMPARED), sorted(open_blob_store(self._settings).stored())
         left = [path.name for path in self._settings.incoming.iterdir()]
         wrong = [name for name in found if found[name] != self._rows[name]]
         self._claims(
@@ -109,7 +109,7 @@ class Killed:
         assert done.returncode == 0, done.stderr
         within, kills = time.monotonic() - begun, 0
         (self._here / "nobodys").write_bytes(b"nobody's")
-        blobs_of(self._settings).put("a" * 64, self._here / "nobodys")
+        open_blob_store(self._settings).put("a" * 64, self._here / "nobodys")
         with self._opened() as connection:
             connection.execute(delete(checks))
             connection.execute(delete(files).where(files.c.part == ""))
@@ -136,7 +136,7 @@ class Killed:
             served.kill()
 
     def board(self) -> None:
-        places, met = BoardPaths.of(self._settings), 0
+        places, met = BoardPaths.from_settings(self._settings), 0
 
         def has_board(served: Served) -> bool:
             return served.ask("/board.duckdb").status == 200

@@ -17,7 +17,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message
 
-from runner.server.accounts.accounts import Scope, add_account, make_token
+from runner.server.accounts.accounts import Scope, add_account, create_token
 from runner.server.boards.builder import as_csv
 from runner.server.service import Service
 from runner.server.settings import Settings
@@ -85,11 +85,11 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    server = Service.of(Settings(folder=tmp_path_factory.mktemp("asked"), address="https://x.example"))
+    server = Service.open(Settings(folder=tmp_path_factory.mktemp("asked"), address="https://x.example"))
     with closing(server.database):
         with server.database.writing() as connection:
             add_account(connection, "acme", time.time())
-            token = make_token(connection, "acme", Scope.PUBLISH, time.time(), seconds=None)
+            token = create_token(connection, "acme", Scope.PUBLISH, time.time(), seconds=None)
         yield Asked(application(server), token)
 
 

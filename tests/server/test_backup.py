@@ -16,8 +16,8 @@ from sqlalchemy import create_engine, inspect
 
 from runner.base.errors import RunError, UsageError
 from runner.documents.releases.reference import Kind
-from runner.server.store.backup import back_up, missing_blobs, restore
-from runner.server.store.blobs import DiskBlobs
+from runner.server.store.backup import back_up, find_missing_blobs, restore
+from runner.server.store.blobs import DiskBlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import VERSION
 from tests.server.test_keeping import keep
@@ -145,7 +145,7 @@ def test_a_damaged_backup_restores_nothing(tmp_path: Path) -> None:
         back_up(database, tmp_path / "good")
         with pytest.raises(UsageError, match="database is not empty"):
             restore(database, tmp_path / "good")
-        assert missing_blobs(database, DiskBlobs(tmp_path / "blobs")) == ["a" * 64]
+        assert find_missing_blobs(database, DiskBlobStore(tmp_path / "blobs")) == ["a" * 64]
     empty = f"sqlite:///{tmp_path / 'empty.sqlite'}"
     for name, data in damaged(gzip.decompress((tmp_path / "good").read_bytes()).splitlines(keepends=True)).items():
         (tmp_path / "damaged").write_bytes(data)

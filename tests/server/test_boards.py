@@ -24,7 +24,7 @@ from tests.support.served import put
 def held(tmp_path: Path) -> Iterator[Service]:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
-    server = Service.of(settings)
+    server = Service.open(settings)
     yield server
     server.database.close()
 

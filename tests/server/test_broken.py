@@ -34,7 +34,7 @@ def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_othe
 ) -> None:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
-    server = Service.of(settings)
+    server = Service.open(settings)
     app = application(server)
     app.add_api_route("/broken", broken)
     sent: list[Message] = []

@@ -221,7 +221,7 @@ def test_the_part_that_is_held_out_and_what_is_not_rounded_wait_for_who_may_have
 @pytest.mark.full
 def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
-    server = Service.of(Settings(folder=tmp_path / "server"))
+    server = Service.open(Settings(folder=tmp_path / "server"))
     rows = "".join(f'{{"id": "p{n}", "label": {n % 2}, "question": "q", "solution": "s"}}\n' for n in range(4))
     (tmp_path / "rows.jsonl").write_text(rows, "utf-8")
     naming = Naming(owner="acme", name="known", version="1", licence="MIT")

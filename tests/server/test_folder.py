@@ -12,7 +12,7 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.settings import Settings
 from runner.server.store.database import Database
-from runner.server.store.permissions import closed_to_others
+from runner.server.store.permissions import restrict_access
 from runner.server.web.pages.run_cache import PAGE, write_page
 from tests.support.serving import Served
 
@@ -51,7 +51,7 @@ def test_what_an_earlier_server_left_open_to_others_is_closed_and_what_is_made_t
     for path, open_to in ((folder, 0o755), (folder / "blobs", 0o775), (folder / "registry.sqlite", 0o644)):
         path.chmod(open_to)
     outside.chmod(0o644)
-    with closed_to_others(folder):
+    with restrict_access(folder):
         (folder / "new").write_bytes(b"")
     assert [mode(folder / name) for name in (".", "blobs", "registry.sqlite", "new")] == [0o700, 0o700, 0o600, 0o600]
     assert mode(outside) == 0o644

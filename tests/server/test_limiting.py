@@ -74,7 +74,7 @@ def test_no_more_is_declared_at_once_than_is_taken() -> None:
         ([folder("a", 2), folder("a", 2)], "declared twice"),
     ):  # fmt: skip
         with pytest.raises(ReleaseError) as error:
-            Declaration.of(said, RELEASE_LIMITS, 2, 10)
+            Declaration.parse(said, RELEASE_LIMITS, 2, 10)
         assert any(words in note for note in error.value.__notes__), words
 
 
@@ -90,7 +90,7 @@ def test_no_file_is_declared_that_is_larger_than_is_taken(path: str, size: int, 
     files = [{**declared(name, b""), "sha256": f"{number:064x}"} for number, name in enumerate(("data.txt", "a.txt"))]
     files = [one | {"path": path, "size": size} if one["path"] == "data.txt" else one for one in files]
     with pytest.raises(ReleaseError) as error:
-        Declaration.of([{"folder": "dataset/acme/a/1", "files": files}], RELEASE_LIMITS, 2, 10)
+        Declaration.parse([{"folder": "dataset/acme/a/1", "files": files}], RELEASE_LIMITS, 2, 10)
     assert any(words in note for note in error.value.__notes__)
 
 

@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     first = copy_of(bundle, owner="alice", name="first", description=HOSTILE)
     link = ReleaseLink(role="reproduces", release=ALICE, sha256=first.sha256)
     with serving(folder / "server") as served:
-        server = Service.of(Settings(folder=folder / "server"))
+        server = Service.open(Settings(folder=folder / "server"))
         again = copy_of(bundle, owner="mallory", name="again", links=(link,))
         secret = copy_of(bundle, owner="alice", name="hush-hush", visibility="private")
         put(server, [first, again, secret])
@@ -345,7 +345,7 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
 @pytest.mark.full
 def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path)
-    places = BoardPaths.of(settings)
+    places = BoardPaths.from_settings(settings)
     places.made.mkdir(parents=True)
     (places.made / ".half").mkdir()
     places.current.write_text('{"name": "9-gone"}')
@@ -359,7 +359,7 @@ def test_a_server_that_is_killed_while_it_makes_a_board_makes_it_whole_the_next_
     folder = tmp_path / "server"
     for turn in range(3):
         with serving(folder, people=turn == 0) as served:
-            server = Service.of(Settings(folder=folder))
+            server = Service.open(Settings(folder=folder))
             put(server, [copy_of(bundle, owner="alice", name=f"run-{turn}")])
             server.database.close()
             if turn == 2:

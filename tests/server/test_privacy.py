@@ -66,7 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (root / "b").mkdir()
     known = copy_of(run_bundle(root / "a", seed=1), name=PUBLIC)
     secret = copy_of(run_bundle(root / "b", seed=2), name=PRIVATE, visibility="private")
-    server = Service.of(Settings(folder=root))
+    server = Service.open(Settings(folder=root))
     with closing(server.database):
         tokens = populate(server.database)
         put(server, [known, secret])

@@ -30,7 +30,7 @@ NOT_COMPARED = ("/metrics", "/board.duckdb", "/tokens")
 @contextmanager
 def server_with(folder: Path, bundles: list[list[Bundle]]) -> Iterator[Served]:
     folder.mkdir()
-    server = Service.of(Settings(folder=folder))
+    server = Service.open(Settings(folder=folder))
     with closing(server.database):
         tokens = populate(server.database)
         for together in bundles:

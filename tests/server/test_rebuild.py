@@ -15,7 +15,7 @@ from runner.server.accounts.accounts import Scope, Viewer, add_account
 from runner.server.accounts.administration import set_hidden
 from runner.server.rebuild import exclusive_access, rebuild, remove_unused_blobs
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import blobs_of
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, uploads
 from runner.server.uploads.checking import EXPLAINED_BY_TIME
@@ -37,14 +37,14 @@ class Held:
     def __init__(self, folder: Path, **said: Any) -> None:
         self.settings = Settings(folder=folder, **said)
         folder.mkdir(exist_ok=True)
-        self.database, self.blobs = Database(self.settings.database_url), blobs_of(self.settings)
+        self.database, self.blobs = Database(self.settings.database_url), open_blob_store(self.settings)
         self.publishing = Publishing(self.settings, self.database, self.blobs)
         self.viewer = Viewer(1, "acme", frozenset(("acme",)), Scope.PUBLISH)
 
     def begun(self, name: str) -> tuple[Upload, dict[str, bytes]]:
         contents = dict(folders(made(name, data=DATA))[f"dataset/acme/{name}/1"])
         said = [{"folder": f"dataset/acme/{name}/1", "files": [declared(*one) for one in contents.items()]}]
-        declaration = Declaration.of(said, self.settings.limits, 10, 100)
+        declaration = Declaration.parse(said, self.settings.limits, 10, 100)
         upload = self.publishing.uploads.begin(self.viewer, declaration, time.time())
         return upload, {file["sha256"]: contents[file["path"]] for file in said[0]["files"]}  # type: ignore[index]
 

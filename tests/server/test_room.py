@@ -60,7 +60,7 @@ def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path
             {"path": path, "sha256": letter * 64, "size": 1} for path, letter in ((MANIFEST, "a"), (CHECKSUM, "b"))
         ]
         files.append({"path": "data.txt", "sha256": hashlib.sha256(name.encode()).hexdigest(), "size": size})
-        declaration = Declaration.of([{"folder": f"dataset/acme/{name}/1", "files": files}], much, 10, 100)
+        declaration = Declaration.parse([{"folder": f"dataset/acme/{name}/1", "files": files}], much, 10, 100)
         return held.publishing.uploads.begin(held.viewer, declaration, time.time()).id
 
     one = begun("one")

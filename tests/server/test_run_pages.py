@@ -19,7 +19,7 @@ from runner.server.web.pages.run_cache import MAX_OF_ONE_ASKER, MAX_WAITING, Bus
 def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
-    server = Service.of(settings)
+    server = Service.open(settings)
     pages = RunPages(settings)
 
     async def asked(asker: str, *names: str, wait: float = 0.001) -> CachedPage:

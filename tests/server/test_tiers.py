@@ -59,7 +59,7 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
     first, second = (run_bundle(tmp_path / f"play{seed}", seed=seed, size=600) for seed in (1, 2))
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
-    server = Service.of(settings)
+    server = Service.open(settings)
     with server.database.writing() as connection:
         add_account(connection, "lab", 0.0, organisation=True)
         for name in ("alice", "bob"):

@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from runner.server.accounts.accounts import Scope, add_account, add_member, make_token, revoke_token, viewer_of
+from runner.server.accounts.accounts import Scope, add_account, add_member, create_token, revoke_token, viewer_of_token
 from runner.server.accounts.administration import set_disabled
-from runner.server.accounts.browser_sessions import SECONDS, sign_in, sign_out, signed_in
+from runner.server.accounts.browser_sessions import SESSION_SECONDS, find_browser_session, sign_in, sign_out
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, tokens
@@ -41,34 +41,34 @@ def id_of(token: str) -> str:
 
 
 def test_a_token_holds_until_it_expires_is_revoked_or_its_account_is_disabled(records: Connection) -> None:
-    token = make_token(records, "acme", Scope.PUBLISH, NOW, seconds=100)
-    found = viewer_of(records, token, NOW + 99)
+    token = create_token(records, "acme", Scope.PUBLISH, NOW, seconds=100)
+    found = viewer_of_token(records, token, NOW + 99)
     assert found is not None
     assert (found.account, found.scope) == ("acme", Scope.PUBLISH)
-    assert viewer_of(records, token, NOW + 100) is None
+    assert viewer_of_token(records, token, NOW + 100) is None
     for wrong in (token[:-1] + ("A" if token[-1] != "A" else "B"), token.replace(id_of(token), "z" * 12), "", "nip_"):
-        assert viewer_of(records, wrong, NOW) is None
+        assert viewer_of_token(records, wrong, NOW) is None
     set_disabled(records, "acme", NOW)
-    assert viewer_of(records, token, NOW) is None
+    assert viewer_of_token(records, token, NOW) is None
     set_disabled(records, "acme", None)
-    assert viewer_of(records, token, NOW) is not None
+    assert viewer_of_token(records, token, NOW) is not None
     revoke_token(records, id_of(token), NOW)
-    assert viewer_of(records, token, NOW) is None
+    assert viewer_of_token(records, token, NOW) is None
 
 
 def test_nobody_is_in_an_organisation_that_is_disabled(records: Connection) -> None:
     add_account(records, "lab", NOW, organisation=True)
     add_member(records, "lab", "acme", is_owner=True)
-    token = make_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
+    token = create_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
     for at, owners in ((None, {"acme", "lab"}), (NOW, {"acme"}), (None, {"acme", "lab"})):
         set_disabled(records, "lab", at)
-        found = viewer_of(records, token, NOW)
+        found = viewer_of_token(records, token, NOW)
         assert found is not None
         assert found.owners == owners
 
 
 def test_a_token_is_kept_as_its_hash(records: Connection) -> None:
-    token = make_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
+    token = create_token(records, "acme", Scope.PUBLISH, NOW, seconds=None)
     cookie = sign_in(records, token, NOW)
     assert cookie is not None
     kept = repr([list(records.execute(select(table))) for table in tokens.metadata.sorted_tables])
@@ -78,30 +78,30 @@ def test_a_token_is_kept_as_its_hash(records: Connection) -> None:
 
 
 def test_a_browser_is_signed_in_until_it_signs_out_or_its_token_holds_no_more(records: Connection) -> None:
-    token = make_token(records, "acme", Scope.ADMIN, NOW, seconds=20 * 3600)
+    token = create_token(records, "acme", Scope.ADMIN, NOW, seconds=20 * 3600)
     cookie = sign_in(records, token, NOW)
     assert cookie is not None
-    found = signed_in(records, cookie, NOW + SECONDS - 1)
+    found = find_browser_session(records, cookie, NOW + SESSION_SECONDS - 1)
     assert found is not None
     assert found.viewer == replace(found.viewer, account="acme", scope=Scope.READ)
-    assert signed_in(records, cookie, NOW + SECONDS) is None
-    assert signed_in(records, cookie[:-1] + ("A" if cookie[-1] != "A" else "B"), NOW) is None
+    assert find_browser_session(records, cookie, NOW + SESSION_SECONDS) is None
+    assert find_browser_session(records, cookie[:-1] + ("A" if cookie[-1] != "A" else "B"), NOW) is None
     late = sign_in(records, token, NOW + 15 * 3600)
     assert late is not None
-    assert signed_in(records, late, NOW + 20 * 3600) is None
+    assert find_browser_session(records, late, NOW + 20 * 3600) is None
     other, mine = sign_in(records, token, NOW), sign_in(records, token, NOW)
     assert other is not None
     assert mine is not None
-    found = signed_in(records, mine, NOW)
+    found = find_browser_session(records, mine, NOW)
     assert found is not None
     sign_out(records, found)
-    assert signed_in(records, mine, NOW) is None
+    assert find_browser_session(records, mine, NOW) is None
     set_disabled(records, "acme", NOW)
-    assert signed_in(records, other, NOW) is None
+    assert find_browser_session(records, other, NOW) is None
     set_disabled(records, "acme", None)
-    assert signed_in(records, other, NOW) is not None
+    assert find_browser_session(records, other, NOW) is not None
     revoke_token(records, id_of(token), NOW)
-    assert signed_in(records, other, NOW) is None
+    assert find_browser_session(records, other, NOW) is None
 
 
 def test_no_line_of_the_log_has_a_token_wherever_it_stands() -> None:
@@ -148,8 +148,8 @@ def test_a_wrong_secret_takes_as_long_as_an_id_that_nobody_has(tmp_path: Path) -
     database = Database(Settings(folder=tmp_path).database_url)
     with database.writing() as connection:
         add_account(connection, "acme", NOW)
-        token = make_token(connection, "acme", Scope.PUBLISH, NOW, seconds=None)
-        revoked = make_token(connection, "acme", Scope.PUBLISH, NOW, seconds=None)
+        token = create_token(connection, "acme", Scope.PUBLISH, NOW, seconds=None)
+        revoked = create_token(connection, "acme", Scope.PUBLISH, NOW, seconds=None)
         connection.execute(update(tokens).where(tokens.c.id == id_of(revoked)).values(revoked=NOW))
     first, last = f"nip_{id_of(token)}_", token[-42:]
     tried = {
@@ -161,7 +161,7 @@ def test_a_wrong_secret_takes_as_long_as_an_id_that_nobody_has(tmp_path: Path) -
         for _ in range(3_000):
             for name, one in tried.items():  # by turns, so that what else the machine does is all of theirs
                 begun = time.perf_counter()
-                viewer_of(connection, one, NOW)
+                viewer_of_token(connection, one, NOW)
                 taken[name].append(time.perf_counter() - begun)
     database.close()
     fastest = {name: min(found) * 1e6 for name, found in taken.items()}  # what nothing else on the machine held up

@@ -17,7 +17,7 @@ from runner.server.boards.worker import BoardWorker
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import meta, metadata
-from runner.server.store.upgrades import PASSING
+from runner.server.store.upgrades import TEMPORARY_TABLES
 from tests.support.paths import ROOT
 
 _SCHEMAS = ROOT / "tests" / "fixtures" / "server"
@@ -30,7 +30,7 @@ Columns = Mapping[str, Sequence[str]]
 def rows(url: str, only: Columns | None = None) -> dict[str, list[Any]]:
     """All that a database has, but what is going on, and the acts; or of these columns alone."""
     with closing(Database(url)) as database, database.reading() as connection:
-        tables = [table for table in metadata.sorted_tables if table.name not in (*PASSING, "meta", "acts")]
+        tables = [table for table in metadata.sorted_tables if table.name not in (*TEMPORARY_TABLES, "meta", "acts")]
         found = {}
         for table in tables:
             names = [column.name for column in table.columns] if only is None else only.get(table.name, ())
@@ -77,7 +77,7 @@ def made_as_schema(version: int, source: str, url: str) -> Columns:
         old.reflect(connection)
         there = {name: [column.name for column in table.columns] for name, table in old.tables.items()}
         for table in metadata.sorted_tables:
-            if table.name in there and table.name not in PASSING:
+            if table.name in there and table.name not in TEMPORARY_TABLES:
                 names = there[table.name]
                 told = [dict(row) for row in given.execute(select(*(table.c[name] for name in names))).mappings()]
                 if told:

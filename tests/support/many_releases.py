@@ -12,8 +12,8 @@ from runner.base.storage.safe_files import create
 from runner.documents.releases.bundle import Bundle, opened
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import blobs_of
-from runner.server.store.blobs import DiskBlobs
+from runner.server.store.blob_stores import open_blob_store
+from runner.server.store.blobs import DiskBlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, checks, files, releases
 from runner.server.uploads.publishing import check_row
@@ -21,8 +21,8 @@ from runner.server.uploads.publishing import check_row
 
 def planted(settings: Settings, account: str, bundles: Iterable[Bundle]) -> int:
     """Have a server hold these releases of an account's; how many they are."""
-    database, blobs = Database(settings.database_url), blobs_of(settings)
-    assert isinstance(blobs, DiskBlobs)
+    database, blobs = Database(settings.database_url), open_blob_store(settings)
+    assert isinstance(blobs, DiskBlobStore)
     count = 0
     with database.writing() as connection:
         publisher = connection.execute(select(accounts.c.id).where(accounts.c.name == account)).scalar_one()

@@ -228,7 +228,7 @@ def _hostile(made: World) -> None:
     """What our own client would not write: put past it, as another client could send it."""
     bundle = run_bundle(made.folder / "hostile", seed=2, question=HOSTILE, models={"m": {"model": HOSTILE}},
                         benchmark=HOSTILE)  # fmt: skip
-    server = Service.of(Settings(folder=made.folder / "server"))
+    server = Service.open(Settings(folder=made.folder / "server"))
     try:
         put(server, [copy_of(bundle, owner="mallory", name="evil", description=HOSTILE),
                      copy_of(bundle, owner="mallory", name="evil-" + 90 * "x", description=200 * "long ")])  # fmt: skip

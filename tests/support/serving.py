@@ -31,7 +31,7 @@ from sqlalchemy import delete, select
 from runner.documents.releases.bundle import Bundle
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
-from runner.server.accounts.accounts import Scope, add_account, add_member, make_token
+from runner.server.accounts.accounts import Scope, add_account, add_member, create_token
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, meta, metadata
@@ -156,7 +156,7 @@ class Served:
             with database.writing() as connection:
                 if connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar() is None:
                     add_account(connection, name, time.time())
-                return make_token(connection, name, scope, time.time(), seconds=seconds)
+                return create_token(connection, name, scope, time.time(), seconds=seconds)
         finally:
             database.close()
 
@@ -217,8 +217,8 @@ def populate(database: Database) -> dict[str, str]:
         for name in (*PEOPLE, STRANGER, ADMIN):
             add_account(connection, name, now)
             scope = Scope.ADMIN if name == ADMIN else Scope.PUBLISH
-            tokens[name] = make_token(connection, name, scope, now, seconds=None)
-            tokens[f"{name}-reads"] = make_token(connection, name, Scope.READ, now, seconds=None)
+            tokens[name] = create_token(connection, name, scope, now, seconds=None)
+            tokens[f"{name}-reads"] = create_token(connection, name, Scope.READ, now, seconds=None)
         for name in PEOPLE:
             add_member(connection, ORGANISATION, name, is_owner=name == PEOPLE[0])
     return tokens

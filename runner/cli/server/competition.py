@@ -23,7 +23,7 @@ _MOST = 1 << 30
 def add(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     """Make it, as an account that owns the dataset."""
     from runner.server.accounts.accounts import account_id, viewer_of_account
-    from runner.server.accounts.administration import note_act
+    from runner.server.accounts.administration import record_act
     from runner.server.competitions.storage import make
     from runner.server.web.api.competitions import CreateCompetitionRequest, created_response, parse_request_file
 
@@ -39,7 +39,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
         raise UsageError(str(error)) from error
     now = time.time()
     with database.writing() as connection:
-        note_act(connection, now, args.action, made, why=args.why)
+        record_act(connection, now, args.action, made, why=args.why)
         told = created_response(connection, viewer, made, now, "").model_dump(mode="json")
     if args.json:
         print_json(told)

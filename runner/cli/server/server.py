@@ -101,7 +101,7 @@ def execute(args: argparse.Namespace) -> int:
     try:
         from runner.server.settings import Settings
         from runner.server.store.database import Database
-        from runner.server.store.permissions import closed_to_others
+        from runner.server.store.permissions import restrict_access
     except ImportError as error:
         raise UsageError(NEEDS.format(error)) from error
     settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
@@ -112,7 +112,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"there is no server in {args.folder}; `nip-run serve {args.folder}` makes one")
     with ExitStack() as own:
         if args.database is None or args.folder.is_dir():
-            own.enter_context(closed_to_others(settings.folder))
+            own.enter_context(restrict_access(settings.folder))
         database = own.enter_context(closing(Database(settings.database_url)))
         if args.action in _FILES:
             return _FILES[args.action](database, settings, args)
@@ -127,9 +127,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _noted(connection: Any, args: argparse.Namespace, to: str, did: str | None = None) -> None:
-    from runner.server.accounts.administration import note_act
+    from runner.server.accounts.administration import record_act
 
-    note_act(connection, time.time(), did or args.action, to, why=args.why)
+    record_act(connection, time.time(), did or args.action, to, why=args.why)
     if not args.json and not args.quiet:
         note(f"{did or args.action}: {to}")
 
@@ -182,12 +182,12 @@ def _disable(connection: Any, database: Database, args: argparse.Namespace) -> N
 
 def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.base.errors import UsageError
-    from runner.server.accounts.accounts import Scope, make_token
+    from runner.server.accounts.accounts import Scope, create_token
 
     if args.days < 0 or len(args.names) != 1:
         raise UsageError("add-token takes one account, and --days must be 0 or more")
     seconds = args.days * _DAY or None
-    token = make_token(
+    token = create_token(
         connection, args.names[0], Scope(args.scope), time.time(), seconds=seconds, label=args.label
     )  # fmt: skip
     identity = token.split("_")[1]
@@ -227,10 +227,10 @@ def _hide(connection: Any, database: Database, args: argparse.Namespace) -> None
 
 
 def _accounts(database: Database, args: argparse.Namespace) -> int:
-    from runner.server.accounts.administration import listed_accounts
+    from runner.server.accounts.administration import list_accounts
 
     with database.reading() as connection:
-        found = list(listed_accounts(connection))
+        found = list(list_accounts(connection))
     rows = [
         {"name": one.name, "kind": one.kind, "since": _day(one.created), "members": " ".join(one.members),
          "releases": one.releases, "state": "good" if one.disabled is None else "disabled"}
@@ -240,11 +240,11 @@ def _accounts(database: Database, args: argparse.Namespace) -> int:
 
 
 def _tokens(database: Database, args: argparse.Namespace) -> int:
-    from runner.server.accounts.administration import listed_tokens
+    from runner.server.accounts.administration import list_tokens
 
     now = time.time()
     with database.reading() as connection:
-        found = list(listed_tokens(connection, args.names[0] if args.names else None))
+        found = list(list_tokens(connection, args.names[0] if args.names else None))
     rows = [
         {"id": one.id, "account": one.account, "scope": one.scope, "label": one.label, "made": _day(one.created),
          "expires": "never" if one.expires is None else _day(one.expires), "state": one.state(now)}
@@ -254,10 +254,10 @@ def _tokens(database: Database, args: argparse.Namespace) -> int:
 
 
 def _acts(database: Database, args: argparse.Namespace) -> int:
-    from runner.server.accounts.administration import listed_acts
+    from runner.server.accounts.administration import list_acts
 
     with database.reading() as connection:
-        found = listed_acts(connection, _MOST_ACTS)
+        found = list_acts(connection, _MOST_ACTS)
     rows = [
         {"at": _time(float(str(one["at"]))), "by": one["by"] or "a command", "did": one["did"], "to": one["to"],
          "why": one["why"]}
@@ -314,10 +314,10 @@ def _counted(counts: Mapping[str, int], args: argparse.Namespace) -> int:
 
 
 def _check(database: Database, settings: Settings, args: argparse.Namespace) -> int:
-    from runner.server.store.backup import missing_blobs
-    from runner.server.store.blob_stores import blobs_of
+    from runner.server.store.backup import find_missing_blobs
+    from runner.server.store.blob_stores import open_blob_store
 
-    missing = missing_blobs(database, blobs_of(settings))
+    missing = find_missing_blobs(database, open_blob_store(settings))
     if args.json:
         print_json({"missing": missing})
     elif missing:

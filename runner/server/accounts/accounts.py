@@ -60,13 +60,13 @@ class Viewer:
 ANYBODY = Viewer()
 
 
-def folded(name: str) -> str:
+def similarity_key(name: str) -> str:
     """Return a key that is equal for names that look alike: 0 and o, 1 and i and l, rn and m, any separators."""
     translated = name.lower().translate(str.maketrans("01i_.", "oll--"))
     return re.sub("-+", "", translated).replace("rn", "m").replace("vv", "w")
 
 
-_RESERVED = {folded(name): name for name in RESERVED_NAMES}
+_RESERVED = {similarity_key(name): name for name in RESERVED_NAMES}
 
 
 def add_account(connection: Connection, name: str, now: float, *, organisation: bool = False) -> int:
@@ -78,14 +78,14 @@ def add_account(connection: Connection, name: str, now: float, *, organisation: 
     """
     if problem := wrong_word(name):
         raise UsageError(problem)
-    if (reserved := _RESERVED.get(folded(name))) is not None:
+    if (reserved := _RESERVED.get(similarity_key(name))) is not None:
         similar = "" if name == reserved else f"too similar to {reserved!r}, which is "
         raise UsageError(f"the name {name!r} is {similar}reserved; choose another name")
-    existing = connection.execute(select(accounts.c.name).where(accounts.c.folded == folded(name))).scalar()
+    existing = connection.execute(select(accounts.c.name).where(accounts.c.folded == similarity_key(name))).scalar()
     if existing is not None:
         similar = "" if name == existing else f"too similar to {existing!r}, which is "
         raise TakenError(f"the name {name!r} is {similar}taken; choose another name")
-    row = {"name": name, "folded": folded(name), "is_organisation": organisation, "created": now}
+    row = {"name": name, "folded": similarity_key(name), "is_organisation": organisation, "created": now}
     return int(connection.execute(insert(accounts).returning(accounts.c.id), row).scalar_one())
 
 
@@ -97,7 +97,7 @@ def account_id(connection: Connection, name: str) -> int:
     return int(identity)
 
 
-def make_token(
+def create_token(
     connection: Connection, account: str, scope: Scope, now: float, *, seconds: float | None, label: str = ""
 ) -> str:
     """Create a token that expires after `seconds` (None: never), and return its text, which is not stored."""
@@ -120,7 +120,7 @@ def revoke_token(connection: Connection, identity: str, now: float) -> None:
         raise UsageError(f"token {identity!r} does not exist or is already revoked")
 
 
-def viewer_of(connection: Connection, token: str, now: float) -> Viewer | None:
+def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | None:
     """Return the holder of a token, or None if it is unknown, expired or revoked, or its account is disabled.
 
     The answer and its duration do not reveal which of these it is.
@@ -173,12 +173,12 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
         )
     existing = members.c.organisation_id == pair["organisation_id"], members.c.account_id == pair["account_id"]
     if not is_owner:
-        check_not_last(connection, organisation, account)
+        check_not_last_owner(connection, organisation, account)
     if connection.execute(update(members).where(*existing).values(is_owner=is_owner)).rowcount == 0:
         connection.execute(insert(members), {**pair, "is_owner": is_owner})
 
 
-def check_not_last(connection: Connection, organisation: str, account: str) -> None:
+def check_not_last_owner(connection: Connection, organisation: str, account: str) -> None:
     """Raise UsageError if an account is the last owner of an organisation."""
     organisation_id, member_id = account_id(connection, organisation), account_id(connection, account)
     owners = select(members.c.account_id).where(members.c.organisation_id == organisation_id, members.c.is_owner)

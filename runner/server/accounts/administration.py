@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from runner.base.errors import NotPublished, UsageError
 from runner.documents.releases.reference import Reference
-from runner.server.accounts.accounts import account_id, check_not_last
+from runner.server.accounts.accounts import account_id, check_not_last_owner
 from runner.server.store.schema import accounts, acts, is_release, members, releases, tokens
 
 HIDDEN, PUBLIC = "hidden", "public"
@@ -50,12 +50,12 @@ class Token:
         return "expired" if self.expires is not None and self.expires <= now else "good"
 
 
-def note_act(connection: Connection, at: float, did: str, to: str, *, by: str = "", why: str = "") -> None:
+def record_act(connection: Connection, at: float, action: str, target: str, *, by: str = "", why: str = "") -> None:
     """Record an administrative action. `by` is the account, or "" for a command on the server's machine."""
-    connection.execute(insert(acts), {"at": at, "by": by, "did": did, "to": to[:500], "why": why})
+    connection.execute(insert(acts), {"at": at, "by": by, "did": action, "to": target[:500], "why": why})
 
 
-def listed_accounts(connection: Connection) -> Iterator[Account]:
+def list_accounts(connection: Connection) -> Iterator[Account]:
     """Yield all accounts, sorted by name."""
     members_of: dict[int, list[str]] = {}
     query = select(members, accounts.c.name).join(accounts, accounts.c.id == members.c.account_id)
@@ -69,7 +69,7 @@ def listed_accounts(connection: Connection) -> Iterator[Account]:
         yield Account(row.name, kind, row.created, row.disabled, account_members, published.get(row.name, 0))
 
 
-def listed_tokens(connection: Connection, account: str | None = None) -> Iterator[Token]:
+def list_tokens(connection: Connection, account: str | None = None) -> Iterator[Token]:
     """Yield the tokens of an account, or all tokens, newest first."""
     query = select(tokens, accounts.c.name).join(accounts, accounts.c.id == tokens.c.account_id)
     if account is not None:
@@ -78,7 +78,7 @@ def listed_tokens(connection: Connection, account: str | None = None) -> Iterato
         yield Token(row.id, row.name, row.scope, row.label, row.created, row.expires, row.revoked)
 
 
-def listed_acts(connection: Connection, most: int) -> list[dict[str, object]]:
+def list_acts(connection: Connection, most: int) -> list[dict[str, object]]:
     """Return the latest actions, newest first."""
     query = select(acts).order_by(acts.c.id.desc()).limit(most)
     return [dict(row) for row in connection.execute(query).mappings()]
@@ -92,7 +92,7 @@ def set_disabled(connection: Connection, name: str, at: float | None) -> None:
 def remove_member(connection: Connection, organisation: str, account: str) -> None:
     """Remove a member from an organisation; raise UsageError for the last owner and for a non-member."""
     organisation_id, member_id = account_id(connection, organisation), account_id(connection, account)
-    check_not_last(connection, organisation, account)
+    check_not_last_owner(connection, organisation, account)
     membership = members.c.organisation_id == organisation_id, members.c.account_id == member_id
     if connection.execute(delete(members).where(*membership)).rowcount == 0:
         raise UsageError(f"{account!r} is not a member of {organisation!r}")

@@ -9,37 +9,38 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, delete, insert, select
 
-from runner.server.accounts.accounts import Scope, Viewer, hash_secret, viewer_of, viewer_of_account
+from runner.server.accounts.accounts import Scope, Viewer, hash_secret, viewer_of_account, viewer_of_token
 from runner.server.store.schema import accounts, browsers, tokens
 
-SECONDS = 12 * 3600
+SESSION_SECONDS = 12 * 3600
 _COOKIE = re.compile(r"(?P<id>[0-9a-f]{24})\.(?P<secret>[A-Za-z0-9_-]{43})")
 
 
 @dataclass(frozen=True)
-class SignedIn:
+class BrowserSession:
     """A browser that is signed in."""
 
     id: str
     viewer: Viewer
     """The account, with the id of the token that signed in. Its scope is READ; forms check the token's own scope."""
-    word: str
+    csrf_token: str
     """The CSRF token: a hidden field of this browser's forms that pages of other sites do not know."""
 
 
 def sign_in(connection: Connection, token: str, now: float) -> str | None:
     """Start a session for the holder of a token; return its cookie, or None if the token is not valid."""
-    viewer = viewer_of(connection, token, now)
+    viewer = viewer_of_token(connection, token, now)
     if viewer is None:
         return None
     connection.execute(delete(browsers).where(browsers.c.expires <= now))
     identity, secret = secrets.token_hex(12), secrets.token_urlsafe(32)
-    row = {"id": identity, "token_id": viewer.token, "secret_sha256": hash_secret(secret), "expires": now + SECONDS}
+    expires = now + SESSION_SECONDS
+    row = {"id": identity, "token_id": viewer.token, "secret_sha256": hash_secret(secret), "expires": expires}
     connection.execute(insert(browsers), row)
     return f"{identity}.{secret}"
 
 
-def signed_in(connection: Connection, cookie: str, now: float) -> SignedIn | None:
+def find_browser_session(connection: Connection, cookie: str, now: float) -> BrowserSession | None:
     """Return the session of a cookie, or None if the cookie, its token or its account is no longer valid."""
     match = _COOKIE.fullmatch(cookie)
     row = connection.execute(
@@ -55,9 +56,9 @@ def signed_in(connection: Connection, cookie: str, now: float) -> SignedIn | Non
     if row.revoked is not None or row.disabled is not None or (row.until is not None and row.until <= now):
         return None
     viewer = replace(viewer_of_account(connection, row.account_id), scope=Scope.READ, token=row.token_id)
-    return SignedIn(row.id, viewer, hash_secret(f"form {match['secret']}")[:40])
+    return BrowserSession(row.id, viewer, hash_secret(f"form {match['secret']}")[:40])
 
 
-def sign_out(connection: Connection, session: SignedIn) -> None:
+def sign_out(connection: Connection, session: BrowserSession) -> None:
     """End a session, so that its cookie is no longer valid."""
     connection.execute(delete(browsers).where(browsers.c.id == session.id))

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from runner.base.errors import NotPublished
 from runner.server.accounts.accounts import Viewer, add_member
-from runner.server.accounts.administration import note_act, remove_member
+from runner.server.accounts.administration import record_act, remove_member
 from runner.server.store.schema import accounts, invitations, members
 
 
@@ -48,17 +48,17 @@ class OrganizationView:
     """Empty for a viewer who is only invited."""
 
 
-def organisations_of(connection: Connection, viewer: Viewer) -> list[OrganizationView]:
+def list_organisations(connection: Connection, viewer: Viewer) -> list[OrganizationView]:
     """Return the organisations that the viewer belongs to or is invited to, sorted by name."""
     names: set[str] = set()
     for table in (members, invitations):
         query = select(accounts.c.name).join(table, table.c.organisation_id == accounts.c.id)
         mine = table.c.account_id == viewer.account_id, accounts.c.disabled.is_(None)
         names |= {row.name for row in connection.execute(query.where(*mine))}
-    return [organisation(connection, viewer, name) for name in sorted(names)]
+    return [find_organisation(connection, viewer, name) for name in sorted(names)]
 
 
-def organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
+def find_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
     """Return an organisation; raise NotPublished if the viewer does not belong to it and is not invited."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
@@ -106,13 +106,13 @@ def set_member(connection: Connection, viewer: Viewer, name: str, account: str, 
     return MemberRole.INVITED
 
 
-def accept(connection: Connection, viewer: Viewer, name: str) -> MemberRole:
+def accept_invitation(connection: Connection, viewer: Viewer, name: str) -> MemberRole:
     """Accept an invitation and return the viewer's role. For a member, nothing changes.
 
     Raises:
         NotPublished: the viewer is neither invited nor a member.
     """
-    invited_to = organisation(connection, viewer, name)
+    invited_to = find_organisation(connection, viewer, name)
     if invited_to.place != MemberRole.INVITED:
         return invited_to.place
     invitation = invitations.c.organisation_id == invited_to.id, invitations.c.account_id == viewer.account_id
@@ -123,7 +123,7 @@ def accept(connection: Connection, viewer: Viewer, name: str) -> MemberRole:
     return MemberRole.OWNER if is_owner else MemberRole.MEMBER
 
 
-def remove(connection: Connection, viewer: Viewer, name: str, account: str) -> None:
+def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, account: str) -> None:
     """Remove a member or an invitation. An owner may remove any account, other viewers only themselves.
 
     Raises:
@@ -132,7 +132,7 @@ def remove(connection: Connection, viewer: Viewer, name: str, account: str) -> N
         UsageError: the account is the last owner.
     """
     view = (
-        organisation(connection, viewer, name)
+        find_organisation(connection, viewer, name)
         if account == viewer.account
         else _owned_organisation(connection, viewer, name)
     )
@@ -146,7 +146,7 @@ def remove(connection: Connection, viewer: Viewer, name: str, account: str) -> N
 
 
 def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    view = organisation(connection, viewer, name)
+    view = find_organisation(connection, viewer, name)
     if view.place != MemberRole.OWNER:
         raise PermissionError(f"only an owner of {name!r} can change its members")
     return view
@@ -161,4 +161,4 @@ def _account_id(connection: Connection, name: str) -> int:
 
 
 def _note(connection: Connection, viewer: Viewer, action: str, target: str) -> None:
-    note_act(connection, time.time(), action, target, by=viewer.account)
+    record_act(connection, time.time(), action, target, by=viewer.account)

@@ -10,14 +10,14 @@ import time
 from sqlalchemy import Connection, or_, select
 
 from runner.base.errors import NotPublished, UsageError
-from runner.server.accounts.accounts import Scope, Viewer, make_token, revoke_token
-from runner.server.accounts.administration import Token, listed_tokens, note_act
+from runner.server.accounts.accounts import Scope, Viewer, create_token, revoke_token
+from runner.server.accounts.administration import Token, list_tokens, record_act
 from runner.server.store.schema import tokens
 
-MOST = 100
+MAX_TOKENS = 100
 """Maximum number of valid tokens of one account."""
 DAY = 24 * 3600.0
-LONGEST_DAYS = 3_650
+MAX_DAYS = 3_650
 
 
 def token_scope(connection: Connection, viewer: Viewer) -> Scope:
@@ -25,12 +25,14 @@ def token_scope(connection: Connection, viewer: Viewer) -> Scope:
     return Scope(connection.execute(select(tokens.c.scope).where(tokens.c.id == viewer.token)).scalar_one())
 
 
-def own_tokens(connection: Connection, viewer: Viewer, now: float) -> list[Token]:
+def list_own_tokens(connection: Connection, viewer: Viewer, now: float) -> list[Token]:
     """Return the valid tokens of the viewer's account, newest first."""
-    return [token for token in listed_tokens(connection, viewer.account) if token.state(now) == "good"]
+    return [token for token in list_tokens(connection, viewer.account) if token.state(now) == "good"]
 
 
-def make_own(connection: Connection, viewer: Viewer, scope: Scope, days: float, label: str) -> tuple[Token, str]:
+def create_own_token(
+    connection: Connection, viewer: Viewer, scope: Scope, days: float, label: str
+) -> tuple[Token, str]:
     """Create a token for the viewer's account; return it and its text, which is not stored.
 
     Raises:
@@ -42,17 +44,17 @@ def make_own(connection: Connection, viewer: Viewer, scope: Scope, days: float, 
         raise PermissionError(f"a token with scope {Scope.READ} cannot create tokens; use one with {Scope.PUBLISH}")
     if not own_scope.allows(scope):
         raise PermissionError(f"a token with scope {own_scope} cannot create one with {scope}")
-    if len(own_tokens(connection, viewer, now)) >= MOST:
-        raise UsageError(f"this account has {MOST} tokens; revoke one first")
+    if len(list_own_tokens(connection, viewer, now)) >= MAX_TOKENS:
+        raise UsageError(f"this account has {MAX_TOKENS} tokens; revoke one first")
     expires = connection.execute(select(tokens.c.expires).where(tokens.c.id == viewer.token)).scalar_one()
     seconds = days * DAY if expires is None else min(days * DAY, expires - now)
-    text = make_token(connection, viewer.account, scope, now, seconds=seconds, label=label)
+    text = create_token(connection, viewer.account, scope, now, seconds=seconds, label=label)
     identity = text.split("_")[1]
-    note_act(connection, now, "add-token", f"{viewer.account} {identity} ({scope})", by=viewer.account)
-    return next(token for token in listed_tokens(connection, viewer.account) if token.id == identity), text
+    record_act(connection, now, "add-token", f"{viewer.account} {identity} ({scope})", by=viewer.account)
+    return next(token for token in list_tokens(connection, viewer.account) if token.id == identity), text
 
 
-def revoke_own(connection: Connection, viewer: Viewer, identity: str) -> None:
+def revoke_own_token(connection: Connection, viewer: Viewer, identity: str) -> None:
     """Revoke a token of the viewer's account. A token with scope READ can revoke only itself.
 
     Raises:
@@ -70,4 +72,4 @@ def revoke_own(connection: Connection, viewer: Viewer, identity: str) -> None:
     if not own_scope.allows(Scope(row.scope)) and identity != viewer.token:
         raise PermissionError(f"a token with scope {own_scope} cannot revoke one with {row.scope}")
     revoke_token(connection, identity, now)
-    note_act(connection, now, "revoke-token", identity, by=viewer.account)
+    record_act(connection, now, "revoke-token", identity, by=viewer.account)

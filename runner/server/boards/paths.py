@@ -16,7 +16,7 @@ class BoardPaths:
     root: Path
 
     @classmethod
-    def of(cls, settings: Settings) -> BoardPaths:
+    def from_settings(cls, settings: Settings) -> BoardPaths:
         return cls(settings.folder / "boards")
 
     @property
@@ -34,4 +34,4 @@ class BoardPaths:
 
 def forget_boards(settings: Settings) -> None:
     """Delete all boards and caches, so that the next server rebuilds them."""
-    remove_folder(BoardPaths.of(settings).root)
+    remove_folder(BoardPaths.from_settings(settings).root)

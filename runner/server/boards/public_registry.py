@@ -20,7 +20,7 @@ from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.transports.listing import SIGNATURE, ReleaseEntry, small_file
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
-from runner.server.store.blobs import Blobs
+from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import files, releases
 from runner.server.visible_tree import ServerTree
@@ -38,7 +38,7 @@ class PublicRelease:
 class PublicRegistry(Registry):
     """The public releases of a server at one revision of its database."""
 
-    def __init__(self, database: Database, blobs: Blobs, address: str, limits: Limits) -> None:
+    def __init__(self, database: Database, blobs: BlobStore, address: str, limits: Limits) -> None:
         super().__init__(ServerTree(database, blobs, where=address), limits)
         self._database, self._blobs = database, blobs
         self._files: tuple[ReleaseEntry | None, dict[str, str]] = (None, {})

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, delete, func, select, update
 
 from runner.base.errors import NotPublished, UsageError
 from runner.server.accounts.accounts import Viewer
-from runner.server.accounts.administration import note_act
+from runner.server.accounts.administration import record_act
 from runner.server.competitions.storage import (
     REFUSED,
     SCORED,
@@ -80,7 +80,7 @@ def change(connection: Connection, competition: RowMapping, changes: Changes, no
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
     readable = {**values, "closes": shown_time(values["closes"])} if "closes" in values else values
     summary = ", ".join(f"{name}={value}" for name, value in readable.items())
-    note_act(
+    record_act(
         connection, now, "change-competition", f"{competition['owner']}/{competition['name']} {summary}", by=by, why=why
     )
 
@@ -107,7 +107,7 @@ def relabel(
     scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
     connection.execute(update(submissions).where(*scored).values(state=WAITING, score=None, scored=None))
     summary = f"{competition['owner']}/{competition['name']}: {len(changed)} of {len(before)}"
-    note_act(connection, now, "relabel-competition", summary, by=by, why=why)
+    record_act(connection, now, "relabel-competition", summary, by=by, why=why)
     return len(changed)
 
 
@@ -116,7 +116,7 @@ def withdraw(connection: Connection, competition: RowMapping, now: float, *, by:
 
     Return whether the competition was deleted; otherwise its name stays taken and its page shows the reason.
     """
-    note_act(connection, now, "withdraw-competition", f"{competition['owner']}/{competition['name']}", by=by, why=why)
+    record_act(connection, now, "withdraw-competition", f"{competition['owner']}/{competition['name']}", by=by, why=why)
     connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))
     of_competition = submissions.c.competition_id == competition["id"]
     if not connection.execute(select(func.count()).select_from(submissions).where(of_competition)).scalar_one():

@@ -30,7 +30,7 @@ from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import blobs_of
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import ServerTree
@@ -57,7 +57,7 @@ def scored(settings: Settings, work_folder: Path, submission: int) -> dict[str, 
     if not labels:
         return {"refused": "its competition was withdrawn"}
     viewer = Viewer(owners=frozenset((row.owner,)))
-    registry = Registry(ServerTree(database, blobs_of(settings), viewer), settings.limits)
+    registry = Registry(ServerTree(database, open_blob_store(settings), viewer), settings.limits)
     folder = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), work_folder / "got").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()

@@ -30,7 +30,7 @@ from runner.server.competitions.rows import competition_rows
 from runner.server.competitions.scores import scored
 from runner.server.isolated_task import run_bounded_check
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import blobs_of
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import (
     accounts,
@@ -164,7 +164,7 @@ def _read_rows(settings: Settings, folder: Path, dataset: str, group_by: str | N
     reference = parse(dataset)
     assert isinstance(reference, Reference)
     database = Database(settings.database_url)
-    tree = ServerTree(database, blobs_of(settings), Viewer(owners=frozenset((reference.owner,))))
+    tree = ServerTree(database, open_blob_store(settings), Viewer(owners=frozenset((reference.owner,))))
     registry = Registry(tree, settings.limits)
     registry.unpack(registry.find(reference), folder / "dataset")
     path = next((folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()), None)

@@ -23,10 +23,10 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from runner.base.errors import ReleaseError, RunError, UsageError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create, open_to_read
-from runner.server.store.blobs import Blobs
-from runner.server.store.database import Database, said_by
+from runner.server.store.blobs import BlobStore
+from runner.server.store.database import Database, describe_error
 from runner.server.store.schema import files, meta, metadata
-from runner.server.store.upgrades import PASSING, check_version, upgraded_row
+from runner.server.store.upgrades import TEMPORARY_TABLES, check_version, upgrade_row
 
 FORMAT = "nip-run server backup 1"
 _MAX_LINE_BYTES = 64 << 20
@@ -65,7 +65,7 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
         raise RunError(f"the backup {file} cannot be written: {error.strerror or error}") from error
     except DBAPIError as error:
         part_file.unlink(missing_ok=True)
-        raise RunError(f"the backup {file} cannot be written; the database reports: {said_by(error)}") from error
+        raise RunError(f"the backup {file} cannot be written; the database reports: {describe_error(error)}") from error
     return {table: count for table, count in counts.items() if table}
 
 
@@ -80,7 +80,7 @@ def _lines(database: Database, schema: int | None) -> Iterator[tuple[str, bytes]
         header = {"format": FORMAT, "schema": version, "revision": database.revision(connection)}
         yield "", orjson.dumps(header, option=orjson.OPT_APPEND_NEWLINE)
         for table in tables.sorted_tables:
-            if table.name in PASSING or table.name == meta.name:
+            if table.name in TEMPORARY_TABLES or table.name == meta.name:
                 continue
             for row in connection.execute(select(table).order_by(*table.primary_key.columns)).mappings():
                 entry = {"table": str(table.name), "row": {str(name): value for name, value in row.items()}}
@@ -97,7 +97,7 @@ def restore(database: Database, file: Path) -> dict[str, int]:
     try:
         return _restore_rows(database, file)
     except OperationalError as error:  # a full or read-only disk, or a lost connection
-        raise RunError(f"the backup {file} cannot be restored; nothing was changed: {said_by(error)}") from error
+        raise RunError(f"the backup {file} cannot be restored; nothing was changed: {describe_error(error)}") from error
     except DBAPIError as error:
         raise RunError(f"the backup {file} is damaged: {str(error.orig).strip()}") from error
 
@@ -160,7 +160,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 else:
                     rows += 1
                     table = metadata.tables[entry["table"]]
-                    row = dict(upgraded_row(table.name, entry["row"], schema))
+                    row = dict(upgrade_row(table.name, entry["row"], schema))
                     yield table.name, {column.name: row[column.name] for column in table.columns}
                 hashed.update(line)
     except OSError as error:  # includes gzip.BadGzipFile
@@ -170,7 +170,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     raise RunError(f"{damaged}: the file is truncated; restore another copy")
 
 
-def missing_blobs(database: Database, blobs: Blobs) -> list[str]:
+def find_missing_blobs(database: Database, blobs: BlobStore) -> list[str]:
     """Return the hashes of the blobs that the database refers to and that do not exist."""
     with database.reading() as connection:
         referenced = [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from runner.server.settings import Settings
-from runner.server.store.blobs import Blobs, DiskBlobs
+from runner.server.store.blobs import BlobStore, DiskBlobStore
 
 
-def blobs_of(settings: Settings) -> Blobs:
+def open_blob_store(settings: Settings) -> BlobStore:
     """Open the server's blob store; raise UsageError if its URL is not valid."""
     if settings.blobs is None:
-        return DiskBlobs(settings.folder / "blobs")
-    from runner.server.store.object_store import ObjectBlobs
+        return DiskBlobStore(settings.folder / "blobs")
+    from runner.server.store.object_store import ObjectBlobStore
 
-    return ObjectBlobs(settings.blobs)
+    return ObjectBlobStore(settings.blobs)

@@ -18,11 +18,11 @@ from runner.base.storage.safe_files import create_only, make_folders, open_to_re
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-class BlobsError(ReleaseError):
+class BlobStoreError(ReleaseError):
     """The blob store failed, for a reason other than the blob's content."""
 
 
-class Blobs(Protocol):
+class BlobStore(Protocol):
     """A blob store. Names of stored files consist only of hashes, never of text that a client sent."""
 
     def has(self, sha256: str) -> bool:
@@ -53,7 +53,7 @@ class Blobs(Protocol):
         """Remove temporary files that killed servers left behind. Call it while no server runs."""
 
 
-class DiskBlobs:
+class DiskBlobStore:
     """Blobs in a folder, as files `AB/ABCD...` that appear only once they are complete."""
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +77,7 @@ class DiskBlobs:
             fsync_dir(path.parent)
             fsync_dir(self._folder)
         except OSError as error:
-            raise BlobsError(f"a file of the upload cannot be stored: {error.strerror}") from error
+            raise BlobStoreError(f"a file of the upload cannot be stored: {error.strerror}") from error
 
     @staticmethod
     def _link(source: IO[bytes], file: Path, path: Path) -> None:
@@ -101,7 +101,7 @@ class DiskBlobs:
         except FileNotFoundError as error:
             raise NotPublished(f"there is no blob {sha256[:12]}") from error
         except OSError as error:
-            raise BlobsError(f"the blob {sha256[:12]} cannot be read: {error.strerror}") from error
+            raise BlobStoreError(f"the blob {sha256[:12]} cannot be read: {error.strerror}") from error
 
     def stored(self) -> Iterator[str]:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):

@@ -55,7 +55,7 @@ class Database:
         except DBAPIError as error:
             self._engine.dispose()
             where = make_url(url).render_as_string(hide_password=True)
-            raise RunError(f"the database {where} cannot be used: {said_by(error)}") from error
+            raise RunError(f"the database {where} cannot be used: {describe_error(error)}") from error
         except BaseException:
             self._engine.dispose()
             raise
@@ -180,13 +180,13 @@ _DISK_ERROR_TEXTS = (
 """Texts that SQLite and PostgreSQL use to report a full or read-only disk."""
 
 
-def is_full(error: DBAPIError) -> bool:
+def is_disk_full(error: DBAPIError) -> bool:
     """Return whether a database error was caused by a full or read-only disk."""
     return any(disk_text in str(error.orig) for disk_text in _DISK_ERROR_TEXTS)
 
 
-def said_by(error: DBAPIError) -> str:
+def describe_error(error: DBAPIError) -> str:
     """Return the message of a database error, with a hint if its disk is full or read-only."""
     message = str(error.orig).strip()
     hint = "; check that its disk is not full and its folder is writable (SQLite needs this even for reading)"
-    return message + hint if is_full(error) else message
+    return message + hint if is_disk_full(error) else message

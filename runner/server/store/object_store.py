@@ -12,10 +12,10 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from runner.base.errors import NotPublished, UsageError
-from runner.server.store.blobs import BlobsError
+from runner.server.store.blobs import BlobStoreError
 
 
-class ObjectBlobs:
+class ObjectBlobStore:
     """Blobs as objects `AB/ABCD...` below the URL's prefix. Object stores never show incomplete objects."""
 
     def __init__(self, url: str) -> None:
@@ -37,7 +37,7 @@ class ObjectBlobs:
         except FileNotFoundError:
             return False
         except BaseError as error:
-            raise BlobsError(f"the blob store does not answer: {error}") from error
+            raise BlobStoreError(f"the blob store does not answer: {error}") from error
         return True
 
     def put(self, sha256: str, file: Path) -> None:
@@ -46,7 +46,7 @@ class ObjectBlobs:
         try:
             obstore.put(self._store, self._key(sha256), file)
         except (BaseError, OSError) as error:
-            raise BlobsError(f"a file of the upload cannot be stored: {error}") from error
+            raise BlobStoreError(f"a file of the upload cannot be stored: {error}") from error
 
     def open(self, sha256: str) -> IO[bytes]:
         try:
@@ -54,7 +54,7 @@ class ObjectBlobs:
         except FileNotFoundError as error:
             raise NotPublished(f"there is no blob {sha256[:12]}") from error
         except BaseError as error:
-            raise BlobsError(f"the blob {sha256[:12]} cannot be read: {error}") from error
+            raise BlobStoreError(f"the blob {sha256[:12]} cannot be read: {error}") from error
 
     def stored(self) -> Iterator[str]:
         for batch in obstore.list(self._store):

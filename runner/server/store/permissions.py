@@ -15,7 +15,7 @@ _OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @contextmanager
-def closed_to_others(folder: Path) -> Iterator[None]:
+def restrict_access(folder: Path) -> Iterator[None]:
     """Create a server's folder and deny access to other users, for existing files and for those created in the block.
 
     Raises:

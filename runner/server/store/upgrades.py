@@ -15,7 +15,7 @@ from sqlalchemy import Column, Connection, Float, Table, Text, inspect, text, up
 from runner.base.errors import RunError
 from runner.server.store.schema import VERSION, competitions, invitations, meta, metadata, submissions, uploads
 
-PASSING = frozenset({"browsers", "uploads"})
+TEMPORARY_TABLES = frozenset({"browsers", "uploads"})
 """Tables with temporary data, not in backups: clients declare the upload again, or sign in again."""
 
 Row = Mapping[str, Any]
@@ -80,7 +80,7 @@ def upgrade(connection: Connection, version: int) -> None:
     connection.execute(update(meta).where(meta.c.key == "schema").values(value=str(VERSION)))
 
 
-def upgraded_row(table: str, row: Row, version: int) -> Row:
+def upgrade_row(table: str, row: Row, version: int) -> Row:
     """Convert a row of a backup with schema version `found` to the current version."""
     for step_version in range(version, VERSION):
         row = STEPS[step_version].row(table, row)

@@ -196,7 +196,7 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
     within = UploadPieces(settings.incoming).folder(upload)
     try:
         outcome = run_isolated(
-            TaskLimits.of(settings),
+            TaskLimits.for_check(settings),
             within,
             _check_in_process,
             settings,
@@ -220,9 +220,9 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
 
 def _check_in_process(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
     """Check an upload and return the fields of its verdict. Runs in the isolated process."""
-    from runner.server.store.blob_stores import blobs_of
+    from runner.server.store.blob_stores import open_blob_store
 
-    database, blobs = Database(settings.database_url), blobs_of(settings)
+    database, blobs = Database(settings.database_url), open_blob_store(settings)
     declaration = Declaration.from_bytes(declared)
     incoming = UploadTransport(
         declaration, Uploads(settings, database, blobs), upload, ServerTree(database, blobs, viewer)

@@ -76,7 +76,7 @@ class Declaration:
         return orjson.dumps(folders)
 
     @classmethod
-    def of(cls, declared: Sequence[Mapping[str, Any]], limits: Limits, most: int, most_files: int) -> Self:
+    def parse(cls, declared: Sequence[Mapping[str, Any]], limits: Limits, most: int, most_files: int) -> Self:
         """Check and parse what a client declares, with at most `most` folders and `most_files` files.
 
         Raises:

@@ -24,7 +24,7 @@ from runner.server.accounts.accounts import Viewer, viewer_of_account
 from runner.server.competitions.scoring import Scoring
 from runner.server.competitions.storage import enter
 from runner.server.settings import Settings
-from runner.server.store.blobs import Blobs
+from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, is_release, releases
 from runner.server.uploads.checking import KEPT, RECOMPUTED, UploadVerdict, check_isolated
@@ -45,7 +45,7 @@ class _TakenFolder(Exception):
 class Publishing:
     """Checks complete uploads in background threads, and publishes the good ones."""
 
-    def __init__(self, settings: Settings, database: Database, blobs: Blobs) -> None:
+    def __init__(self, settings: Settings, database: Database, blobs: BlobStore) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
         self.uploads = Uploads(settings, database, blobs)
         self.scoring = Scoring(settings, database)

@@ -24,7 +24,7 @@ from runner.base.errors import NotPublished, TakenError, UsageError
 from runner.base.text import shortened
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
-from runner.server.store.blobs import Blobs
+from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import files, is_release, releases, uploads
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
@@ -56,7 +56,7 @@ class Upload:
 class Uploads:
     """The uploads of a server."""
 
-    def __init__(self, settings: Settings, database: Database, blobs: Blobs) -> None:
+    def __init__(self, settings: Settings, database: Database, blobs: BlobStore) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
         self.pieces = UploadPieces(settings.incoming)
         self._declaration = lru_cache(maxsize=8)(self._read_declaration)

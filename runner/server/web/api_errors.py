@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from runner.base.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
-from runner.server.store.database import is_full
+from runner.server.store.database import is_disk_full
 from runner.server.uploads.pieces import NoRoomError, OffsetError
 
 LOG = logging.getLogger("nip_run.server")
@@ -89,7 +89,7 @@ def handle_faults(app: FastAPI) -> None:
         return fault(error.status_code, code, str(error.detail), headers=headers)
 
     async def database_error(_: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, OperationalError) and is_full(error):
+        if isinstance(error, OperationalError) and is_disk_full(error):
             LOG.error("the disk of the database is full", exc_info=error)
             return fault(507, "full", "the server's disk is full; tell the server's administrator")
         LOG.error("the database does not answer", exc_info=error)

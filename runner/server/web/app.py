@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from runner.server.accounts.accounts import viewer_of
+from runner.server.accounts.accounts import viewer_of_token
 from runner.server.service import Service
 from runner.server.web import health
 from runner.server.web.allowed_hosts import Hosts
@@ -34,7 +34,7 @@ CLEANUP_SECONDS = 600.0
 
 def application(server: Service) -> FastAPI:
     """Build the application of a server."""
-    site = ServerSite.of(server.settings, server.database)
+    site = ServerSite.from_settings(server.settings, server.database)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -78,7 +78,7 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
 
     def is_good(token: str) -> bool:
         with server.database.reading() as connection:
-            return viewer_of(connection, token, time.time()) is not None
+            return viewer_of_token(connection, token, time.time()) is not None
 
     settings = server.settings
     proxies, most, most_of_one = settings.proxies, settings.connections, settings.connections_per_address

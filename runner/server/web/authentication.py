@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Depends, HTTPException, Request, Security
 from fastapi.security import HTTPBearer
 
-from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, viewer_of
+from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, viewer_of_token
 from runner.server.service import Service
 
 bearer = HTTPBearer(
@@ -34,7 +34,7 @@ def asking(request: Request) -> Viewer:
         return ANYBODY
     scheme, _, token = header.partition(" ")
     with server_of(request).database.reading() as connection:
-        viewer = viewer_of(connection, token.strip(), time.time()) if scheme.lower() == "bearer" else None
+        viewer = viewer_of_token(connection, token.strip(), time.time()) if scheme.lower() == "bearer" else None
     if viewer is None:
         raise HTTPException(401, "the token is unknown, expired or revoked")
     request.state.account = viewer.account  # for the log

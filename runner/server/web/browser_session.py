@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from fastapi import Request
 
-from runner.server.accounts.browser_sessions import SignedIn, signed_in
+from runner.server.accounts.browser_sessions import BrowserSession, find_browser_session
 from runner.server.web.authentication import server_of
 
 SESSION = "nip-run-session"
@@ -22,10 +22,10 @@ def cookie_name(request: Request, name: str) -> str:
     return f"__Host-{name}" if server_of(request).settings.address.startswith("https:") else name
 
 
-def find_session(request: Request) -> SignedIn | None:
+def find_session(request: Request) -> BrowserSession | None:
     """Return the session of a request's cookie. Cookies are valid for pages only, never for the API."""
     with server_of(request).database.reading() as connection:
-        return signed_in(connection, request.cookies.get(cookie_name(request, SESSION), ""), time.time())
+        return find_browser_session(connection, request.cookies.get(cookie_name(request, SESSION), ""), time.time())
 
 
 async def read_form(request: Request) -> dict[str, str]:

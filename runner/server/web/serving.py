@@ -57,7 +57,7 @@ def serve(
     with _exclusive(settings), _listen(host, port) as listener:
         local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         any_host = address is None and not _is_loopback(host)
-        server = Service.of(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
+        server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
         try:
             if not server.database.hold():
                 raise RunError("another server uses this database; stop it, or give --database another one")

@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from pydantic import Field
 
-from runner.server.accounts import organizations as people
+from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope
-from runner.server.accounts.own_tokens import LONGEST_DAYS, make_own, own_tokens, revoke_own
+from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_own_tokens, revoke_own_token
 from runner.server.web.api.schemas import PRINTED, WORD, RequestBody, ResponseBody, faults
 from runner.server.web.authentication import Known, Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
@@ -28,7 +28,7 @@ class CreateTokenRequest(RequestBody):
     """A token to create. Its scope and life cannot exceed those of the request's token."""
 
     scope: Scope = Scope.PUBLISH
-    days: Annotated[float, Field(ge=0.01, le=LONGEST_DAYS)] = 365.0
+    days: Annotated[float, Field(ge=0.01, le=MAX_DAYS)] = 365.0
     label: Annotated[str, Field(max_length=200, pattern=PRINTED)] = ""
     """The purpose of the token, for the list of tokens."""
 
@@ -53,14 +53,14 @@ class TokenListResponse(ResponseBody):
 
 class MemberResponse(ResponseBody):
     account: str
-    place: people.MemberRole
+    place: organizations.MemberRole
     as_owner: bool
     """Whether the account is an owner, or will be one once it accepts the invitation."""
 
 
 class OrganizationResponse(ResponseBody):
     name: str
-    place: people.MemberRole
+    place: organizations.MemberRole
     """The role of the account that makes the request."""
     members: list[MemberResponse]
     """Empty for an account that is only invited."""
@@ -76,14 +76,14 @@ class SetMemberRequest(RequestBody):
 
 
 class MemberRoleResponse(ResponseBody):
-    place: people.MemberRole
+    place: organizations.MemberRole
 
 
 @router.get("/tokens", responses=faults(401))
 def tokens(request: Request, viewer: Known) -> TokenListResponse:
     """List the tokens of your account, without their secrets."""
     with server_of(request).database.reading() as connection:
-        valid = own_tokens(connection, viewer, time.time())
+        valid = list_own_tokens(connection, viewer, time.time())
     return TokenListResponse.model_validate({"tokens": [vars(token) for token in valid]})
 
 
@@ -93,7 +93,7 @@ def make_token(
 ) -> CreateTokenResponse:
     """Create a token for your account."""
     with server_of(request).database.writing() as connection:
-        token, text = make_own(connection, viewer, body.scope, body.days, body.label)
+        token, text = create_own_token(connection, viewer, body.scope, body.days, body.label)
     return CreateTokenResponse.model_validate({**vars(token), "token": text})
 
 
@@ -101,14 +101,14 @@ def make_token(
 def revoke_token(request: Request, viewer: Known, token: TokenId) -> None:
     """Revoke a token of your account, which may be the request's own token."""
     with server_of(request).database.writing() as connection:
-        revoke_own(connection, viewer, token)
+        revoke_own_token(connection, viewer, token)
 
 
 @router.get("/organisations", responses=faults(401))
 def organisations(request: Request, viewer: Known) -> OrganizationListResponse:
     """List the organisations that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
-        views = people.organisations_of(connection, viewer)
+        views = organizations.list_organisations(connection, viewer)
     return OrganizationListResponse.model_validate({"organisations": views}, from_attributes=True)
 
 
@@ -116,7 +116,9 @@ def organisations(request: Request, viewer: Known) -> OrganizationListResponse:
 def organisation(request: Request, viewer: Known, name: Name) -> OrganizationResponse:
     """Get an organisation that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
-        return OrganizationResponse.model_validate(people.organisation(connection, viewer, name), from_attributes=True)
+        return OrganizationResponse.model_validate(
+            organizations.find_organisation(connection, viewer, name), from_attributes=True
+        )
 
 
 @router.put("/organisations/{name}/members/{account}", responses=faults(400, 401, 403, 404))
@@ -127,7 +129,9 @@ def set_member(
     """Invite an account, or change whether a member is an owner. The last owner must stay one."""
     server = server_of(request)
     with server.database.writing() as connection:
-        return MemberRoleResponse(place=people.set_member(connection, viewer, name, account, is_owner=body.is_owner))
+        return MemberRoleResponse(
+            place=organizations.set_member(connection, viewer, name, account, is_owner=body.is_owner)
+        )
 
 
 @router.post("/organisations/{name}/accept", responses=faults(401, 403, 404))
@@ -135,7 +139,7 @@ def accept(request: Request, viewer: Publisher, name: Name) -> MemberRoleRespons
     """Accept an invitation to an organisation."""
     server = server_of(request)
     with server.database.writing() as connection:
-        place = people.accept(connection, viewer, name)
+        place = organizations.accept_invitation(connection, viewer, name)
         server.database.changed(connection)  # membership decides which runs count as reproductions by others
     return MemberRoleResponse(place=place)
 
@@ -145,5 +149,5 @@ def remove_member(request: Request, viewer: Publisher, name: Name, account: Name
     """Remove a member or an invitation. You can always remove yourself, unless you are the last owner."""
     server = server_of(request)
     with server.database.writing() as connection:
-        people.remove(connection, viewer, name, account)
+        organizations.remove_from_organisation(connection, viewer, name, account)
         server.database.changed(connection)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from runner.base.errors import NotPublished
 from runner.documents.releases.reference import Reference
-from runner.server.accounts.administration import note_act, set_hidden
+from runner.server.accounts.administration import record_act, set_hidden
 from runner.server.web.api.schemas import TEXT, RequestBody, faults
 from runner.server.web.authentication import Keeper, keeping, server_of
 from runner.server.web.request_bodies import json_of
@@ -36,7 +36,7 @@ def hide(
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:
         set_hidden(connection, reference, hidden=True)
-        note_act(connection, time.time(), "hide", str(reference), by=viewer.account, why=body.why)
+        record_act(connection, time.time(), "hide", str(reference), by=viewer.account, why=body.why)
         server.database.changed(connection)
 
 
@@ -46,7 +46,7 @@ def show(request: Request, viewer: Keeper, release: Name) -> None:
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:
         set_hidden(connection, reference, hidden=False)
-        note_act(connection, time.time(), "show", str(reference), by=viewer.account)
+        record_act(connection, time.time(), "show", str(reference), by=viewer.account)
         server.database.changed(connection)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from runner.base.errors import UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Viewer
-from runner.server.accounts.administration import note_act
+from runner.server.accounts.administration import record_act
 from runner.server.competitions import board as boards
 from runner.server.competitions.editing import Changes, change, owned, relabel, withdraw
 from runner.server.competitions.storage import CompetitionRequest, make
@@ -217,7 +217,7 @@ def begin(
     server, now = server_of(request), time.time()
     competition = make(server.settings, server.database, viewer, body.to_request(), now)
     with server.database.writing() as connection:
-        note_act(connection, now, "add-competition", competition, by=viewer.account)
+        record_act(connection, now, "add-competition", competition, by=viewer.account)
         return created_response(connection, viewer, competition, now, server.settings.address)
 
 

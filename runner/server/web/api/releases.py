@@ -16,7 +16,7 @@ from runner.documents.releases.bundle import PIECE
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.http.prefetch import BYTES_AT_ONCE, LARGEST_AT_ONCE, MOST_AT_ONCE
 from runner.server.accounts.accounts import Viewer
-from runner.server.store.blobs import Blobs
+from runner.server.store.blobs import BlobStore
 from runner.server.visible_tree import PAGE, ServerTree
 from runner.server.web.api.schemas import BYTES, RequestBody, ResponseBody, faults
 from runner.server.web.api_errors import ApiError, fault
@@ -151,7 +151,7 @@ def several(request: Request, viewer: Asking, body: Annotated[ReadFilesRequest, 
     )
 
 
-def _stream_files(blobs: Blobs, paths: list[str], files: Mapping[str, tuple[str, int]]) -> Iterator[bytes]:
+def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[str, int]]) -> Iterator[bytes]:
     total, gathered = 0, bytearray()
     for path in paths:
         sha256, size = files.get(path, ("", None))

@@ -96,7 +96,7 @@ def begin(
     server = server_of(request)
     folders = [folder.model_dump() for folder in body.folders]
     settings = server.settings
-    declaration = Declaration.of(folders, settings.limits, settings.releases_at_once, settings.files_at_once)
+    declaration = Declaration.parse(folders, settings.limits, settings.releases_at_once, settings.files_at_once)
     return _state_response(request, server.publishing.uploads.begin(viewer, declaration, time.time()))
 
 

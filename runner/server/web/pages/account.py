@@ -17,10 +17,10 @@ from starlette.responses import RedirectResponse, Response
 
 from runner.base.errors import NotPublished, UsageError
 from runner.pages.report.served import ServedPage
-from runner.server.accounts import organizations as people
+from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope, Viewer
-from runner.server.accounts.browser_sessions import SignedIn
-from runner.server.accounts.own_tokens import LONGEST_DAYS, make_own, own_tokens, revoke_own, token_scope
+from runner.server.accounts.browser_sessions import BrowserSession
+from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_own_tokens, revoke_own_token, token_scope
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import is_own_form, read_form
 from runner.server.web.pages.site import Session
@@ -48,7 +48,7 @@ class AccountView(View):
 
     template = "account"
     tokens: Sequence[TokenLine]
-    organisations: Sequence[people.OrganizationView]
+    organisations: Sequence[organizations.OrganizationView]
     changes: bool
     """Whether the browser may change tokens and members."""
     wrong: str
@@ -68,13 +68,13 @@ def account(request: Request, session: Session) -> Response:
 @pages.post("/mine/account")
 async def change_account(request: Request, session: Session, form: Form) -> Response:
     """Apply a form of that page."""
-    if not is_own_form(request, form, session.word):
+    if not is_own_form(request, form, session.csrf_token):
         problem = "This form has expired, or is not from this server. Reload the page and submit it again."
         return await run_in_threadpool(_page, request, session, problem=problem, status=403)
     return await run_in_threadpool(_change, request, session, form)
 
 
-def _change(request: Request, session: SignedIn, form: dict[str, str]) -> Response:
+def _change(request: Request, session: BrowserSession, form: dict[str, str]) -> Response:
     server = server_of(request)
     try:
         with server.database.writing() as connection:
@@ -99,15 +99,15 @@ def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) ->
             "You signed in with a token of scope read. To change something, sign in with scope publish"
         )
     if action == "make":
-        return make_own(connection, viewer, _scope(form), _days(form), form.get("label", "").strip()[:200])[1]
+        return create_own_token(connection, viewer, _scope(form), _days(form), form.get("label", "").strip()[:200])[1]
     if action == "revoke":
-        revoke_own(connection, viewer, form.get("token", ""))
+        revoke_own_token(connection, viewer, form.get("token", ""))
     elif action == "accept":
-        people.accept(connection, viewer, name)
+        organizations.accept_invitation(connection, viewer, name)
     elif action == "set":
-        people.set_member(connection, viewer, name, account_name, is_owner=form.get("place") == "owner")
+        organizations.set_member(connection, viewer, name, account_name, is_owner=form.get("place") == "owner")
     elif action == "remove":
-        people.remove(connection, viewer, name, account_name)
+        organizations.remove_from_organisation(connection, viewer, name, account_name)
     else:
         raise UsageError("The form is unknown. Reload the page and submit it again")
     return None
@@ -121,26 +121,28 @@ def _scope(form: dict[str, str]) -> Scope:
 
 def _days(form: dict[str, str]) -> float:
     days = form.get("days", "")
-    if not days.isascii() or not days.isdigit() or not 1 <= int(days[:6]) <= LONGEST_DAYS:
-        raise UsageError(f"Choose a number of days from 1 to {LONGEST_DAYS} for the token")
+    if not days.isascii() or not days.isdigit() or not 1 <= int(days[:6]) <= MAX_DAYS:
+        raise UsageError(f"Choose a number of days from 1 to {MAX_DAYS} for the token")
     return float(days)
 
 
 def _page(
-    request: Request, session: SignedIn, *, problem: str = "", new_token: str = "", status: int = 200
+    request: Request, session: BrowserSession, *, problem: str = "", new_token: str = "", status: int = 200
 ) -> Response:
     viewer = session.viewer
     with server_of(request).database.reading() as connection:
         tokens = [
             TokenLine(id=token.id, scope=token.scope, label=token.label, made=day(token.created),
                       expires="never" if token.expires is None else day(token.expires))
-            for token in own_tokens(connection, viewer, time.time())
+            for token in list_own_tokens(connection, viewer, time.time())
         ]  # fmt: skip
         view = AccountView(
-            tokens=tokens, organisations=people.organisations_of(connection, viewer),
+            tokens=tokens, organisations=organizations.list_organisations(connection, viewer),
             changes=token_scope(connection, viewer).allows(Scope.PUBLISH), wrong=problem, made=new_token,
-            word=session.word, longest=LONGEST_DAYS, who=viewer.account,
+            word=session.csrf_token, longest=MAX_DAYS, who=viewer.account,
         )  # fmt: skip
     links = [("/", "Boards"), ("/mine", "Private releases")]
-    page = ServedPage("Your account", [("account", view.render())], links=links, who=viewer.account, word=session.word)
+    page = ServedPage(
+        "Your account", [("account", view.render())], links=links, who=viewer.account, word=session.csrf_token
+    )
     return page_answer(request, page, status=status, cache=PRIVATE)

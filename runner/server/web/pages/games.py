@@ -59,7 +59,7 @@ def _respond(request: Request, reference: Reference, run_path: str, number: str,
     else:
         title, section = _game_section(cached, about, first, run_path)
         links.append((f"{run_path}/games?part={first // LISTED + 1}", "Games"))
-    account, csrf_token = (None, "") if run.session is None else (run.session.viewer.account, run.session.word)
+    account, csrf_token = (None, "") if run.session is None else (run.session.viewer.account, run.session.csrf_token)
     page = ServedPage(title, [("game", section)], links=links, who=account, word=csrf_token)
     return page_answer(request, page, cache=PUBLIC if run.session is None else PRIVATE)
 

@@ -34,7 +34,7 @@ from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import blobs_of
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.visible_tree import ServerTree
 from runner.version import __version__
@@ -244,7 +244,7 @@ def write_page(
             file.write(data)
         pieces.append(name)
 
-    tree = ServerTree(Database(settings.database_url), blobs_of(settings), viewer, where=settings.address)
+    tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, where=settings.address)
     os.chdir(place)
     try:
         content = _build_content(Registry(tree, settings.limits), references, write_piece, pieces)

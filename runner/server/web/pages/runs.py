@@ -21,7 +21,7 @@ from runner.pages.report.served import ServedPage
 from runner.registry.lineage.listed_facts import listed_facts
 from runner.registry.transports.listing import small_file
 from runner.server.accounts.accounts import ANYBODY, Viewer
-from runner.server.accounts.browser_sessions import SignedIn
+from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.store.schema import is_release, releases
@@ -112,7 +112,7 @@ class FoundRun:
     """A run that the browser's account may see."""
 
     facts: Mapping[str, Any]
-    session: SignedIn | None
+    session: BrowserSession | None
     """The session that may see a private run; None for a public run."""
 
 
@@ -159,7 +159,7 @@ def release_facts(row: Row[Any]) -> dict[str, Any]:
 
 
 async def _cached_page(
-    request: Request, references: Sequence[Reference], hashes: Sequence[str], session: SignedIn | None = None
+    request: Request, references: Sequence[Reference], hashes: Sequence[str], session: BrowserSession | None = None
 ) -> CachedPage:
     """Return the page of one or two runs, built if necessary; raise EarlyResponse if it is not ready."""
     if session is None:
@@ -210,7 +210,7 @@ async def private_run_page(
 
 def run_page(
     facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, board: BoardSnapshot | None,
-    *, session: SignedIn | None = None,
+    *, session: BrowserSession | None = None,
 ) -> ServedPage:  # fmt: skip
     """Build the page of a run with the path `at`; without a board, the page of a private run."""
     reference = facts["reference"]
@@ -252,7 +252,7 @@ def run_page(
     route = next(iter(cached.content.sections), ["run", ""])[0]
     links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
     links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
-    account, csrf_token = (session.viewer.account, session.word) if session else (None, "")
+    account, csrf_token = (session.viewer.account, session.csrf_token) if session else (None, "")
     return ServedPage(label_of(reference), [(route, view.render())], about, links, who=account, word=csrf_token)
 
 

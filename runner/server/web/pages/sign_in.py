@@ -13,8 +13,8 @@ from starlette.responses import RedirectResponse, Response
 
 from runner.documents.releases.reference import Kind
 from runner.pages.report.served import ServedPage
-from runner.server.accounts.accounts import viewer_of
-from runner.server.accounts.browser_sessions import SECONDS, SignedIn, sign_in, sign_out
+from runner.server.accounts.accounts import viewer_of_token
+from runner.server.accounts.browser_sessions import SESSION_SECONDS, BrowserSession, sign_in, sign_out
 from runner.server.store.schema import releases
 from runner.server.visible_tree import visible_to
 from runner.server.web.authentication import server_of
@@ -71,7 +71,7 @@ def log_in(request: Request, form: Form) -> Response:
     if cookie is None:
         return _sign_in_page(request, "This token is unknown, expired or revoked.", 401)
     response = RedirectResponse("/mine", 303, {"cache-control": PRIVATE})
-    _set_cookie(request, response, SESSION, cookie, SECONDS)
+    _set_cookie(request, response, SESSION, cookie, SESSION_SECONDS)
     response.delete_cookie(cookie_name(request, _FORM_COOKIE), path="/")
     return response
 
@@ -80,17 +80,17 @@ def _sign_in(request: Request, token: str) -> str | None:
     """Return a session cookie for a token, or None if it is invalid; then nothing is written, and no writer waits."""
     database = server_of(request).database
     with database.reading() as connection:
-        if viewer_of(connection, token, time.time()) is None:
+        if viewer_of_token(connection, token, time.time()) is None:
             return None
     with database.writing() as connection:
         return sign_in(connection, token, time.time())
 
 
 @pages.post("/logout")
-def log_out(request: Request, session: Annotated[SignedIn | None, Depends(find_session)], form: Form) -> Response:
+def log_out(request: Request, session: Annotated[BrowserSession | None, Depends(find_session)], form: Form) -> Response:
     """Sign a browser out: end its session and delete its cookie."""
     if session is not None:
-        if not is_own_form(request, form, session.word):
+        if not is_own_form(request, form, session.csrf_token):
             return _sign_in_page(request, "This form has expired, or is not from this server. Reload the page.", 403)
         with server_of(request).database.writing() as connection:
             sign_out(connection, session)
@@ -111,7 +111,7 @@ def mine(request: Request, session: Session) -> Response:
     lead.append(f"You are in: {', '.join(sorted(viewer.owners))}.")
     view = ListingView(lead=lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organisations")])
     section = [("mine", view.render())]
-    page = ServedPage("Private releases", section, here="/mine", who=viewer.account, word=session.word)
+    page = ServedPage("Private releases", section, here="/mine", who=viewer.account, word=session.csrf_token)
     return page_answer(request, page, cache=PRIVATE)
 
 

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from runner.documents.releases.reference import Kind, Reference
 from runner.pages.report.served import ServedPage
-from runner.server.accounts.browser_sessions import SignedIn
+from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.updates import Boards
 from runner.server.settings import Settings
@@ -34,7 +34,7 @@ class ServerSite:
     page_cache: PageCache = field(default_factory=PageCache)
 
     @classmethod
-    def of(cls, settings: Settings, database: Database) -> ServerSite:
+    def from_settings(cls, settings: Settings, database: Database) -> ServerSite:
         return cls(Boards(settings, database), RunPages(settings))
 
 
@@ -97,7 +97,7 @@ def find_board(request: Request) -> BoardSnapshot:
     return board
 
 
-def require_session(request: Request) -> SignedIn:
+def require_session(request: Request) -> BrowserSession:
     """Return the session of the browser; raise EarlyResponse, a redirect to the sign-in page, if there is none."""
     session = find_session(request)
     if session is None:
@@ -111,4 +111,4 @@ def run_reference(owner: str, name: str, version: str) -> Reference:
 
 
 Board = Annotated[BoardSnapshot, Depends(find_board)]
-Session = Annotated[SignedIn, Depends(require_session)]
+Session = Annotated[BrowserSession, Depends(require_session)]
